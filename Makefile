@@ -1,0 +1,39 @@
+# Every target creates what it needs: the virtual environment comes first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+NODES  ?= 20
+
+.PHONY: help demo up test lint bench clean
+
+help: ## show this text
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## a day of a cluster without and with co-location; prints a table, writes report.html
+	$(BIN)/koordinator demo
+
+up: $(STAMP) ## a whole cluster in one process; kubectl works on it (NODES=20)
+	$(BIN)/koordinator up --nodes $(NODES)
+
+test: $(STAMP) ## lint and all tests
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## format, style, types, import directions
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP) ## every benchmark, one after the other
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

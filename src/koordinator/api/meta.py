@@ -1,0 +1,111 @@
+"""What all API objects share: their address (`Resource`), their metadata, and the base of typed views.
+
+A *view* is a frozen msgspec struct with the fields that some component reads. It is decoded from the
+wire and never written back; writes are patches (`cluster.protocol`).
+"""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """The address of a kind in the Kubernetes API.
+
+    `group` is empty for the core group. `subresources` lists those that the API serves besides the object
+    itself (`status`, `scale`, `binding`, `eviction`).
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def api_version(self) -> str:
+        """`v1` or `group/version`, as in the object's `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """`plural.group` (only `plural` for the core group), as in error messages of the API server."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def root_path(self) -> str:
+        """`/api/v1` or `/apis/group/version`."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of the collection, the object or its subresource."""
+        parts = [self.root_path]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Who owns an object (same namespace, or cluster-scoped)."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """`metadata` of every object; times stay RFC 3339 text (`clock.parse_rfc3339`)."""
+
+    name: str = ""
+    namespace: str = ""
+    generate_name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[OwnerReference] = []
+    finalizers: list[str] = []
+
+
+class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of all typed views; a subclass sets `resource`."""
+
+    resource: ClassVar[Resource]
+
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or `name` for cluster-scoped objects."""
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+def to_wire(obj: Object) -> dict[str, Any]:
+    """The JSON object of a view built by us, with `apiVersion` and `kind`; for creates only."""
+    body: dict[str, Any] = {"apiVersion": obj.resource.api_version, "kind": obj.resource.kind}
+    body.update(msgspec.to_builtins(obj))
+    return body
+
+
+def metadata_view(resource: Resource) -> type[Object]:
+    """A view of any resource that holds its metadata only (garbage collection, namespace clean-up)."""
+    return type(
+        f"{resource.kind}Metadata", (Object,), {"resource": resource, "__annotations__": {}}, frozen=True
+    )

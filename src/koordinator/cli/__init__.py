@@ -1,0 +1,1 @@
+"""The `koordinator` command and its subcommands."""

@@ -1,0 +1,53 @@
+"""The `koordinator` command: one group whose subcommands are imported only when they are asked for."""
+
+import importlib
+
+import click
+
+from koordinator import __version__
+
+# name -> (module, attribute, one line of help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("koordinator.cli.up", "up", "Run a whole cluster in this process; kubectl works on it."),
+    "demo": (
+        "koordinator.cli.demo",
+        "demo",
+        "A day of a cluster without and with co-location, side by side.",
+    ),
+    "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
+}
+
+
+class LazyGroup(click.Group):
+    """Keeps `koordinator --help` fast: a subcommand's imports happen when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, attribute, _ = entry
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, _, help_text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="koordinator")
+def main() -> None:
+    """Koordinator packs services and batch work onto the same Kubernetes nodes and keeps the services fast.
+
+    \b
+    Try it:
+      koordinator demo              what co-location brings, in a minute
+      koordinator up --nodes 20     a cluster to play with (kubectl works)
+    """
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Wall-clock time as an argument: components never ask the system for it.
+
+Timers belong to the event loop (`asyncio.sleep`, `loop.call_later`); `Clock.now` is only for timestamps
+that travel in objects. `LoopClock` derives both from the loop, so that a loop with virtual time moves
+timestamps and timers together.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the wall-clock time."""
+
+    def now(self) -> float:
+        """Seconds since 1970-01-01 UTC."""
+
+
+class SystemClock:
+    """The machine's clock: the one place in the project that reads it."""
+
+    def now(self) -> float:
+        return time.time()
+
+
+class LoopClock:
+    """Wall-clock time that advances with an event loop: `epoch_s` when the loop's own time was `start_s`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, epoch_s: float) -> None:
+        self._loop = loop
+        self._offset_s = epoch_s - loop.time()
+
+    def now(self) -> float:
+        return self._loop.time() + self._offset_s
+
+
+class FixedClock:
+    """A clock that stands still until it is set (tests, replay)."""
+
+    def __init__(self, now_s: float = 1_700_000_000.0) -> None:
+        self.now_s = now_s
+
+    def now(self) -> float:
+        return self.now_s
+
+
+def rfc3339(now_s: float) -> str:
+    """`metav1.Time` text: whole seconds, UTC, `Z`."""
+    return datetime.fromtimestamp(int(now_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(now_s: float) -> str:
+    """`metav1.MicroTime` text: microseconds, UTC, `Z` (Leases, events)."""
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> float:
+    """Seconds since 1970 of an RFC 3339 time.
+
+    Raises: ValueError when the text is no such time.
+    """
+    return datetime.fromisoformat(text).timestamp()

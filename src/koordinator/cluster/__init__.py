@@ -1,0 +1,1 @@
+"""Reaching a Kubernetes API: the Cluster protocol, its two implementations, informers, queues, events."""

@@ -1,0 +1,133 @@
+"""How components reach a cluster: read a typed view, write a patch.
+
+Two implementations: `kube.KubeCluster` (an API server over HTTP) and `memory.MemoryCluster` (in-process).
+Every method raises a `cluster.errors.ApiError`; retries of transient failures happen inside.
+"""
+
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from koordinator.api.meta import Object, Resource
+from koordinator.clock import Clock
+
+T = TypeVar("T", bound=Object)
+
+
+class PatchType(enum.Enum):
+    """Media types of a patch."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class EventType(enum.Enum):
+    """What happened to a watched object. BOOKMARK only tells how far the watch is."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
+    """One change; `obj` is None for a bookmark."""
+
+    type: EventType
+    obj: T | None
+    resource_version: str
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Objects of a list with the version from which to watch."""
+
+    items: list[T]
+    resource_version: str
+
+
+class Cluster(Protocol):
+    """A Kubernetes API, as components see it.
+
+    `namespace=""` means a cluster-scoped object, or all namespaces for `list` and `watch`.
+    """
+
+    clock: Clock
+
+    async def get(self, view: type[T], name: str, namespace: str = "") -> T: ...
+
+    async def list(
+        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> Page[T]:
+        """All objects (chunked below the surface)."""
+        ...
+
+    def watch(
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
+        """Batches of changes after `resource_version`; ends when the server ends the watch.
+
+        Raises: Gone when the version is too old (list again).
+        """
+        ...
+
+    async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
+        """Create from a JSON object (`meta.to_wire` of a view, or a mapping); the caller gives `obj` away."""
+        ...
+
+    async def patch(
+        self,
+        view: type[T],
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Any],
+        namespace: str = "",
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> T:
+        """Change exactly the fields in `patch`; `metadata.uid` or `metadata.resourceVersion` in it guard."""
+        ...
+
+    async def delete(
+        self,
+        view: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_period_s: int | None = None,
+        propagation: str = "",
+    ) -> None: ...
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
+        """POST `pods/binding`."""
+        ...
+
+    async def evict(
+        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
+    ) -> None:
+        """POST `pods/eviction` (policy/v1); raises TooManyRequests when a budget forbids it."""
+        ...
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """A raw call for what has no typed view (discovery, reviews)."""
+        ...
+
+
+__all__ = ["Cluster", "EventType", "Page", "PatchType", "Resource", "WatchEvent"]

@@ -1,0 +1,113 @@
+"""What the registry asks of its neighbours: schemas, patches and admission.
+
+`local.registry` does the life of objects (versions, finalizers, deletion); `local.schema` knows what an object
+may contain; `local.patches` computes the next object from a patch; `local.admission` asks webhooks.
+All functions here are pure (objects in, objects out, the input untouched) except `Admission.admit`.
+"""
+
+from typing import Any, Protocol
+
+from koordinator.api.meta import Resource
+from koordinator.cluster.backend import WriteOptions
+from koordinator.cluster.errors import StatusCause
+from koordinator.cluster.protocol import PatchType
+
+
+class ObjectSchema(Protocol):
+    """What an object of one resource may contain."""
+
+    def decode(self, obj: dict[str, Any], field_validation: str) -> tuple[dict[str, Any], list[str]]:
+        """The object without unknown fields, and warnings for them.
+
+        `field_validation` is "Strict" (unknown fields raise), "Warn" or "Ignore" ("" means Warn).
+        Raises: BadRequest for wrong types in built-in kinds (`json: cannot unmarshal ...`) and in Strict mode
+        (`strict decoding error: unknown field "spec.foo"`).
+        """
+        ...
+
+    def default(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """The object with the defaults that the API server would fill in."""
+        ...
+
+    def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
+        """What is wrong with an object to be created (`old` None) or updated; field paths as Kubernetes."""
+        ...
+
+
+class SchemaCatalog(Protocol):
+    """Schemas of all served resources; custom ones come and go with their CRDs."""
+
+    def schema_of(self, resource: Resource) -> ObjectSchema: ...
+
+    def check_crd(self, crd: dict[str, Any]) -> list[StatusCause]:
+        """Why a CustomResourceDefinition cannot be served (structural-schema rules, names, versions)."""
+        ...
+
+    def add_crd(self, crd: dict[str, Any]) -> list[Resource]:
+        """Serve a CRD (again): one Resource per served version, with subresources filled in."""
+        ...
+
+    def remove_crd(self, crd: dict[str, Any]) -> None: ...
+
+
+class Patcher(Protocol):
+    """Computes the object that a patch asks for."""
+
+    def apply(
+        self,
+        patch_type: PatchType,
+        current: dict[str, Any],
+        patch: Any,
+        *,
+        resource: Resource,
+        options: WriteOptions,
+        now_s: float,
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """For APPLY, `current` is {} when the object does not exist; managedFields are kept in
+        `metadata.managedFields`.
+
+        Raises: BadRequest (malformed), Invalid (a JSON patch that does not fit, `422`), Conflict
+        (server-side apply conflicts), UnsupportedMediaType (strategic merge on a custom resource).
+        """
+        ...
+
+    def track(
+        self,
+        old: dict[str, Any] | None,
+        new: dict[str, Any],
+        *,
+        resource: Resource,
+        options: WriteOptions,
+        operation: str,
+        now_s: float,
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """`new` with managedFields brought up to date after a non-apply write."""
+        ...
+
+
+class Admission(Protocol):
+    """Mutating then validating admission."""
+
+    def wants(self, resource: Resource, operation: str, subresource: str) -> bool:
+        """False when no webhook can match: the registry then skips `admit` (the fast path)."""
+        ...
+
+    async def admit(
+        self,
+        operation: str,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        obj: dict[str, Any] | None,
+        old: dict[str, Any] | None,
+        options: WriteOptions,
+        subresource: str = "",
+    ) -> dict[str, Any] | None:
+        """The object after the mutating webhooks, accepted by the validating ones.
+
+        `operation` is CREATE, UPDATE, DELETE or CONNECT. Raises: ApiError with the API server's text when
+        a webhook denies or fails (failurePolicy Fail).
+        """
+        ...

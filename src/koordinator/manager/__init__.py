@@ -1,0 +1,1 @@
+"""Cluster-level loops: Batch resources, node metrics policy, colocation profiles, webhooks."""

@@ -1,0 +1,1 @@
+"""Placing pods: the node table, the plugin framework and the plugins."""

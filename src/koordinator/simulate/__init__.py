@@ -1,0 +1,1 @@
+"""What co-location would bring: scenarios on virtual time and their reports."""
