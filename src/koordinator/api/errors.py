@@ -1,0 +1,24 @@
+"""What can be wrong with data from outside."""
+
+
+class KoordinatorError(Exception):
+    """Base of all errors that this project raises on purpose."""
+
+
+class ProtocolError(KoordinatorError, ValueError):
+    """An object from outside breaks its format; the caller applies the safe default.
+
+    `obj` names the object (`Pod default/web-0`, or empty where the caller alone knows it), `field` the
+    annotation, label or member, `reason` what is wrong with it.
+    """
+
+    def __init__(self, obj: str, field: str, reason: str) -> None:
+        super().__init__(obj, field, reason)
+        self.obj, self.field, self.reason = obj, field, reason
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.obj, self.field, self.reason) if part)
+
+    def of(self, obj: str) -> "ProtocolError":
+        """The same error, told about `obj`."""
+        return ProtocolError(obj, self.field, self.reason)
