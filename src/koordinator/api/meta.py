@@ -54,7 +54,15 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return "/".join(parts)
 
 
-class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """Base of the pieces of typed views.
+
+    `gc=False`: a decoded tree has no cycles, so the collector need not look at it (a large cache of objects
+    would otherwise make every full collection slow).
+    """
+
+
+class OwnerReference(Part, frozen=True, kw_only=True):
     """Who owns an object (same namespace, or cluster-scoped)."""
 
     api_version: str = ""
@@ -65,7 +73,7 @@ class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ObjectMeta(Part, frozen=True, kw_only=True):
     """`metadata` of every object; times stay RFC 3339 text (`clock.parse_rfc3339`)."""
 
     name: str = ""
@@ -83,7 +91,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     finalizers: list[str] = []
 
 
-class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Object(Part, frozen=True, kw_only=True):
     """Base of all typed views; a subclass sets `resource`."""
 
     resource: ClassVar[Resource]

@@ -1,0 +1,134 @@
+"""What a pod says about where it wants to run: selectors, affinity, tolerations, spreading.
+
+Views only: how they match is decided by whoever asks (webhooks, controllers, scheduler plugins).
+"""
+
+from koordinator.api.meta import Part
+
+
+class LabelSelectorRequirement(Part, frozen=True, kw_only=True):
+    """One condition on labels; `operator` is In, NotIn, Exists or DoesNotExist."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] = []
+
+
+class LabelSelector(Part, frozen=True, kw_only=True):
+    """All conditions must hold; an empty selector matches everything (an absent one often nothing)."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[LabelSelectorRequirement] = []
+
+
+class NodeSelectorRequirement(Part, frozen=True, kw_only=True):
+    """One condition on a node; `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] = []
+
+
+class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+    """All conditions must hold; a term without conditions matches no node."""
+
+    match_expressions: list[NodeSelectorRequirement] = []
+    match_fields: list[NodeSelectorRequirement] = []
+
+
+class NodeSelector(Part, frozen=True, kw_only=True):
+    """One of the terms must match."""
+
+    node_selector_terms: list[NodeSelectorTerm] = []
+
+
+class PreferredSchedulingTerm(Part, frozen=True, kw_only=True):
+    """A node preference; `weight` is 1 to 100."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Part, frozen=True, kw_only=True):
+    """Nodes that a pod requires or prefers."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
+
+
+class PodAffinityTerm(Part, frozen=True, kw_only=True):
+    """Pods next to which, or away from which, a pod wants to be, within one value of `topology_key`."""
+
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] = []
+    namespace_selector: LabelSelector | None = None
+    topology_key: str = ""
+    match_label_keys: list[str] = []
+    mismatch_label_keys: list[str] = []
+
+
+class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
+    """A preference about other pods; `weight` is 1 to 100."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Part, frozen=True, kw_only=True):
+    """Terms of `podAffinity` or `podAntiAffinity`."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
+
+
+class Affinity(Part, frozen=True, kw_only=True):
+    """`spec.affinity` of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(Part, frozen=True, kw_only=True):
+    """A taint that a pod bears; empty `operator` means Equal, empty `effect` means all effects."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class Taint(Part, frozen=True, kw_only=True):
+    """A mark on a node; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class TopologySpreadConstraint(Part, frozen=True, kw_only=True):
+    """How evenly pods spread; `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway."""
+
+    max_skew: int = 0
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] = []
+
+
+class TopologySelectorLabelRequirement(Part, frozen=True, kw_only=True):
+    """A node label that must have one of the values."""
+
+    key: str = ""
+    values: list[str] = []
+
+
+class TopologySelectorTerm(Part, frozen=True, kw_only=True):
+    """Where a volume of a storage class may be provisioned; all conditions must hold."""
+
+    match_label_expressions: list[TopologySelectorLabelRequirement] = []
