@@ -125,6 +125,23 @@ class Timeout(ApiError):
     code, reason = 504, "Timeout"
 
 
+class ConnectionFailed(ServiceUnavailable):
+    """No answer: the connection was refused, reset or timed out. A write may or may not have happened."""
+
+    reason = "ConnectionFailed"
+
+
+class Unreadable(InternalError):
+    """An object on the server does not fit the typed view: `obj` (key), `field` (JSON path), `why`."""
+
+    reason = "Unreadable"
+
+    def __init__(self, kind: str, obj: str, field: str, why: str) -> None:
+        super().__init__(f"{kind} {obj}: {field}: {why}")
+        self.kind, self.obj, self.field, self.why = kind, obj, field, why
+
+
+# Only direct subclasses: the two above have no wire form of their own.
 _CLASSES: dict[tuple[int, str], type[ApiError]] = {(c.code, c.reason): c for c in ApiError.__subclasses__()}
 _BY_CODE: dict[int, type[ApiError]] = {c.code: c for c in ApiError.__subclasses__() if c is not AlreadyExists}
 

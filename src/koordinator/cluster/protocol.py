@@ -43,10 +43,14 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Objects of a list with the version from which to watch."""
+    """Objects of a list with the version from which to watch.
+
+    `unreadable` names (namespace, name) of objects that exist but do not fit the view; they were logged.
+    """
 
     items: list[T]
     resource_version: str
+    unreadable: tuple[tuple[str, str], ...] = ()
 
 
 class Cluster(Protocol):
@@ -76,12 +80,18 @@ class Cluster(Protocol):
     ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
         """Batches of changes after `resource_version`; ends when the server ends the watch.
 
+        A change to an object that does not fit the view is logged and comes as a BOOKMARK; its deletion comes
+        with the metadata only.
+
         Raises: Gone when the version is too old (list again).
         """
         ...
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
-        """Create from a JSON object (`meta.to_wire` of a view, or a mapping); the caller gives `obj` away."""
+        """Create from a JSON object (`meta.to_wire` of a view, or a mapping); the caller gives `obj` away.
+
+        `apiVersion` and `kind` are filled in when absent.
+        """
         ...
 
     async def patch(
@@ -95,7 +105,10 @@ class Cluster(Protocol):
         subresource: str = "",
         field_manager: str = "",
     ) -> T:
-        """Change exactly the fields in `patch`; `metadata.uid` or `metadata.resourceVersion` in it guard."""
+        """Change exactly the fields in `patch`; `metadata.uid` or `metadata.resourceVersion` in it guard.
+
+        APPLY needs a `field_manager` and takes over fields of others (force), as controllers should.
+        """
         ...
 
     async def delete(

@@ -1,0 +1,343 @@
+"""A local, always current copy of one kind: list, watch, resume, relist.
+
+Handlers run synchronously and in order; what they raise is logged and counted and stops nothing.
+An object that does not fit the view keeps its last readable state here until it is deleted or mended.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, NoReturn, TypeVar, cast
+
+from koordinator.api.meta import Object
+from koordinator.cluster import errors
+from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.protocol import Cluster, EventType, WatchEvent
+from koordinator.cluster.supervise import Guard, supervise
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace of a cluster-scoped object is empty."""
+
+# As client-go's reflector: 0.8 s doubling to 30 s, jitter 100 %.
+RECONNECT = BackoffPolicy(initial_s=0.8, max_s=30.0, factor=2.0, jitter_ratio=1.0)
+# A watch that ends sooner than this without an event is a failure; else a broken server makes us spin.
+WATCH_S_MIN = 1.0
+# Watches that fail in a row before we stop trusting the version and list again (a restored server).
+FAILED_WATCHES_MAX = 3
+
+
+class Informer(Generic[T]):
+    """The cache of one view, kept by `run`. `rng` seeds the jitter of reconnects.
+
+    `transform` is applied to each object before it is cached (to drop what nobody reads) and must keep
+    `metadata.namespace`, `name`, `uid` and `resource_version`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: type[T],
+        namespace: str = "",
+        *,
+        rng: random.Random,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
+    ) -> None:
+        self.view = view
+        self.synced = asyncio.Event()
+        self.guard = Guard(f"informer {view.resource.qualified}")
+        self.list_count = 0
+        self.event_count = 0
+        self._cluster = cluster
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._transform = transform
+        self._backoff = Backoff(RECONNECT, rng)
+        self._version: str | None = None
+        self._failed_watches = 0
+        self._cache: dict[Key, T] = {}
+        self._indexes: dict[str, _Index[T]] = {}
+        self._on_add: list[Callable[[T], Any]] = []
+        self._on_update: list[Callable[[T, T], Any]] = []
+        self._on_delete: list[Callable[[T], Any]] = []
+
+    # Reading
+
+    @property
+    def objects(self) -> Mapping[Key, T]:
+        """All cached objects by (namespace, name), in order of arrival; a live, read-only view."""
+        return MappingProxyType(self._cache)
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        return self._cache.get((namespace, name))
+
+    def list(self, namespace: str = "") -> Sequence[T]:
+        """All objects, or those of one namespace (a scan: index what is asked often)."""
+        if not namespace:
+            return list(self._cache.values())
+        return [obj for (found, _), obj in self._cache.items() if found == namespace]
+
+    def by_index(self, index: str, value: str) -> Sequence[T]:
+        """Objects for which the index function gave `value`, in order of arrival."""
+        cache = self._cache
+        return [cache[key] for key in self._indexes[index].keys_of(value)]
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    # Wiring
+
+    def add_index(self, name: str, values: Callable[[T], Iterable[str]]) -> None:
+        """Keep objects findable by the texts that the pure function `values` gives for each.
+
+        Asking again for the same name and function changes nothing.
+        """
+        known = self._indexes.get(name)
+        if known is not None:
+            if known.values != values:
+                raise ValueError(f"{self.guard.name}: index {name!r} exists with another function")
+            return
+        index = _Index(values, self.guard)
+        for key, obj in self._cache.items():
+            index.replace(key, None, obj)
+        self._indexes[name] = index
+
+    def add_handler(
+        self,
+        on_add: Callable[[T], Any] | None = None,
+        on_update: Callable[[T, T], Any] | None = None,
+        on_delete: Callable[[T], Any] | None = None,
+    ) -> None:
+        """Call these for every later change, and `on_add` at once for everything already cached."""
+        if on_update is not None:
+            self._on_update.append(on_update)
+        if on_delete is not None:
+            self._on_delete.append(on_delete)
+        if on_add is not None:
+            self._on_add.append(on_add)
+            for obj in list(self._cache.values()):
+                self.guard.call(on_add, obj)
+
+    # Running
+
+    async def run(self) -> NoReturn:
+        """Keep the cache current until cancelled."""
+        await supervise(self._step, self._backoff, self.guard)
+
+    async def _step(self) -> float:
+        """List when the version is unknown, else follow one watch to its end; seconds to pause."""
+        if self._version is None:
+            await self._relist()
+        try:
+            return await self._follow()
+        except errors.Gone:
+            log.info("informer lists again: version expired", extra={"loop": self.guard.name})
+            self._version = None
+            self._failed_watches += 1
+            if self._failed_watches > 1:
+                raise  # it expires as fast as we list: slow down
+            return 0.0
+        except errors.ApiError:
+            self._failed_watches += 1
+            if self._failed_watches % FAILED_WATCHES_MAX == 0:
+                self._version = None
+            raise
+
+    async def _relist(self) -> None:
+        page = await self._cluster.list(
+            self.view,
+            self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+        )
+        self.list_count += 1
+        present = {(obj.metadata.namespace, obj.metadata.name) for obj in page.items}
+        present.update(page.unreadable)
+        for key in [key for key in self._cache if key not in present]:
+            self._remove(key, self._cache[key])
+        for obj in page.items:
+            self._store(obj)
+        self._version = page.resource_version
+        self.synced.set()
+
+    async def _follow(self) -> float:
+        assert self._version is not None
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        batches = self._cluster.watch(
+            self.view,
+            self._namespace,
+            resource_version=self._version,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+        )
+        heard = False
+        async for batch in batches:
+            if batch:
+                heard = True
+                self._failed_watches = 0
+                self._backoff.reset()
+                self._apply(batch)
+        if heard or loop.time() - started_s >= WATCH_S_MIN:
+            self._failed_watches = 0
+            return 0.0
+        raise errors.ServiceUnavailable("watch ended at once without an event")
+
+    # Applying
+
+    def _apply(self, batch: Sequence[WatchEvent[T]]) -> None:
+        for event in batch:
+            obj = event.obj
+            if obj is not None:
+                self.event_count += 1
+                if event.type is EventType.DELETED:
+                    self._remove((obj.metadata.namespace, obj.metadata.name), obj)
+                else:
+                    self._store(obj)
+            if event.resource_version:
+                self._version = event.resource_version
+
+    def _store(self, obj: T) -> None:
+        if self._transform is not None:
+            transformed = self._transformed(obj)
+            if transformed is None:
+                return
+            obj = transformed
+        meta = obj.metadata
+        key = (meta.namespace, meta.name)
+        old = self._cache.get(key)
+        if old is not None:
+            if old.metadata.resource_version == meta.resource_version and meta.resource_version:
+                return  # a relist brought what we have
+            if old.metadata.uid != meta.uid:
+                # The deletion in between went by unseen: handlers must not take both for one object.
+                self._remove(key, old)
+                old = None
+        self._cache[key] = obj
+        for index in self._indexes.values():
+            index.replace(key, old, obj)
+        if old is None:
+            for on_add in self._on_add:
+                self.guard.call(on_add, obj)
+        else:
+            for on_update in self._on_update:
+                self.guard.call(on_update, old, obj)
+
+    def _remove(self, key: Key, last: T) -> None:
+        """Forget an object; `last` is its final state, or our copy when its end was not seen."""
+        old = self._cache.pop(key, None)
+        if old is None:
+            return
+        for index in self._indexes.values():
+            index.replace(key, old, None)
+        if last is not old and self._transform is not None:
+            last = self._transformed(last) or old
+        for on_delete in self._on_delete:
+            self.guard.call(on_delete, last)
+
+    def _transformed(self, obj: T) -> T | None:
+        assert self._transform is not None
+        result: list[T] = []
+        transform = self._transform
+        ok = self.guard.call(lambda: result.append(transform(obj)))
+        return result[0] if ok else None
+
+
+class _Index(Generic[T]):
+    """Keys by value. Ordered (dict, not set), so that runs repeat."""
+
+    def __init__(self, values: Callable[[T], Iterable[str]], guard: Guard) -> None:
+        self.values = values
+        self._guard = guard
+        self._keys: dict[str, dict[Key, None]] = {}
+        self._values_of: dict[Key, tuple[str, ...]] = {}
+
+    def keys_of(self, value: str) -> Iterable[Key]:
+        return self._keys.get(value, {})
+
+    def replace(self, key: Key, old: T | None, new: T | None) -> None:
+        before = self._values_of.get(key, ()) if old is not None else ()
+        after = self._evaluate(new) if new is not None else ()
+        if before == after:
+            return
+        for value in before:
+            if value not in after:
+                keys = self._keys[value]
+                del keys[key]
+                if not keys:
+                    del self._keys[value]
+        for value in after:
+            self._keys.setdefault(value, {})[key] = None
+        if after:
+            self._values_of[key] = after
+        else:
+            self._values_of.pop(key, None)
+
+    def _evaluate(self, obj: T) -> tuple[str, ...]:
+        result: list[str] = []
+        if not self._guard.call(lambda: result.extend(self.values(obj))):
+            return ()
+        return tuple(dict.fromkeys(result))
+
+
+class InformerFactory:
+    """One informer per view, namespace and selectors, shared by all who ask."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._informers: dict[tuple[type[Object], str, str, str], Informer[Any]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[NoReturn]] = []
+
+    def informer(
+        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> Informer[T]:
+        """The shared informer; it runs at once when the factory has been started."""
+        identity = (view, namespace, label_selector, field_selector)
+        found = self._informers.get(identity)
+        if found is None:
+            found = Informer(
+                self._cluster,
+                view,
+                namespace,
+                rng=random.Random(self._rng.getrandbits(64)),
+                label_selector=label_selector,
+                field_selector=field_selector,
+            )
+            self._informers[identity] = found
+            if self._group is not None:
+                self._spawn(found)
+        return cast(Informer[T], found)
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Run all informers, those asked for later too, as tasks of `group`, until `stop`."""
+        assert self._group is None, "started twice"
+        self._group = group
+        for informer in self._informers.values():
+            self._spawn(informer)
+
+    async def wait_synced(self) -> None:
+        """Until every informer asked for so far has its first list."""
+        for informer in list(self._informers.values()):
+            await informer.synced.wait()
+
+    async def stop(self) -> None:
+        """End all informers; their caches stay readable."""
+        self._group = None
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, informer: Informer[Any]) -> None:
+        assert self._group is not None
+        self._tasks.append(self._group.create_task(informer.run(), name=informer.guard.name))

@@ -1,0 +1,93 @@
+"""The one place where any exception is caught: a loop must outlive what goes wrong inside it.
+
+`supervise` repeats a step for ever; `Guard.call` shields a loop from the callbacks it runs. Both log with
+traceback and count. Inside `strictly()` (tests, simulation) an unexpected exception is raised instead.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NoReturn
+
+from koordinator.cluster import errors
+from koordinator.cluster.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+Step = Callable[[], Awaitable[float]]
+"""One round of a loop; returns the seconds to pause before the next."""
+
+_strict: contextvars.ContextVar[bool] = contextvars.ContextVar("strict", default=False)
+
+
+@contextlib.contextmanager
+def strictly() -> Iterator[None]:
+    """Unexpected exceptions end the loops started inside, instead of being logged and survived."""
+    token = _strict.set(True)
+    try:
+        yield
+    finally:
+        _strict.reset(token)
+
+
+class Guard:
+    """Counts and reports the failures of one named thing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.failure_count = 0
+        self.last_error: Exception | None = None
+
+    def call(self, callback: Callable[..., Any], *args: Any) -> bool:
+        """Run a callback; False when it raised (which was logged and counted)."""
+        try:
+            callback(*args)
+        except Exception as error:
+            self.failed(error, callback)
+            return False
+        return True
+
+    async def call_async(self, callback: Callable[..., Awaitable[Any]], *args: Any) -> Exception | None:
+        """Await a callback; the exception that it raised, or None."""
+        try:
+            await callback(*args)
+        except Exception as error:
+            self.failed(error, callback)
+            return error
+        return None
+
+    def failed(self, error: Exception, callback: Callable[..., Any] | None = None) -> None:
+        """Count and log a failure. An `ApiError` is the world's fault; anything else is ours, with traceback.
+
+        Raises: `error` itself inside `strictly()`, unless it is an `ApiError`.
+        """
+        self.failure_count += 1
+        self.last_error = error
+        facts = {"loop": self.name, "error": str(error), "failures": self.failure_count}
+        if callback is not None:
+            facts["callback"] = getattr(callback, "__qualname__", repr(callback))
+        if isinstance(error, errors.ApiError):
+            log.warning("%s failed: %s", self.name, error, extra=facts)
+            return
+        if _strict.get():
+            raise error
+        log.error("%s raised %r", self.name, error, extra=facts, exc_info=error)
+
+
+async def supervise(step: Step, backoff: Backoff, guard: Guard) -> NoReturn:
+    """Repeat `step` until cancelled; after a failure, pause as `backoff` says."""
+    while True:
+        error = None
+        pause_s = 0.0
+        try:
+            pause_s = await step()
+        except Exception as caught:  # CancelledError is not an Exception
+            error = caught
+        if error is None:
+            backoff.reset()
+        else:
+            guard.failed(error)
+            pause_s = backoff.next_s(error)
+        await asyncio.sleep(pause_s)
