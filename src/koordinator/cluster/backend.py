@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from koordinator.api import decode
 from koordinator.api.meta import Object, Resource
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import EventType, PatchType
@@ -41,7 +42,7 @@ class Record:
             self._views = {}
         found = self._views.get(view)
         if found is None:
-            found = msgspec.convert(self.obj, view)
+            found = decode.from_builtins(self.obj, view)
             self._views[view] = found
         return found  # type: ignore[return-value]
 
