@@ -1,0 +1,124 @@
+"""Whole-pod amounts: effective requests, CPU limit, batch amounts. Source: spec 01, section 5.5."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koordinator.api import quantity, resource_list, resources
+from koordinator.api.core import Container, Pod, ResourceRequirements
+from koordinator.api.quantity import ResourceList
+from koordinator.api.resource_list import Amounts
+
+UNLIMITED = -1
+"""What a limit is when there is none."""
+
+
+def requests(pod: Pod) -> Amounts:
+    """What the pod needs of each resource, at once, on its node.
+
+    The sum of containers and sidecars, or what any init step needs with the sidecars started before it,
+    if that is more; pod-level cpu, memory and huge pages replace theirs; overhead comes on top.
+    """
+    spec = pod.spec
+    total = resource_list.sum_of(resource_list.of(c.resources.requests) for c in spec.containers)
+    if spec.init_containers:
+        total = _with_init_containers(total, spec.init_containers)
+    if spec.resources is not None:
+        for name, raw in spec.resources.requests.items():
+            if is_pod_level(name):
+                total[name] = quantity.of(raw)
+    return resource_list.add(total, resource_list.of(spec.overhead)) if spec.overhead else total
+
+
+def wire_requests(pod: Pod) -> ResourceList:
+    """The same as wire texts; without any copying for the plain pod of one container."""
+    spec = pod.spec
+    is_plain = len(spec.containers) == 1 and not spec.init_containers
+    if is_plain and spec.resources is None and not spec.overhead:
+        return spec.containers[0].resources.requests
+    return resource_list.to_wire(requests(pod))
+
+
+def cpu_limit_milli(pod: Pod) -> int:
+    """Milli-cores that the pod may use, `UNLIMITED` if any container has no limit.
+
+    Init containers count in their order: a sidecar adds, an ordinary one is compared with the total so far.
+    """
+    whole = pod.spec.resources
+    if whole is not None and resources.CPU in whole.limits:
+        return quantity.milli(whole.limits[resources.CPU]) or UNLIMITED
+    total_milli = 0
+    for container in pod.spec.containers:
+        if (limit_milli := _cpu_limit_milli(container)) <= 0:
+            return UNLIMITED
+        total_milli += limit_milli
+    for container in pod.spec.init_containers:
+        if (limit_milli := _cpu_limit_milli(container)) <= 0:
+            return UNLIMITED
+        if is_sidecar(container):
+            total_milli += limit_milli
+        else:
+            total_milli = max(total_milli, limit_milli)
+    return total_milli or UNLIMITED
+
+
+class BatchAmounts(msgspec.Struct, frozen=True):
+    """Batch resources of a whole pod; a limit may be `UNLIMITED`."""
+
+    request_cpu_milli: int
+    request_memory_bytes: int
+    limit_cpu_milli: int
+    limit_memory_bytes: int
+
+
+def batch(pod: Pod) -> BatchAmounts:
+    """Batch requests and limits summed over containers and sidecars."""
+    running = [c.resources for c in _running(pod)]
+    return BatchAmounts(
+        request_cpu_milli=_sum_requests(running, resources.BATCH_CPU),
+        request_memory_bytes=_sum_requests(running, resources.BATCH_MEMORY),
+        limit_cpu_milli=_sum_limits(running, resources.BATCH_CPU),
+        limit_memory_bytes=_sum_limits(running, resources.BATCH_MEMORY),
+    )
+
+
+def is_sidecar(init_container: Container) -> bool:
+    """Whether an init container runs as long as the pod."""
+    return init_container.restart_policy == "Always"
+
+
+def is_pod_level(name: str) -> bool:
+    """Whether the resource can be requested for the pod as a whole."""
+    return name in (resources.CPU, resources.MEMORY) or name.startswith(resources.HUGEPAGES_PREFIX)
+
+
+def _with_init_containers(total: Amounts, init_containers: list[Container]) -> Amounts:
+    """The larger of the running sum (sidecars included) and each init step's need."""
+    sidecars: Amounts = {}
+    steps: Amounts = {}
+    for container in init_containers:
+        own = resource_list.of(container.resources.requests)
+        if is_sidecar(container):
+            need = sidecars = resource_list.add(sidecars, own)
+        else:
+            need = resource_list.add(sidecars, own)
+        steps = resource_list.maximum(steps, need)
+    return resource_list.maximum(resource_list.add(total, sidecars), steps)
+
+
+def _running(pod: Pod) -> Iterator[Container]:
+    yield from pod.spec.containers
+    yield from filter(is_sidecar, pod.spec.init_containers)
+
+
+def _cpu_limit_milli(container: Container) -> int:
+    return quantity.milli(container.resources.limits.get(resources.CPU, 0))
+
+
+def _sum_requests(parts: list[ResourceRequirements], name: str) -> int:
+    return sum(quantity.value(part.requests.get(name, 0)) for part in parts)
+
+
+def _sum_limits(parts: list[ResourceRequirements], name: str) -> int:
+    limits = [quantity.value(part.limits.get(name, 0)) for part in parts]
+    return (sum(limits) or UNLIMITED) if all(limit > 0 for limit in limits) else UNLIMITED

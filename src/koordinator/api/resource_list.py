@@ -1,0 +1,132 @@
+"""Arithmetic and comparison of resource lists.
+
+`Amounts` (name → `Quantity`) is the form to calculate in; `ResourceList` the form on the wire. A name
+that is missing is not the same as zero unless a function says so. Source: spec 01, section 5.6; spec 02,
+section 1.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from koordinator.api import quantity
+from koordinator.api.quantity import NANO, Quantity, RawQuantity, ResourceList
+
+Amounts = dict[str, Quantity]
+"""Resource name → exact amount."""
+
+_NANO_PER_MILLI = NANO // 1000
+
+
+def of(wire: Mapping[str, RawQuantity | None]) -> Amounts:
+    """The amounts of a list as on the wire.
+
+    Raises: QuantityError.
+    """
+    return {name: quantity.of(raw) for name, raw in wire.items()}
+
+
+def to_wire(amounts: Mapping[str, Quantity]) -> ResourceList:
+    """The list as written on the wire: canonical texts, names sorted."""
+    return {name: amounts[name].text for name in sorted(amounts)}
+
+
+def add(a: Amounts, b: Amounts) -> Amounts:
+    """Union of names, missing is zero."""
+    total = dict(a)
+    for name, amount in b.items():
+        total[name] = total[name] + amount if name in total else amount
+    return total
+
+
+def sub(a: Amounts, b: Amounts) -> Amounts:
+    """`a` − `b`: union of names, missing is zero (a name only in `b` becomes negative)."""
+    left = dict(a)
+    for name, amount in b.items():
+        left[name] = left[name] - amount if name in left else -amount
+    return left
+
+
+def sum_of(lists: Iterable[Amounts]) -> Amounts:
+    """Sum of all lists, missing is zero."""
+    total: Amounts = {}
+    for amounts in lists:
+        total = add(total, amounts)
+    return total
+
+
+def maximum(a: Amounts, b: Amounts) -> Amounts:
+    """Union of names, the larger amount; a name on one side only is copied."""
+    return {**a, **{name: amount for name, amount in b.items() if name not in a or amount > a[name]}}
+
+
+def minimum(a: Amounts, b: Amounts) -> Amounts:
+    """Common names only, the smaller amount."""
+    return {name: min(a[name], b[name]) for name in a if name in b}
+
+
+def mask(amounts: Amounts, names: Iterable[str]) -> Amounts:
+    """Only the entries of these names."""
+    kept = set(names)
+    return {name: amount for name, amount in amounts.items() if name in kept}
+
+
+def without_zeros(amounts: Amounts) -> Amounts:
+    """Only the entries that are not zero."""
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def is_equal_ignoring_zeros(a: Amounts, b: Amounts) -> bool:
+    """Whether both hold the same amounts, zero entries left out. (Equality proper is `a == b`.)"""
+    return without_zeros(a) == without_zeros(b)
+
+
+def is_zero(amounts: Amounts) -> bool:
+    """Whether no entry is other than zero."""
+    return not any(amounts.values())
+
+
+def fits_completely(a: Amounts, b: Amounts) -> bool:
+    """Whether `a` ≤ `b` for all names of both, missing is zero."""
+    zero = quantity.ZERO
+    return all(a.get(name, zero) <= b.get(name, zero) for name in a.keys() | b.keys())
+
+
+def fits_common(a: Amounts, b: Amounts) -> bool:
+    """Whether `a` ≤ `b` for the names that both have."""
+    return all(amount <= b[name] for name, amount in a.items() if name in b)
+
+
+def differs(old: Amounts, new: Amounts, name: str, threshold_ratio: float) -> bool:
+    """Whether the amount changed by more than `threshold_ratio` of the old one, or came or went."""
+    if name not in old or name not in new:
+        return (name in old) != (name in new)
+    old_milli = old[name].milli
+    return abs(new[name].milli - old_milli) > old_milli * threshold_ratio
+
+
+def is_exact_match(names: Iterable[str] | None, a: Amounts, b: Amounts) -> bool:
+    """Whether each named resource is present with equal amounts in both, or absent in both.
+
+    None for `names`: nothing was asked for, so it matches.
+    """
+    return all(a.get(name) == b.get(name) for name in names or ())
+
+
+def multiply(amount: Quantity, factor: float) -> Quantity:
+    """Whole units × `factor` in binary floating point, cut off; keeps the family."""
+    return Quantity(math.trunc(amount.value * factor) * NANO, amount.family)
+
+
+def multiply_milli(amount: Quantity, factor: float) -> Quantity:
+    """Thousandths × `factor` in binary floating point, cut off; keeps the family."""
+    return Quantity(math.trunc(amount.milli * factor) * _NANO_PER_MILLI, amount.family)
+
+
+def divide(amounts: Amounts, count: int) -> Amounts:
+    """Each entry as thousandths divided by `count`, rounded up; unchanged when `count` is 0."""
+    if count == 0:
+        return amounts
+    return {
+        name: Quantity(-(-amount.milli // count) * _NANO_PER_MILLI, amount.family)
+        for name, amount in amounts.items()
+    }

@@ -1,0 +1,108 @@
+"""Resource lists as integer vectors: each resource has a column, in one unit for the whole cluster.
+
+cpu is counted in milli-cores, as batch-cpu and mid-cpu are by definition; memory in bytes; all others in
+their own units. Amounts are rounded up, and saturate at `AMOUNT_MAX` so that sums stay within 64 bits.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import quantity, resources
+from koordinator.api.quantity import Family, RawQuantity, ResourceList
+
+I64 = npt.NDArray[np.int64]
+
+AMOUNT_MAX = 1 << 58
+"""256 PiB of memory; more is as good as infinite ("no limit" is often written as 2^63−1)."""
+
+FIRST_RESOURCES = (
+    resources.CPU,
+    resources.MEMORY,
+    resources.EPHEMERAL_STORAGE,
+    resources.PODS,
+    *resources.BATCH_RESOURCES,
+    *resources.MID_RESOURCES,
+)
+"""The columns that every registry starts with, in this order."""
+
+CPU_COLUMN = FIRST_RESOURCES.index(resources.CPU)
+MEMORY_COLUMN = FIRST_RESOURCES.index(resources.MEMORY)
+
+
+def amount(name: str, raw: RawQuantity) -> int:
+    """The integer that stands for `raw` in the column of resource `name`.
+
+    Raises: QuantityError.
+    """
+    number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
+    return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))
+
+
+def amount_text(name: str, number: int) -> str:
+    """Canonical quantity text of a column's integer."""
+    if name == resources.CPU:
+        return quantity.text_of_milli(number)
+    is_bytes = name in (resources.MEMORY, resources.EPHEMERAL_STORAGE) or name.endswith("-memory")
+    is_bytes = is_bytes or name.startswith(resources.HUGEPAGES_PREFIX)
+    return quantity.text_of_value(number, Family.BINARY if is_bytes else Family.DECIMAL)
+
+
+class ResourceRegistry:
+    """Resource name → column. Grows when a new name is met, never shrinks or reorders.
+
+    Arrays made earlier are narrower than `len(registry)` then; `widen` brings them up.
+    """
+
+    def __init__(self, names: Iterable[str] = FIRST_RESOURCES) -> None:
+        self._names: list[str] = []
+        self._columns: dict[str, int] = {}
+        for name in names:
+            self.column(name)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each column."""
+        return tuple(self._names)
+
+    def column(self, name: str) -> int:
+        """The column of a resource, a new one if it is met for the first time."""
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = len(self._names)
+            self._names.append(name)
+        return column
+
+    def find(self, name: str) -> int | None:
+        """The column of a resource if it has one."""
+        return self._columns.get(name)
+
+    def vector(self, amounts: Mapping[str, RawQuantity]) -> I64:
+        """The list as a new vector of shape (len(self),), zero where it has no entry.
+
+        Raises: QuantityError.
+        """
+        cells = [(self.column(name), amount(name, raw)) for name, raw in amounts.items()]
+        vector = np.zeros(len(self._names), np.int64)
+        for column, number in cells:
+            vector[column] = number
+        return vector
+
+    def widen(self, array: I64) -> I64:
+        """`array` with its last axis padded with zeros to the registry's width; itself if wide enough."""
+        missing = len(self._names) - array.shape[-1]
+        if missing <= 0:
+            return array
+        return np.concatenate([array, np.zeros((*array.shape[:-1], missing), array.dtype)], axis=-1)
+
+    def amounts(self, vector: I64) -> dict[str, int]:
+        """Name → integer of the entries that are not zero."""
+        return {self._names[column]: int(vector[column]) for column in np.flatnonzero(vector)}
+
+    def to_wire(self, vector: I64) -> ResourceList:
+        """The entries that are not zero as quantity texts."""
+        return {name: amount_text(name, number) for name, number in self.amounts(vector).items()}
