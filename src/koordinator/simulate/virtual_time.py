@@ -1,0 +1,89 @@
+"""An asyncio event loop whose clock jumps to the next timer when nothing is left to do.
+
+Code under it never sleeps: a day of timers passes as fast as its callbacks run, always in the same order.
+Work that the loop cannot foresee still counts as "something to do": ready sockets are served before time
+moves, and while a job runs in an executor thread, time stands still.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from koordinator import clock
+
+T = TypeVar("T")
+
+EPOCH_S = 1_700_006_400.0  # Wednesday 2023-11-15 00:00 UTC; any fixed midnight makes runs repeat
+
+
+class Deadlock(RuntimeError):
+    """Every task waits, and no timer, socket or thread can wake one."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """A selector that answers "nothing happened for `timeout` seconds" by moving the loop's clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.threads_running = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if self.threads_running:
+            return super().select(None)  # the end of the job wakes the loop through its self-pipe
+        if timeout is not None:
+            self.now_s += timeout
+            return []
+        if len(self.get_map()) > 1:  # a socket besides the self-pipe: the other side may be another process
+            return super().select(None)
+        raise Deadlock("every task waits for something, and no timer, socket or thread is left to wake one")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The event loop; its `time()` starts at 0."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+        # Adding a waiting time to the clock may miss the timer by a rounding error; a microsecond covers it.
+        self._clock_resolution = 1e-6
+
+    def time(self) -> float:
+        return self._jumping.now_s
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.threads_running += 1
+        future.add_done_callback(self._thread_finished)
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        self._jumping.threads_running += 1  # it joins the workers in a thread of its own
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._jumping.threads_running -= 1
+
+    def _thread_finished(self, _: object) -> None:
+        self._jumping.threads_running -= 1
+
+
+def run_virtual(main: Callable[[clock.LoopClock], Awaitable[T]], epoch_s: float = EPOCH_S) -> T:
+    """Run `main(clock)` to its end under virtual time; `clock.now()` begins at `epoch_s`.
+
+    Raises: Deadlock when nothing could ever wake the remaining tasks; whatever `main` raises.
+    """
+
+    async def start() -> T:
+        return await main(clock.LoopClock(asyncio.get_running_loop(), epoch_s))
+
+    coroutine: Coroutine[Any, Any, T] = start()
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(coroutine)
