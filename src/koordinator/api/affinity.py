@@ -3,22 +3,27 @@
 Views only: how they match is decided by whoever asks (webhooks, controllers, scheduler plugins).
 """
 
+from typing import Annotated
+
 from koordinator.api.meta import Part
+from koordinator.api.schema import ATOMIC_LIST, DATE_TIME, REQUIRED
 
 
 class LabelSelectorRequirement(Part, frozen=True, kw_only=True):
-    """One condition on labels; `operator` is In, NotIn, Exists or DoesNotExist."""
+    """One condition on labels."""
 
-    key: str = ""
-    operator: str = ""
-    values: list[str] = []
+    key: Annotated[str, REQUIRED, "The label that the condition is about."] = ""
+    operator: Annotated[str, REQUIRED, "In, NotIn, Exists or DoesNotExist."] = ""
+    values: Annotated[list[str], ATOMIC_LIST, "Values for In and NotIn; empty for the others."] = []
 
 
 class LabelSelector(Part, frozen=True, kw_only=True):
     """All conditions must hold; an empty selector matches everything (an absent one often nothing)."""
 
-    match_labels: dict[str, str] = {}
-    match_expressions: list[LabelSelectorRequirement] = []
+    match_labels: Annotated[dict[str, str], "Labels that must be there with these values."] = {}
+    match_expressions: Annotated[
+        list[LabelSelectorRequirement], ATOMIC_LIST, "Conditions that must all hold."
+    ] = []
 
 
 class NodeSelectorRequirement(Part, frozen=True, kw_only=True):
@@ -100,12 +105,12 @@ class Toleration(Part, frozen=True, kw_only=True):
 
 
 class Taint(Part, frozen=True, kw_only=True):
-    """A mark on a node; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+    """A mark that keeps away pods which do not tolerate it."""
 
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-    time_added: str | None = None
+    key: Annotated[str, REQUIRED, "Key of the taint."] = ""
+    value: Annotated[str, "Value of the taint."] = ""
+    effect: Annotated[str, REQUIRED, "NoSchedule, PreferNoSchedule or NoExecute."] = ""
+    time_added: Annotated[str | None, DATE_TIME, "When the taint was added."] = None
 
 
 class TopologySpreadConstraint(Part, frozen=True, kw_only=True):

@@ -24,43 +24,12 @@ from koordinator.api.affinity import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
+from koordinator.api.conditions import Condition
 from koordinator.api.meta import Object, ObjectMeta, Part, Resource
 from koordinator.api.quantity import RawQuantity, ResourceList
+from koordinator.api.references import LocalObjectReference, ObjectReference
+from koordinator.api.schema import IntOrString
 from koordinator.api.volumes import Volume, VolumeDevice, VolumeMount
-
-IntOrString = int | str
-
-
-class ObjectReference(Part, frozen=True, kw_only=True):
-    """A reference to any object."""
-
-    api_version: str = ""
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    field_path: str = ""
-
-
-class LocalObjectReference(Part, frozen=True, kw_only=True):
-    """A reference to an object of the same namespace."""
-
-    name: str = ""
-
-
-class Condition(Part, frozen=True, kw_only=True):
-    """An entry of `status.conditions`, as most kinds have it; `status` is True, False or Unknown."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-    last_probe_time: str | None = None
-    last_heartbeat_time: str | None = None
-    last_update_time: str | None = None
-    observed_generation: int = 0
 
 
 class ResourceRequirements(Part, frozen=True, kw_only=True):
@@ -460,8 +429,10 @@ __all__ = [
     "ContainerState",
     "ContainerStatus",
     "Event",
+    "IntOrString",
     "LabelSelector",
     "LabelSelectorRequirement",
+    "LocalObjectReference",
     "Namespace",
     "Node",
     "NodeAffinity",

@@ -1,0 +1,56 @@
+"""Typed view of CustomResourceDefinition, without the schemas (`api.crd` makes those)."""
+
+from typing import ClassVar
+
+from koordinator.api.conditions import Condition
+from koordinator.api.meta import Object, Part, Resource
+
+
+class Names(Part, frozen=True, kw_only=True):
+    """How a custom resource is called."""
+
+    plural: str = ""
+    singular: str = ""
+    kind: str = ""
+    list_kind: str = ""
+    short_names: list[str] = []
+    categories: list[str] = []
+
+
+class CRDVersion(Part, frozen=True, kw_only=True):
+    """A version of a custom resource, without its schema."""
+
+    name: str = ""
+    served: bool = False
+    storage: bool = False
+
+
+class CustomResourceDefinitionSpec(Part, frozen=True, kw_only=True):
+    group: str = ""
+    names: Names = Names()
+    scope: str = ""
+    versions: list[CRDVersion] = []
+
+
+class CustomResourceDefinitionStatus(Part, frozen=True, kw_only=True):
+    """Conditions are Established, NamesAccepted, NonStructuralSchema, Terminating."""
+
+    conditions: list[Condition] = []
+    accepted_names: Names = Names()
+    stored_versions: list[str] = []
+
+
+class CustomResourceDefinition(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="apiextensions.k8s.io",
+        version="v1",
+        kind="CustomResourceDefinition",
+        plural="customresourcedefinitions",
+        namespaced=False,
+        short_names=("crd", "crds"),
+        categories=("api-extensions",),
+        subresources=("status",),
+    )
+
+    spec: CustomResourceDefinitionSpec = CustomResourceDefinitionSpec()
+    status: CustomResourceDefinitionStatus = CustomResourceDefinitionStatus()

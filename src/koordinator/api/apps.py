@@ -1,0 +1,220 @@
+"""Typed views of workloads that keep pods running; their pod templates stay whole dicts.
+
+`msgspec.convert(template, core.PodTemplateSpec)` gives the typed view of a template.
+"""
+
+from typing import Any, ClassVar
+
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.conditions import Condition
+from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.schema import IntOrString
+
+
+class RollingUpdate(Part, frozen=True, kw_only=True):
+    """Bounds of a rolling update (Deployment, DaemonSet, StatefulSet); absent ones are the kind's default."""
+
+    max_unavailable: IntOrString | None = None
+    max_surge: IntOrString | None = None
+    partition: int | None = None
+
+
+class UpdateStrategy(Part, frozen=True, kw_only=True):
+    """`strategy` or `updateStrategy`; `type` is RollingUpdate, Recreate or OnDelete."""
+
+    type: str = ""
+    rolling_update: RollingUpdate | None = None
+
+
+class ReplicationControllerSpec(Part, frozen=True, kw_only=True):
+    replicas: int = 1
+    selector: dict[str, str] = {}
+    template: dict[str, Any] = {}
+    min_ready_seconds: int = 0
+
+
+class ReplicaCounts(Part, frozen=True, kw_only=True):
+    """`status` of a ReplicaSet or ReplicationController."""
+
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    terminating_replicas: int | None = None
+    observed_generation: int = 0
+    conditions: list[Condition] = []
+
+
+class ReplicationController(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="",
+        version="v1",
+        kind="ReplicationController",
+        plural="replicationcontrollers",
+        short_names=("rc",),
+        categories=("all",),
+        subresources=("status", "scale"),
+    )
+
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+    status: ReplicaCounts = ReplicaCounts()
+
+
+class ReplicaSetSpec(Part, frozen=True, kw_only=True):
+    replicas: int = 1
+    selector: LabelSelector = LabelSelector()
+    template: dict[str, Any] = {}
+    min_ready_seconds: int = 0
+
+
+class ReplicaSet(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="apps",
+        version="v1",
+        kind="ReplicaSet",
+        plural="replicasets",
+        short_names=("rs",),
+        categories=("all",),
+        subresources=("status", "scale"),
+    )
+
+    spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicaCounts = ReplicaCounts()
+
+
+class DeploymentSpec(Part, frozen=True, kw_only=True):
+    replicas: int = 1
+    selector: LabelSelector = LabelSelector()
+    template: dict[str, Any] = {}
+    strategy: UpdateStrategy = UpdateStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+    progress_deadline_seconds: int | None = None
+    paused: bool = False
+
+
+class DeploymentStatus(Part, frozen=True, kw_only=True):
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    unavailable_replicas: int = 0
+    terminating_replicas: int | None = None
+    collision_count: int | None = None
+    observed_generation: int = 0
+    conditions: list[Condition] = []
+
+
+class Deployment(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="apps",
+        version="v1",
+        kind="Deployment",
+        plural="deployments",
+        short_names=("deploy",),
+        categories=("all",),
+        subresources=("status", "scale"),
+    )
+
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class Ordinals(Part, frozen=True, kw_only=True):
+    start: int = 0
+
+
+class ClaimRetentionPolicy(Part, frozen=True, kw_only=True):
+    """What happens to claims of a StatefulSet: Retain or Delete; empty means Retain."""
+
+    when_deleted: str = ""
+    when_scaled: str = ""
+
+
+class StatefulSetSpec(Part, frozen=True, kw_only=True):
+    replicas: int = 1
+    selector: LabelSelector = LabelSelector()
+    template: dict[str, Any] = {}
+    service_name: str = ""
+    pod_management_policy: str = ""
+    update_strategy: UpdateStrategy = UpdateStrategy()
+    volume_claim_templates: list[dict[str, Any]] = []
+    persistent_volume_claim_retention_policy: ClaimRetentionPolicy | None = None
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+    ordinals: Ordinals | None = None
+
+
+class StatefulSetStatus(Part, frozen=True, kw_only=True):
+    replicas: int = 0
+    ready_replicas: int = 0
+    current_replicas: int = 0
+    updated_replicas: int = 0
+    available_replicas: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+    collision_count: int | None = None
+    observed_generation: int = 0
+    conditions: list[Condition] = []
+
+
+class StatefulSet(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="apps",
+        version="v1",
+        kind="StatefulSet",
+        plural="statefulsets",
+        short_names=("sts",),
+        categories=("all",),
+        subresources=("status", "scale"),
+    )
+
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
+class DaemonSetSpec(Part, frozen=True, kw_only=True):
+    selector: LabelSelector = LabelSelector()
+    template: dict[str, Any] = {}
+    update_strategy: UpdateStrategy = UpdateStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+
+
+class DaemonSetStatus(Part, frozen=True, kw_only=True):
+    current_number_scheduled: int = 0
+    desired_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    number_ready: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    number_unavailable: int = 0
+    collision_count: int | None = None
+    observed_generation: int = 0
+    conditions: list[Condition] = []
+
+
+class DaemonSet(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="apps",
+        version="v1",
+        kind="DaemonSet",
+        plural="daemonsets",
+        short_names=("ds",),
+        categories=("all",),
+        subresources=("status",),
+    )
+
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+class ControllerRevision(Object, frozen=True, kw_only=True):
+    """A numbered state of a StatefulSet or DaemonSet; `data` is a patch with its template."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="apps", version="v1", kind="ControllerRevision", plural="controllerrevisions"
+    )
+
+    data: dict[str, Any] = {}
+    revision: int = 0
