@@ -1,0 +1,38 @@
+"""`python -m tests.vectors DIR`: runs the cases of every area file found."""
+
+from pathlib import Path
+
+import click
+
+from tests.vectors.runner import Adapters, Area, Outcome, find_adapters, find_areas, run_case
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("-q", "--quiet", is_flag=True, help="One line per area, no failing cases.")
+@click.option("-a", "--area", "names", multiple=True, help="Only this area; repeatable.")
+def main(folders: tuple[Path, ...], quiet: bool, names: tuple[str, ...]) -> None:
+    """Runs every area file (*.json) below FOLDERS against its adapter."""
+    found = find_adapters()
+    areas = [area for area in find_areas(*folders) if not names or area.name in names]
+    outcomes = [outcome for area in areas for outcome in _run(area, found, quiet)]
+    failed = sum(1 for outcome in outcomes if outcome.problem)
+    click.echo(f"{len(outcomes) - failed} passed, {failed} failed")
+    if failed:
+        raise SystemExit(1)
+
+
+def _run(area: Area, found: Adapters, quiet: bool) -> list[Outcome]:
+    if area.name not in found.adapters:
+        click.echo(f"{area.name}: no adapter yet")
+        return []
+    outcomes = [run_case(area.name, case, found) for case in area.cases]
+    failures = [outcome for outcome in outcomes if outcome.problem]
+    click.echo(f"{area.name}: {len(outcomes) - len(failures)} passed, {len(failures)} failed")
+    for failure in [] if quiet else failures:
+        click.echo(f"  {failure.case}\n    " + failure.problem.strip().replace("\n", "\n    "))
+    return outcomes
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Finds area files and adapters, runs cases, and says what differs."""
+
+import importlib
+import json
+import pkgutil
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from koordinator.api.errors import KoordinatorError
+from tests.vectors import adapters
+from tests.vectors.compare import Compare, exact
+
+Adapter = Callable[[dict[str, Any]], Any]
+
+_SHOWN_CHARS = 600
+
+
+class Area(msgspec.Struct, frozen=True):
+    """One area file."""
+
+    name: str
+    path: Path
+    cases: list[dict[str, Any]]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a case; `problem` is empty when it passed."""
+
+    area: str
+    case: str
+    problem: str = ""
+
+
+class Adapters(msgspec.Struct, frozen=True):
+    """What answers the cases of each area, and how answers are compared (default: exactly)."""
+
+    adapters: dict[str, Adapter] = {}
+    compare: dict[str, Compare] = {}
+
+
+def find_adapters() -> Adapters:
+    """All adapters below `tests.vectors.adapters`.
+
+    Raises: ValueError when two modules claim the same area.
+    """
+    found = Adapters({}, {})
+    for module in _adapter_modules():
+        for area, adapter in module.ADAPTERS.items():
+            if area in found.adapters:
+                raise ValueError(f"area {area} has two adapters, one in {module.__name__}")
+            found.adapters[area] = adapter
+        found.compare.update(getattr(module, "COMPARE", {}))
+    return found
+
+
+def find_areas(*folders: Path) -> list[Area]:
+    """The area files below the folders, by name; JSON files without `area` and `cases` are none."""
+    areas = []
+    for folder in folders:
+        paths = [folder] if folder.is_file() else sorted(folder.rglob("*.json"))
+        for path in paths:
+            content = json.loads(path.read_text())
+            if isinstance(content, dict) and "area" in content and "cases" in content:
+                areas.append(Area(content["area"], path, content["cases"]))
+    return sorted(areas, key=lambda area: area.name)
+
+
+def run_case(area: str, case: dict[str, Any], found: Adapters) -> Outcome:
+    """Runs one case; anything that an adapter raises is a failure, except errors that are answers."""
+    try:
+        actual = found.adapters[area](case["input"])
+    except KoordinatorError as error:
+        if case["expected"] != {"error": True}:
+            return Outcome(area, case["name"], f"refused: {error}")
+        actual = {"error": True}
+    except Exception:
+        return Outcome(area, case["name"], traceback.format_exc(limit=-3))
+    if found.compare.get(area, exact)(case["expected"], actual):
+        return Outcome(area, case["name"])
+    return Outcome(area, case["name"], difference(case["expected"], actual))
+
+
+def difference(expected: Any, actual: Any) -> str:
+    """The members that differ when both are objects, else both sides, shortened."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        names = sorted(expected.keys() | actual.keys(), key=str)
+        parts = [(n, expected.get(n, "(absent)"), actual.get(n, "(absent)")) for n in names]
+        lines = [f"{n}: expected {_shown(e)}, got {_shown(a)}" for n, e, a in parts if not exact(e, a)]
+        return "\n".join(lines)
+    return f"expected {_shown(expected)}, got {_shown(actual)}"
+
+
+def _adapter_modules() -> Iterator[ModuleType]:
+    for info in pkgutil.iter_modules(adapters.__path__):
+        yield importlib.import_module(f"{adapters.__name__}.{info.name}")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
