@@ -68,6 +68,9 @@ class Guard:
         facts = {"loop": self.name, "error": str(error), "failures": self.failure_count}
         if callback is not None:
             facts["callback"] = getattr(callback, "__qualname__", repr(callback))
+        if isinstance(error, errors.Conflict):
+            log.debug("%s lost a race: %s", self.name, error, extra=facts)  # the next try reads afresh
+            return
         if isinstance(error, errors.ApiError):
             log.warning("%s failed: %s", self.name, error, extra=facts)
             return

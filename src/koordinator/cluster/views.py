@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koordinator.api import decode
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
 
@@ -22,7 +23,7 @@ def read(view: type[T], obj: Any) -> T:
     Raises: Unreadable, naming object, field and reason.
     """
     try:
-        return msgspec.convert(obj, view)
+        return decode.from_builtins(obj, view)
     except msgspec.ValidationError as error:
         raise unreadable(view, obj, error) from error
 
