@@ -1,0 +1,103 @@
+"""Typed view of Device: GPUs, NICs and FPGAs of the node of the same name. Source: spec 01b, section 4."""
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from koordinator.api.conditions import StandardCondition
+from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.quantity import ResourceList
+from koordinator.api.schema import INT32, REQUIRED, default
+
+
+class DeviceTopology(Part, frozen=True, kw_only=True):
+    """Where a device is plugged in."""
+
+    socket_id: Annotated[int, REQUIRED, INT32, "CPU socket of the device; -1 when unknown."] = msgspec.field(
+        name="socketID", default=-1
+    )
+    node_id: Annotated[int, REQUIRED, INT32, "NUMA node of the device."] = msgspec.field(
+        name="nodeID", default=-1
+    )
+    pcie_id: Annotated[str, REQUIRED, "PCIe switch of the device, unique within the node."] = msgspec.field(
+        name="pcieID", default=""
+    )
+    bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = msgspec.field(
+        name="busID", default=""
+    )
+
+
+class VirtualFunction(Part, frozen=True, kw_only=True):
+    """A virtual function of a device."""
+
+    minor: Annotated[int, REQUIRED, INT32, "Minor number; -1 when it has no meaning."] = -1
+    bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = msgspec.field(
+        name="busID", default=""
+    )
+
+
+class VirtualFunctionGroup(Part, frozen=True, kw_only=True):
+    """Virtual functions that are alike."""
+
+    labels: Annotated[dict[str, str], "Properties by which hints select the group."] = {}
+    vfs: Annotated[list[VirtualFunction], "The virtual functions."] = []
+
+
+class DeviceInfo(Part, frozen=True, kw_only=True):
+    """One device of a node."""
+
+    type: Annotated[str, "Kind of device: gpu, rdma or fpga."] = ""
+    id: Annotated[str, "UUID of a GPU, PCI address of a NIC."] = ""
+    minor: Annotated[int | None, INT32, "Minor number on the node, from 0."] = None
+    module_id: Annotated[int | None, INT32, "Physical position."] = msgspec.field(
+        name="moduleID", default=None
+    )
+    health: Annotated[bool, REQUIRED, default(False), "Whether pods may be given the device."] = False
+    labels: Annotated[dict[str, str], "Properties by which hints select the device."] = {}
+    resources: Annotated[ResourceList, "What the device has to give."] = {}
+    topology: Annotated[DeviceTopology | None, "Where the device is plugged in."] = None
+    vf_groups: Annotated[list[VirtualFunctionGroup], "Virtual functions of the device."] = []
+    conditions: Annotated[list[StandardCondition], "What is known of the device, such as Healthy."] = []
+
+
+class DeviceSpec(Part, frozen=True, kw_only=True):
+    """What the node agent found on the node."""
+
+    devices: Annotated[list[DeviceInfo], "All devices of the node."] = []
+
+
+class DeviceAllocationItem(Part, frozen=True, kw_only=True):
+    """Devices of one pod."""
+
+    name: Annotated[str, "Name of the pod."] = ""
+    namespace: Annotated[str, "Namespace of the pod."] = ""
+    uuid: Annotated[str, "UID of the pod."] = ""
+    minors: Annotated[list[Annotated[int, INT32]], "Minor numbers of its devices."] = []
+
+
+class DeviceAllocation(Part, frozen=True, kw_only=True):
+    """Pods that hold devices of one type."""
+
+    type: Annotated[str, "Kind of device: gpu, rdma or fpga."] = ""
+    entries: Annotated[list[DeviceAllocationItem], "Pods with their devices."] = []
+
+
+class DeviceStatus(Part, frozen=True, kw_only=True):
+    """Who holds which device."""
+
+    allocations: Annotated[list[DeviceAllocation], "Allocations by type of device."] = []
+
+
+class Device(Object, frozen=True, kw_only=True):
+    """Devices of the node of the same name, reported by the node agent for the scheduler."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="scheduling.koordinator.sh",
+        version="v1alpha1",
+        kind="Device",
+        plural="devices",
+        namespaced=False,
+    )
+
+    spec: DeviceSpec = DeviceSpec()
+    status: DeviceStatus = DeviceStatus()

@@ -1,0 +1,283 @@
+"""Typed views of the group `slo.koordinator.sh`: NodeMetric, NodeSLO and the strategies that a NodeSLO holds.
+
+The same strategies are the values of the ConfigMap `slo-controller-config`. A member that is None is not
+set: a lower layer or the default counts. The `DEFAULT_*` values are what the manager writes when nothing is
+configured, and what the node agent falls back to. Source: spec 01b, section 2; spec 02, section 11.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.node_metric import (
+    AggregatedUsage,
+    HostApplicationMetricInfo,
+    MetricCollectPolicy,
+    NodeMetric,
+    NodeMetricInfo,
+    NodeMetricSpec,
+    NodeMetricStatus,
+    PeakMetric,
+    PodMetricInfo,
+    ReclaimableMetric,
+    ResourceMap,
+)
+from koordinator.api.quantity import RawQuantity
+from koordinator.api.schema import INT32, at_least, between
+from koordinator.api.slo_qos import (
+    CPUQOS,
+    DEFAULT_QOS_STRATEGY,
+    NO_QOS,
+    BlkIOQOS,
+    BlockConfig,
+    IOConfig,
+    MemoryQOS,
+    NetworkQOS,
+    Percent,
+    QOSPolicies,
+    ResctrlQOS,
+    ResourceQOS,
+    ResourceQOSStrategy,
+)
+
+NotNegative = Annotated[int | None, at_least(0)]
+
+
+class ResourceThresholdStrategy(Part, frozen=True, kw_only=True):
+    """When best-effort pods are suppressed and evicted to protect services."""
+
+    enable: Annotated[bool | None, "Whether the strategy runs; false when absent."] = None
+    cpu_suppress_threshold_percent: Annotated[
+        Percent, "Share of the node's CPU that services and best-effort pods may use together."
+    ] = None
+    cpu_suppress_min_percent: Annotated[
+        Percent, "Share of the node's CPU that best-effort pods always keep."
+    ] = None
+    cpu_suppress_policy: Annotated[
+        str | None, "How best-effort pods are held back: cpuset (when absent) or cfsQuota."
+    ] = None
+    memory_evict_threshold_percent: Annotated[
+        Percent, "Share of the node's memory in use from which best-effort pods are evicted."
+    ] = None
+    memory_evict_lower_percent: Annotated[
+        Percent, "Eviction ends below this share; the threshold less 2 when absent."
+    ] = None
+    memory_allocatable_evict_threshold_percent: Annotated[
+        NotNegative, "Requests over allocatable memory from which pods are evicted; 110 when absent."
+    ] = None
+    memory_allocatable_evict_lower_percent: Annotated[
+        NotNegative, "Eviction for allocatable memory ends below this share; 100 when absent."
+    ] = None
+    cpu_evict_be_satisfaction_upper_percent: Annotated[
+        int | None, "Eviction for starved CPU ends above this share of what best-effort pods asked for."
+    ] = msgspec.field(name="cpuEvictBESatisfactionUpperPercent", default=None)
+    cpu_evict_be_satisfaction_lower_percent: Annotated[
+        int | None, "Best-effort pods are evicted when they get less than this share of what they asked for."
+    ] = msgspec.field(name="cpuEvictBESatisfactionLowerPercent", default=None)
+    cpu_evict_be_usage_threshold_percent: Annotated[
+        int | None, "Only when best-effort pods use more than this share of what they are given."
+    ] = msgspec.field(name="cpuEvictBEUsageThresholdPercent", default=None)
+    cpu_evict_time_window_seconds: Annotated[int | None, "Window over which CPU is averaged."] = None
+    cpu_evict_threshold_percent: Annotated[
+        Percent, "Share of the node's CPU in use from which pods are evicted."
+    ] = None
+    cpu_evict_lower_percent: Annotated[
+        Percent, "Eviction for CPU ends below this share; the threshold less 2 when absent."
+    ] = None
+    cpu_allocatable_evict_threshold_percent: Annotated[
+        NotNegative, "Requests over allocatable CPU from which pods are evicted; 110 when absent."
+    ] = None
+    cpu_allocatable_evict_lower_percent: Annotated[
+        NotNegative, "Eviction for allocatable CPU ends below this share; 100 when absent."
+    ] = None
+    cpu_evict_policy: Annotated[
+        str | None,
+        "What satisfaction is measured against: evictByRealLimit (when absent) or evictByAllocatable.",
+    ] = None
+    evict_enabled_priority_threshold: Annotated[
+        int | None, INT32, "Only pods of this priority or lower are evicted."
+    ] = None
+    allocatable_evict_priority_threshold: Annotated[
+        int | None, INT32, "Only pods of this priority or lower are evicted for allocatable, up to 7999."
+    ] = None
+
+
+class CPUBurstStrategy(Part, frozen=True, kw_only=True):
+    """How containers may exceed their CPU limit for a short time."""
+
+    policy: Annotated[str | None, "none (when absent), cpuBurstOnly, cfsQuotaBurstOnly or auto (both)."] = (
+        None
+    )
+    cpu_burst_percent: Annotated[
+        int | None, between(0, 10000), "CPU time that a container may save up, as a share of its limit."
+    ] = None
+    cfs_quota_burst_percent: Annotated[
+        int | None, "How far the quota may be raised, as a share of the limit, from 100."
+    ] = None
+    cfs_quota_burst_period_seconds: Annotated[
+        int | None, "How long a container may use a raised quota; -1 is without end."
+    ] = None
+    share_pool_threshold_percent: Annotated[
+        int | None, "Use of the shared CPUs above which quotas are taken back, 0 to 100."
+    ] = None
+
+
+class SystemStrategy(Part, frozen=True, kw_only=True):
+    """Settings of the node's kernel."""
+
+    min_free_kbytes_factor: Annotated[
+        int | None, "Free memory that the kernel keeps, in 1/10000 of all memory, above 0."
+    ] = None
+    watermark_scale_factor: Annotated[
+        int | None, "Distance of the memory watermarks, in 1/10000 of all memory, 1 to 400."
+    ] = None
+    memcg_reap_back_ground: Annotated[int | None, "1 reaps dead memory cgroups in the background."] = None
+    sched_group_identity_enabled: Annotated[int | None, "1 turns group identity on."] = None
+    sched_idle_saver_wmark: Annotated[
+        int | None, "How long a CPU must be idle before lower classes may use it, in ns."
+    ] = None
+    sched_features: Annotated[dict[str, bool], "Features of the CPU scheduler, on or off."] = {}
+    page_cache_limit_enabled: Annotated[int | None, "1 turns page cache limits on."] = None
+    total_network_bandwidth: Annotated[
+        RawQuantity | None, "Bandwidth of the node in bits per second; 0 is unknown."
+    ] = None
+
+
+class CgroupPath(Part, frozen=True, kw_only=True):
+    """Where the cgroup of an application is."""
+
+    base: Annotated[str, "CgroupRoot, Kubepods, KubepodsBurstable or KubepodsBesteffort."] = ""
+    parent_dir: Annotated[str, "Directory below the base."] = ""
+    relative_path: Annotated[str, "Directory below the parent directory."] = ""
+
+
+class HostApplicationStrategy(Part, frozen=True, kw_only=True):
+    """Nothing can be set yet."""
+
+
+class HostApplicationSpec(Part, frozen=True, kw_only=True):
+    """An application that runs on the node outside of pods."""
+
+    name: Annotated[str, "Name of the application."] = ""
+    priority: Annotated[str, "Priority class of the application."] = ""
+    qos: Annotated[str, "QoS class of the application."] = ""
+    cgroup_path: Annotated[
+        CgroupPath | None, "Where its cgroup is; by priority and QoS class when absent."
+    ] = None
+    strategy: Annotated[HostApplicationStrategy | None, "Reserved."] = None
+
+
+class NodeSLOSpec(Part, frozen=True, kw_only=True):
+    """The policies that the node runs."""
+
+    resource_used_threshold_with_be: Annotated[
+        ResourceThresholdStrategy | None,
+        "When best-effort pods are suppressed and evicted to protect services.",
+    ] = msgspec.field(name="resourceUsedThresholdWithBE", default=None)
+    resource_qos_strategy: Annotated[
+        ResourceQOSStrategy | None, "How the kernel treats pods of each QoS class."
+    ] = msgspec.field(name="resourceQOSStrategy", default=None)
+    cpu_burst_strategy: Annotated[
+        CPUBurstStrategy | None, "How containers may exceed their CPU limit for a short time."
+    ] = None
+    system_strategy: Annotated[SystemStrategy | None, "Settings of the node's kernel."] = None
+    host_applications: Annotated[
+        list[HostApplicationSpec], "Applications that run on the node outside of pods."
+    ] = []
+    extensions: Annotated[dict[str, Any], "Policies of add-ons."] = {}
+
+
+class NodeSLOStatus(Part, frozen=True, kw_only=True):
+    """Nothing is reported yet."""
+
+
+class NodeSLO(Object, frozen=True, kw_only=True):
+    """Policies of the node of the same name, written by the manager, carried out by the node agent."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="slo.koordinator.sh",
+        version="v1alpha1",
+        kind="NodeSLO",
+        plural="nodeslos",
+        namespaced=False,
+        subresources=("status",),
+    )
+
+    spec: NodeSLOSpec = NodeSLOSpec()
+    status: NodeSLOStatus = NodeSLOStatus()
+
+
+DEFAULT_THRESHOLD_STRATEGY = ResourceThresholdStrategy(
+    enable=False,
+    cpu_suppress_threshold_percent=65,
+    cpu_suppress_policy="cpuset",
+    memory_evict_threshold_percent=70,
+    cpu_evict_policy="evictByRealLimit",
+)
+MEMORY_EVICT_LOWER_GAP_PERCENT = 2
+CPU_EVICT_LOWER_GAP_PERCENT = 2
+"""How far below its threshold an eviction ends when no lower mark is set."""
+ALLOCATABLE_EVICT_THRESHOLD_PERCENT = 110
+ALLOCATABLE_EVICT_LOWER_PERCENT = 100
+
+DEFAULT_CPU_BURST_STRATEGY = CPUBurstStrategy(
+    policy="none",
+    cpu_burst_percent=1000,
+    cfs_quota_burst_percent=300,
+    cfs_quota_burst_period_seconds=-1,
+    share_pool_threshold_percent=50,
+)
+DEFAULT_SYSTEM_STRATEGY = SystemStrategy(total_network_bandwidth="0")
+"""The bandwidth is always written, zero included."""
+
+DEFAULT_NODE_SLO_SPEC = NodeSLOSpec(
+    resource_used_threshold_with_be=DEFAULT_THRESHOLD_STRATEGY,
+    resource_qos_strategy=ResourceQOSStrategy(),
+    cpu_burst_strategy=DEFAULT_CPU_BURST_STRATEGY,
+    system_strategy=DEFAULT_SYSTEM_STRATEGY,
+)
+"""What the manager writes when nothing is configured; QoS defaults are laid under by the agent."""
+
+__all__ = [
+    "ALLOCATABLE_EVICT_LOWER_PERCENT",
+    "ALLOCATABLE_EVICT_THRESHOLD_PERCENT",
+    "CPUQOS",
+    "CPU_EVICT_LOWER_GAP_PERCENT",
+    "DEFAULT_CPU_BURST_STRATEGY",
+    "DEFAULT_NODE_SLO_SPEC",
+    "DEFAULT_QOS_STRATEGY",
+    "DEFAULT_SYSTEM_STRATEGY",
+    "DEFAULT_THRESHOLD_STRATEGY",
+    "MEMORY_EVICT_LOWER_GAP_PERCENT",
+    "NO_QOS",
+    "AggregatedUsage",
+    "BlkIOQOS",
+    "BlockConfig",
+    "CPUBurstStrategy",
+    "CgroupPath",
+    "HostApplicationMetricInfo",
+    "HostApplicationSpec",
+    "HostApplicationStrategy",
+    "IOConfig",
+    "MemoryQOS",
+    "MetricCollectPolicy",
+    "NetworkQOS",
+    "NodeMetric",
+    "NodeMetricInfo",
+    "NodeMetricSpec",
+    "NodeMetricStatus",
+    "NodeSLO",
+    "NodeSLOSpec",
+    "NodeSLOStatus",
+    "PeakMetric",
+    "PodMetricInfo",
+    "QOSPolicies",
+    "ReclaimableMetric",
+    "ResctrlQOS",
+    "ResourceMap",
+    "ResourceQOS",
+    "ResourceQOSStrategy",
+    "ResourceThresholdStrategy",
+    "SystemStrategy",
+]
