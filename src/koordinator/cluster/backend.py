@@ -123,7 +123,9 @@ class Backend(Protocol):
         """Raises: NotFound with the API server's text."""
         ...
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Record: ...
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
+        """The object, or for the subresource `scale` its `autoscaling/v1` Scale."""
+        ...
 
     def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList: ...
 
@@ -175,5 +177,5 @@ class Backend(Protocol):
         obj: dict[str, Any],
         options: WriteOptions = WriteOptions(),
     ) -> dict[str, Any]:
-        """POST to a subresource: `binding`, `eviction`; GET/PUT of `scale` go through get/update."""
+        """POST to a subresource: `binding`, `eviction`; those of `scale` go through get, update and patch."""
         ...

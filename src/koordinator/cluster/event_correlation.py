@@ -1,0 +1,145 @@
+"""Which events are worth an object of their own: repeats are counted, variants combined, floods dropped.
+
+Rules and figures are those of client-go's event correlator, so that users see what they are used to.
+"""
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from koordinator.api.references import ObjectReference
+from koordinator.cluster.rate_limit import Rate, TokenBucket
+
+V = TypeVar("V")
+
+# More variants of one event than this within the window become one "combined" event.
+SIMILAR_MAX = 10
+SIMILAR_WINDOW_S = 600.0
+# One object of one source: 25 events at once, then one every five minutes.
+FLOOD_RATE = Rate(per_s=1 / 300, burst=25)
+# Objects and event texts that are remembered; the least recently seen is forgotten.
+REMEMBERED_MAX = 4096
+
+COMBINED_PREFIX = "(combined from similar events): "
+
+
+class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a component saw: `severity` is Normal or Warning."""
+
+    regarding: ObjectReference
+    severity: str
+    reason: str
+    message: str
+
+
+class Action(enum.Enum):
+    """What becomes of an occurrence."""
+
+    CREATE = "first of its kind: write an object"
+    COUNT = "seen before: raise the count of its object"
+    DROP = "too many events about this object"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The event object that the occurrence belongs to, as it should be now; times in seconds since 1970."""
+
+    action: Action
+    name: str
+    message: str
+    count: int
+    first_s: float
+    last_s: float
+
+
+class Correlator:
+    """Remembers the events of one source (component and host)."""
+
+    def __init__(self) -> None:
+        self._variants: _Remembered[_Variants] = _Remembered()
+        self._written: _Remembered[Verdict] = _Remembered()
+        self._floods: _Remembered[TokenBucket] = _Remembered()
+        self._last_stamp = 0
+
+    def judge(self, occurrence: Occurrence, now_s: float) -> Verdict:
+        """What to write for `occurrence`, which happened at `now_s`."""
+        combined = self._is_one_of_many(occurrence, now_s)
+        message = f"{COMBINED_PREFIX}{occurrence.message}" if combined else occurrence.message
+        identity = _kind_of(occurrence) if combined else (*_kind_of(occurrence), occurrence.message)
+        before = self._written.get(identity)
+        verdict = Verdict(
+            action=Action.CREATE if before is None else Action.COUNT,
+            name=self._new_name(occurrence, now_s) if before is None else before.name,
+            message=message,
+            count=1 if before is None else before.count + 1,
+            first_s=now_s if before is None else before.first_s,
+            last_s=now_s,
+        )
+        self._written.put(identity, verdict)
+        flood = self._floods.get_or_make(_object_of(occurrence), lambda: TokenBucket(FLOOD_RATE, now_s))
+        if not flood.try_take(now_s):
+            return msgspec.structs.replace(verdict, action=Action.DROP)
+        return verdict
+
+    def _is_one_of_many(self, occurrence: Occurrence, now_s: float) -> bool:
+        variants = self._variants.get_or_make(_kind_of(occurrence), lambda: _Variants(now_s))
+        if now_s - variants.last_s > SIMILAR_WINDOW_S:
+            variants.messages.clear()
+        variants.last_s = now_s
+        variants.messages[occurrence.message] = None
+        if len(variants.messages) < SIMILAR_MAX:
+            return False
+        variants.messages.popitem()  # the set need not grow to know that there are many
+        return True
+
+    def _new_name(self, occurrence: Occurrence, now_s: float) -> str:
+        """`web-0.17a8c…`: the object and the time in nanoseconds, made unique where time stands still."""
+        self._last_stamp = max(self._last_stamp + 1, int(now_s * 1e9))
+        return f"{occurrence.regarding.name}.{self._last_stamp:x}"
+
+
+class _Variants:
+    """The different messages of otherwise equal events."""
+
+    def __init__(self, now_s: float) -> None:
+        self.messages: OrderedDict[str, None] = OrderedDict()
+        self.last_s = now_s
+
+
+class _Remembered(Generic[V]):
+    """A mapping that forgets the least recently used beyond `REMEMBERED_MAX`."""
+
+    def __init__(self) -> None:
+        self._items: OrderedDict[Hashable, V] = OrderedDict()
+
+    def get(self, key: Hashable) -> V | None:
+        found = self._items.get(key)
+        if found is not None:
+            self._items.move_to_end(key)
+        return found
+
+    def put(self, key: Hashable, value: V) -> None:
+        self._items[key] = value
+        self._items.move_to_end(key)
+        if len(self._items) > REMEMBERED_MAX:
+            self._items.popitem(last=False)
+
+    def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.put(key, found)
+        return found
+
+
+def _object_of(occurrence: Occurrence) -> tuple[str, ...]:
+    obj = occurrence.regarding
+    return (obj.api_version, obj.kind, obj.namespace, obj.name, obj.uid)
+
+
+def _kind_of(occurrence: Occurrence) -> tuple[str, ...]:
+    """Everything but the message."""
+    field_path = occurrence.regarding.field_path
+    return (*_object_of(occurrence), field_path, occurrence.severity, occurrence.reason)

@@ -1,0 +1,224 @@
+"""Leader election on a Lease: of several copies of a component, one works.
+
+Semantics and wire format are client-go's: whether the holder is alive is judged by how long *we* have seen
+the same record, never by comparing clocks of two machines.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api.coordination import Lease, LeaseSpec
+from koordinator.cluster import errors
+from koordinator.cluster.protocol import Cluster
+
+log = logging.getLogger(__name__)
+
+# Candidates spread their tries over 0 to 120 % of the retry period more, as client-go does.
+JITTER_RATIO = 1.2
+
+
+class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Who takes part in which election. Defaults are upstream's.
+
+    A leader that could not renew for `renew_deadline_s` stops; others take over `lease_duration_s` after
+    they last saw a renewal.
+    """
+
+    name: str
+    namespace: str
+    identity: str
+    lease_duration_s: int = 15
+    renew_deadline_s: float = 10.0
+    retry_period_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        for field in ("name", "namespace", "identity"):
+            if not getattr(self, field):
+                raise ValueError(f"leader election: {field} is empty")
+        if self.lease_duration_s <= self.renew_deadline_s:
+            raise ValueError(
+                f"leader election: lease duration {self.lease_duration_s} s must be above the renew "
+                f"deadline {self.renew_deadline_s} s"
+            )
+        if self.renew_deadline_s <= JITTER_RATIO * self.retry_period_s:
+            raise ValueError(
+                f"leader election: renew deadline {self.renew_deadline_s} s must be above "
+                f"{JITTER_RATIO} times the retry period {self.retry_period_s} s"
+            )
+
+
+class LeaseLost(Exception):
+    """We were leader and could not renew in time; the work was cancelled."""
+
+    def __init__(self, lease: str, identity: str, why: str) -> None:
+        super().__init__(f"lease {lease}: {identity} is leader no more: {why}")
+        self.lease, self.identity, self.why = lease, identity, why
+
+
+class LeaderElection:
+    """One candidate. `rng` seeds the jitter of its tries."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ElectionConfig,
+        *,
+        rng: random.Random,
+        on_new_leader: Callable[[str], Any] | None = None,
+    ) -> None:
+        self.is_leader = False
+        self.leader = ""
+        self._cluster = cluster
+        self._config = config
+        self._rng = rng
+        self._on_new_leader = on_new_leader
+        self._observed: LeaseSpec | None = None
+        self._observed_s = 0.0
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Wait to be elected, run `work`, and give the lease up when it ends or we are cancelled.
+
+        Raises: LeaseLost after cancelling `work` when the lease could not be kept.
+        """
+        await self._acquire()
+        self.is_leader = True
+        log.info("leadership acquired", extra=self._facts())
+        working = asyncio.ensure_future(work())
+        renewing = asyncio.create_task(self._renew(), name=f"lease {self._config.name}")
+        try:
+            done, _ = await asyncio.wait([working, renewing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.is_leader = False
+            # The lease is kept until the work has really ended: nobody else may lead before.
+            await _cancelled(working)
+            await _cancelled(renewing)
+            await self._release()
+        for task in (renewing, working):
+            if task in done:
+                task.result()
+
+    async def _acquire(self) -> None:
+        while True:
+            if await self._try():
+                return
+            jitter = 1.0 + JITTER_RATIO * self._rng.random()
+            await asyncio.sleep(self._config.retry_period_s * jitter)
+
+    async def _renew(self) -> None:
+        """Keep the lease. Raises: LeaseLost."""
+        loop = asyncio.get_running_loop()
+        renewed_s = loop.time()
+        while True:
+            await asyncio.sleep(self._config.retry_period_s)
+            deadline_s = renewed_s + self._config.renew_deadline_s
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    kept = await self._try()
+            except TimeoutError:
+                kept = False
+            if kept:
+                renewed_s = loop.time()
+            elif self.leader != self._config.identity:
+                raise self._lost(f"{self.leader} holds it now")
+            elif loop.time() >= deadline_s:
+                raise self._lost(f"not renewed for {self._config.renew_deadline_s:g} s")
+
+    async def _try(self) -> bool:
+        """Acquire or renew once; False when another holds the lease or the API cannot be reached."""
+        try:
+            return await self._acquire_or_renew()
+        except errors.Conflict:
+            log.debug("lease changed meanwhile", extra=self._facts())
+        except errors.ApiError as error:
+            log.warning("lease not reached: %s", error, extra=self._facts() | {"error": str(error)})
+        return False
+
+    async def _acquire_or_renew(self) -> bool:
+        config = self._config
+        now = clock.rfc3339_micro(self._cluster.clock.now())
+        try:
+            lease = await self._cluster.get(Lease, config.name, config.namespace)
+        except errors.NotFound:
+            return await self._create(now)
+        self._observe(lease.spec)
+        mine = lease.spec.holder_identity == config.identity
+        if not mine and lease.spec.holder_identity and not self._is_expired(lease.spec):
+            return False
+        transitions = lease.spec.lease_transitions or 0
+        spec = self._spec(now) | {
+            "acquireTime": lease.spec.acquire_time if mine else now,
+            "leaseTransitions": transitions if mine else transitions + 1,
+        }
+        await self._patch(spec, lease.metadata.resource_version)
+        return True
+
+    def _is_expired(self, spec: LeaseSpec) -> bool:
+        duration_s = spec.lease_duration_seconds or self._config.lease_duration_s
+        return asyncio.get_running_loop().time() >= self._observed_s + duration_s
+
+    async def _create(self, now: str) -> bool:
+        config = self._config
+        body = {
+            "metadata": {"name": config.name, "namespace": config.namespace},
+            "spec": self._spec(now) | {"acquireTime": now, "leaseTransitions": 0},
+        }
+        try:
+            lease = await self._cluster.create(Lease, body, config.namespace)
+        except errors.AlreadyExists:
+            return False
+        self._observe(lease.spec)
+        return True
+
+    async def _patch(self, spec: dict[str, Any], version: str) -> None:
+        patch = {"metadata": {"resourceVersion": version}, "spec": spec}
+        lease = await self._cluster.patch(Lease, self._config.name, patch, self._config.namespace)
+        self._observe(lease.spec)
+
+    def _spec(self, now: str) -> dict[str, Any]:
+        return {
+            "holderIdentity": self._config.identity,
+            "leaseDurationSeconds": self._config.lease_duration_s,
+            "renewTime": now,
+        }
+
+    def _observe(self, spec: LeaseSpec) -> None:
+        if spec != self._observed:
+            self._observed = spec
+            self._observed_s = asyncio.get_running_loop().time()
+        leader = spec.holder_identity or ""
+        if leader != self.leader:
+            self.leader = leader
+            if self._on_new_leader is not None:
+                self._on_new_leader(leader)
+
+    async def _release(self) -> None:
+        """Let the next candidate in at once instead of after the lease duration."""
+        config = self._config
+        if self.leader != config.identity:
+            return
+        now = clock.rfc3339_micro(self._cluster.clock.now())
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now}
+        with contextlib.suppress(TimeoutError, errors.ApiError):  # then it expires by itself
+            async with asyncio.timeout(config.renew_deadline_s):
+                lease = await self._cluster.get(Lease, config.name, config.namespace)
+                if lease.spec.holder_identity == config.identity:
+                    await self._patch(spec, lease.metadata.resource_version)
+
+    def _lost(self, why: str) -> LeaseLost:
+        return LeaseLost(f"{self._config.namespace}/{self._config.name}", self._config.identity, why)
+
+    def _facts(self) -> dict[str, Any]:
+        config = self._config
+        return {"lease": f"{config.namespace}/{config.name}", "identity": config.identity}
+
+
+async def _cancelled(task: "asyncio.Future[None]") -> None:
+    task.cancel()
+    await asyncio.wait([task])

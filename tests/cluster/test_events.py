@@ -1,0 +1,197 @@
+"""Event correlation (pure) and the recorder, on virtual time."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from koordinator.api.references import ObjectReference
+from koordinator.clock import LoopClock
+from koordinator.cluster import errors
+from koordinator.cluster.event_correlation import Action, Correlator, Occurrence
+from koordinator.cluster.events import MESSAGE_BYTES_MAX, QUEUE_MAX, EventRecorder
+from koordinator.cluster.memory import MemoryCluster
+from tests.cluster import virtual_loop
+from tests.cluster.fake_backend import FakeBackend
+
+EPOCH_S = 1_700_000_000.0
+
+
+def occurrence(name: str = "web-0", message: str = "no room", reason: str = "FailedScheduling") -> Occurrence:
+    regarding = ObjectReference(api_version="v1", kind="Pod", namespace="shop", name=name, uid=f"uid-{name}")
+    return Occurrence(regarding=regarding, severity="Warning", reason=reason, message=message)
+
+
+def test_a_repeated_event_raises_the_count_of_one_object() -> None:
+    correlator = Correlator()
+
+    first = correlator.judge(occurrence(), EPOCH_S)
+    again = correlator.judge(occurrence(), EPOCH_S + 7)
+
+    assert (first.action, first.count) == (Action.CREATE, 1)
+    assert (again.action, again.count, again.name) == (Action.COUNT, 2, first.name)
+    assert (again.first_s, again.last_s) == (EPOCH_S, EPOCH_S + 7)
+
+
+def test_many_variants_of_one_event_are_combined() -> None:
+    correlator = Correlator()
+
+    verdicts = [correlator.judge(occurrence(message=f"variant {n}"), EPOCH_S + n) for n in range(12)]
+
+    assert [v.action for v in verdicts] == [Action.CREATE] * 10 + [Action.COUNT] * 2
+    assert verdicts[8].message == "variant 8"
+    assert [v.message for v in verdicts[9:]] == [
+        f"(combined from similar events): variant {n}" for n in (9, 10, 11)
+    ]
+    assert [v.count for v in verdicts[9:]] == [1, 2, 3]
+
+
+def test_variants_are_told_apart_again_after_a_quiet_window() -> None:
+    correlator = Correlator()
+    for n in range(12):
+        correlator.judge(occurrence(message=f"variant {n}"), EPOCH_S)
+
+    later = correlator.judge(occurrence(message="variant 99"), EPOCH_S + 601)
+
+    assert later.message == "variant 99"
+
+
+def test_a_flood_about_one_object_is_dropped_and_others_are_not_touched() -> None:
+    correlator = Correlator()
+
+    verdicts = [correlator.judge(occurrence(), EPOCH_S) for _ in range(27)]
+
+    assert [v.action for v in verdicts[24:]] == [Action.COUNT, Action.DROP, Action.DROP]
+    assert correlator.judge(occurrence("web-1"), EPOCH_S).action is Action.CREATE
+    refilled = correlator.judge(occurrence(), EPOCH_S + 300)
+    assert (refilled.action, refilled.count) == (Action.COUNT, 28)
+
+
+def test_names_differ_even_where_time_stands_still() -> None:
+    correlator = Correlator()
+
+    names = {correlator.judge(occurrence(reason=f"R{n}"), EPOCH_S).name for n in range(20)}
+
+    assert len(names) == 20
+    assert all(name.startswith("web-0.") for name in names)
+
+
+class EventServer(FakeBackend):
+    """Keeps events by name instead of pods."""
+
+    def __init__(self, clock: Any) -> None:
+        super().__init__(clock)
+        self.refuse: errors.ApiError | None = None
+
+    def _called(self, what: str) -> None:
+        super()._called(what)
+        if self.refuse is not None:
+            raise self.refuse
+
+    def events(self) -> list[dict[str, Any]]:
+        return [record.obj for record in self.records.values()]
+
+    async def patch(self, resource: Any, namespace: str, name: str, patch: Any, *rest: Any) -> Any:
+        self._called("patch")
+        return self.put(self.get(resource, namespace, name).obj | patch)
+
+
+@contextlib.asynccontextmanager
+async def recording() -> AsyncIterator[tuple[EventServer, EventRecorder]]:
+    server = EventServer(LoopClock(asyncio.get_running_loop(), EPOCH_S))
+    recorder = EventRecorder(MemoryCluster(server), "koord-scheduler", rng=random.Random(1))
+    task = asyncio.create_task(recorder.run())
+    try:
+        yield server, recorder
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def test_events_are_written_in_the_form_users_know() -> None:
+    async def scenario() -> None:
+        async with recording() as (server, recorder):
+            recorder.warning(occurrence().regarding, "FailedScheduling", "no room")
+            await asyncio.sleep(5)
+            recorder.warning(occurrence().regarding, "FailedScheduling", "no room")
+            await recorder.flush()
+
+            (event,) = server.events()
+            assert event["involvedObject"]["name"] == "web-0"
+            assert (event["type"], event["reason"]) == ("Warning", "FailedScheduling")
+            assert event["source"] == {"component": "koord-scheduler"}
+            assert event["count"] == 2
+            assert event["firstTimestamp"] == "2023-11-14T22:13:20Z"
+            assert event["lastTimestamp"] == "2023-11-14T22:13:25Z"
+            assert recorder.written_count == 2
+
+    virtual_loop.run(scenario())
+
+
+def test_an_event_that_aged_out_is_written_anew_with_its_count() -> None:
+    async def scenario() -> None:
+        async with recording() as (server, recorder):
+            recorder.normal(occurrence().regarding, "Scheduled", "to n1")
+            await recorder.flush()
+            server.records.clear()
+            recorder.normal(occurrence().regarding, "Scheduled", "to n1")
+            await recorder.flush()
+
+            assert [event["count"] for event in server.events()] == [2]
+
+    virtual_loop.run(scenario())
+
+
+def test_events_about_cluster_scoped_objects_live_in_the_default_namespace() -> None:
+    async def scenario() -> None:
+        async with recording() as (server, recorder):
+            recorder.normal(ObjectReference(kind="Node", name="n1"), "NodeReady", "ready")
+            await recorder.flush()
+            assert server.events()[0]["metadata"]["namespace"] == "default"
+
+    virtual_loop.run(scenario())
+
+
+def test_recording_never_blocks_and_counts_what_does_not_fit() -> None:
+    async def scenario() -> None:
+        async with recording() as (_, recorder):
+            for n in range(QUEUE_MAX + 5):
+                recorder.normal(ObjectReference(kind="Node", name=f"n{n}"), "NodeReady", "ready")
+            assert recorder.dropped_count == 5
+
+    virtual_loop.run(scenario())
+
+
+def test_an_unreachable_api_is_tried_again_and_a_refusal_is_not() -> None:
+    async def scenario() -> None:
+        async with recording() as (server, recorder):
+            server.failures = [errors.ConnectionFailed("refused")] * 2
+            recorder.normal(occurrence().regarding, "Scheduled", "to n1")
+            await recorder.flush()
+            assert len(server.events()) == 1
+            assert asyncio.get_running_loop().time() >= 20
+
+            server.refuse = errors.Forbidden("namespace shop is being terminated")
+            calls = len(server.calls)
+            recorder.normal(occurrence().regarding, "Evicted", "memory")
+            await recorder.flush()
+            assert len(server.calls) == calls + 1
+            assert recorder.dropped_count == 1
+
+    virtual_loop.run(scenario())
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "車"])
+def test_long_messages_are_cut_between_characters(letter: str) -> None:
+    async def scenario() -> None:
+        async with recording() as (server, recorder):
+            recorder.normal(occurrence().regarding, "Scheduled", letter * 2000)
+            await recorder.flush()
+            message = server.events()[0]["message"]
+            assert MESSAGE_BYTES_MAX - 3 <= len(message.encode()) <= MESSAGE_BYTES_MAX
+            assert message.endswith(f"{letter} ...")
+
+    virtual_loop.run(scenario())
