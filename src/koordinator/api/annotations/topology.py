@@ -1,0 +1,82 @@
+"""What the node agent reports about CPUs on a NodeResourceTopology."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import labels
+from koordinator.api.annotations.codec import Annotation, Int32, Payload
+from koordinator.api.errors import ProtocolError
+
+
+class CPUInfo(Payload, frozen=True, kw_only=True):
+    """Where a logical CPU sits."""
+
+    id: Int32
+    core: Int32
+    socket: Int32
+    node: Int32
+
+
+class CPUTopology(Payload, frozen=True, kw_only=True):
+    """All CPUs of a node."""
+
+    detail: list[CPUInfo] = []
+
+
+class CPUBasicInfo(Payload, frozen=True, kw_only=True):
+    """What kind of CPU a node has."""
+
+    cpu_model: str = ""
+    hyper_thread_enabled: bool = False
+    turbo_enabled: bool = False
+    cat_l3_cbm_mask: str = msgspec.field(name="catL3CbmMask", default="")
+    vendor_id: str = msgspec.field(name="vendorID", default="")
+
+
+class CPUSharedPool(Payload, frozen=True, kw_only=True):
+    """CPUs of one NUMA node that unbound pods share; `cpuset` is a CPU list."""
+
+    socket: Int32
+    node: Int32
+    cpuset: str = ""
+
+
+class PodCPUAlloc(Payload, frozen=True, kw_only=True):
+    """CPUs that the kubelet bound for a pod."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    cpuset: str = ""
+    managed_by_kubelet: bool = False
+
+
+class KubeletCPUManagerPolicy(Payload, frozen=True, kw_only=True):
+    """`policy` is static or none; `options` as in the kubelet's configuration."""
+
+    policy: str = ""
+    options: dict[str, str] = {}
+    reserved_cpus: str = msgspec.field(name="reservedCPUs", default="")
+
+    @property
+    def is_full_pcpus_only(self) -> bool:
+        """Whether the kubelet binds whole physical cores only."""
+        return self.policy == "static" and self.options.get("full-pcpus-only") == "true"
+
+
+CPU_TOPOLOGY = Annotation(labels.NODE_CPU_TOPOLOGY, CPUTopology)
+CPU_BASIC_INFO = Annotation(labels.NODE_CPU_BASIC_INFO, CPUBasicInfo)
+CPU_SHARED_POOLS = Annotation(labels.NODE_CPU_SHARED_POOLS, list[CPUSharedPool])
+BE_CPU_SHARED_POOLS = Annotation(labels.NODE_BE_CPU_SHARED_POOLS, list[CPUSharedPool])
+POD_CPU_ALLOCS = Annotation(labels.NODE_POD_CPU_ALLOCS, list[PodCPUAlloc])
+KUBELET_CPU_MANAGER_POLICY = Annotation(labels.KUBELET_CPU_MANAGER_POLICY, KubeletCPUManagerPolicy)
+
+
+def with_cpu_basic_info(annotations: Mapping[str, str], info: CPUBasicInfo) -> str | None:
+    """The annotation's new text, None when it says so already; a malformed old text is replaced."""
+    try:
+        old = CPU_BASIC_INFO.read(annotations)
+    except ProtocolError:
+        old = None
+    return None if old == info else CPU_BASIC_INFO.encode(info)
