@@ -1,0 +1,174 @@
+"""`metadata.managedFields`: who owns which fields of an object."""
+
+from typing import Any
+
+import msgspec
+
+from koordinator.api.meta import Resource
+from koordinator.clock import rfc3339
+from koordinator.local.patches.apply import fieldset
+from koordinator.local.patches.apply.fieldset import LEAF, Node
+
+UPDATE_MANAGERS_MAX = 10  # as in the API server: older non-apply managers are merged into one
+ANCIENT = "ancient-changes"
+
+APPLY, UPDATE = "Apply", "Update"
+
+
+class Owner(msgspec.Struct, frozen=True, order=True):
+    """What tells two entries apart."""
+
+    manager: str
+    operation: str
+    api_version: str
+    subresource: str = ""
+
+    def describe(self) -> str:
+        """The owner as a conflict names it."""
+        text = f'"{self.manager}"'
+        if self.subresource:
+            text += f' with subresource "{self.subresource}"'
+        return f"{text} using {self.api_version}" if self.operation == UPDATE else text
+
+
+class Share(msgspec.Struct, frozen=True):
+    """The fields of one owner and when it last took some."""
+
+    fields: Node
+    time: str
+
+
+Owners = dict[Owner, Share]
+
+
+def decode(obj: dict[str, Any] | None) -> Owners:
+    """The owners of an object; none when managedFields are absent or malformed (as the API server does)."""
+    entries = metadata(obj).get("managedFields")
+    owners: Owners = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
+            return {}
+        fields = entry.get("fieldsV1") or {}
+        words = [entry.get(key, "") for key in ("manager", "operation", "apiVersion", "subresource", "time")]
+        if not all(isinstance(word, str) for word in words) or words[1] not in {APPLY, UPDATE}:
+            return {}
+        if not fieldset.is_well_formed(fields):
+            return {}
+        owners[Owner(*words[:4])] = Share(fields, words[4])
+    return owners
+
+
+def is_reset(obj: dict[str, Any]) -> bool:
+    """Whether a client asks for managedFields to be cleared (`[{}]`)."""
+    entries = metadata(obj).get("managedFields")
+    return isinstance(entries, list) and bool(entries) and all(entry == {} for entry in entries)
+
+
+def encode(obj: dict[str, Any], owners: Owners) -> dict[str, Any]:
+    """The object with its managedFields replaced (removed when there are none)."""
+    meta = {key: value for key, value in metadata(obj).items() if key != "managedFields"}
+    entries = [_entry(owner, share) for owner, share in owners.items()]
+    entries.sort(
+        key=lambda e: (e["operation"], e["time"], e["manager"], e["apiVersion"], e.get("subresource", ""))
+    )
+    if entries:
+        meta["managedFields"] = entries
+    return {**obj, "metadata": meta}
+
+
+def _entry(owner: Owner, share: Share) -> dict[str, Any]:
+    entry = {
+        "manager": owner.manager,
+        "operation": owner.operation,
+        "apiVersion": owner.api_version,
+        "time": share.time,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fieldset.ordered(share.fields),
+    }
+    if owner.subresource:
+        entry["subresource"] = owner.subresource
+    return entry
+
+
+def metadata(obj: dict[str, Any] | None) -> dict[str, Any]:
+    """`metadata` of an object that may be none or malformed."""
+    meta = (obj or {}).get("metadata")
+    return meta if isinstance(meta, dict) else {}
+
+
+def cap(owners: Owners) -> Owners:
+    """At most `UPDATE_MANAGERS_MAX` non-apply owners: the oldest become one called `ancient-changes`."""
+    updates = sorted(
+        (owner for owner in owners if owner.operation == UPDATE), key=lambda o: (owners[o].time, o.manager)
+    )
+    if len(updates) <= UPDATE_MANAGERS_MAX:
+        return owners
+    old = updates[: len(updates) - UPDATE_MANAGERS_MAX + 1]
+    merged: Node | None = None
+    for owner in old:
+        merged = fieldset.union(merged, owners[owner].fields)
+    assert merged is not None
+    kept = {owner: share for owner, share in owners.items() if owner not in old}
+    kept[Owner(ANCIENT, UPDATE, old[-1].api_version)] = Share(merged, owners[old[-1]].time)
+    return kept
+
+
+# Fields that belong to nobody: the API server sets them, or they say which object this is.
+_UNOWNED: Node = {
+    "f:apiVersion": LEAF,
+    "f:kind": LEAF,
+    "f:metadata": {
+        f"f:{name}": LEAF
+        for name in (
+            "name",
+            "namespace",
+            "generateName",
+            "creationTimestamp",
+            "selfLink",
+            "uid",
+            "clusterName",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+        )
+    },
+}
+_UNOWNED["f:metadata"].pop("f:generateName")  # a user's own choice, owned by who made it
+
+
+def ownable(fields: Node | None, resource: Resource, subresource: str) -> Node | None:
+    """The part of a set that a writer of this (sub)resource can own."""
+    fields = fieldset.without_below(fields, _UNOWNED)
+    meta = (fields or {}).get("f:metadata")
+    if fields and meta is not None and fieldset.SELF in meta:
+        inner = {key: node for key, node in meta.items() if key != fieldset.SELF}
+        fields = {key: node for key, node in fields.items() if key != "f:metadata"}
+        if inner:
+            fields["f:metadata"] = inner
+    if subresource == "status":
+        return fieldset.without_below(fields, {"f:spec": LEAF})
+    if not subresource and "status" in resource.subresources:
+        return fieldset.without_below(fields, {"f:status": LEAF})
+    return fields or None
+
+
+def stamp(now_s: float) -> str:
+    """The time of an entry."""
+    return rfc3339(now_s)
+
+
+__all__ = [
+    "APPLY",
+    "UPDATE",
+    "Owner",
+    "Owners",
+    "Share",
+    "cap",
+    "decode",
+    "encode",
+    "is_reset",
+    "ownable",
+    "stamp",
+]

@@ -1,0 +1,134 @@
+"""The shape of an object: what decoding, patching, field ownership and the OpenAPI documents all read.
+
+Built-in kinds (`schema.builtin`) and custom resources (`schema.custom`) are described by the same `Type`.
+The fields of a struct are loaded when somebody first asks for them: a kind that nobody uses costs nothing,
+and a type may contain itself.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+
+class Kind(enum.Enum):
+    """What a value is on the wire. `value` is the word Go uses for it in decoding errors."""
+
+    STRING = "string"
+    BOOL = "bool"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT = "float64"
+    BYTES = "[]uint8"
+    TIME = "v1.Time"
+    MICRO_TIME = "v1.MicroTime"
+    QUANTITY = "resource.Quantity"
+    INT_OR_STRING = "intstr.IntOrString"
+    ANY = "interface {}"  # anything goes; ownership is deduced from the value
+    STRUCT = "struct"
+    MAP = "map"
+    LIST = "slice"
+
+
+class ListType(enum.Enum):
+    """How elements of a list are told apart by server-side apply."""
+
+    ATOMIC = "atomic"
+    SET = "set"
+    MAP = "map"
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of a struct.
+
+    `strategies` and `merge_key` are those of strategic merge patches (`merge`, `replace`, `retainKeys`).
+    """
+
+    name: str
+    type: "Type"
+    required: bool = False
+    strategies: tuple[str, ...] = ()
+    merge_key: str = ""
+    description: str = ""
+
+
+Fields = dict[str, Field]
+
+
+class Type:
+    """One node of a shape. Immutable once loaded.
+
+    `key_defaults` are the values of list keys that an element may omit (`protocol` of a port).
+    `element` belongs to MAP and LIST, `fields` to STRUCT; a STRUCT with `element` also takes other members
+    (custom resources with `additionalProperties`) and with `open` keeps what it does not know.
+    `atomic` marks a STRUCT or MAP that server-side apply owns as a whole.
+    """
+
+    __slots__ = (
+        "_fields",
+        "_load",
+        "atomic",
+        "element",
+        "key_defaults",
+        "kind",
+        "list_keys",
+        "list_type",
+        "name",
+        "open",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        name: str = "",
+        element: "Type | None" = None,
+        load: Callable[[], Fields] | None = None,
+        atomic: bool = False,
+        list_type: ListType = ListType.ATOMIC,
+        list_keys: tuple[str, ...] = (),
+        key_defaults: Mapping[str, Any] | None = None,
+        open: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.element = element
+        self.atomic = atomic
+        self.list_type = list_type
+        self.list_keys = list_keys
+        self.key_defaults = key_defaults or {}
+        self.open = open
+        self._load = load
+        self._fields: Fields | None = None
+
+    @property
+    def fields(self) -> Fields:
+        """Members of a STRUCT by their JSON names; empty for everything else."""
+        if self._fields is None:
+            self._fields = self._load() if self._load else {}
+        return self._fields
+
+    def child(self, key: str) -> "Type":
+        """The type below a member of a STRUCT or MAP; ANY for what the schema does not know."""
+        if self.kind is Kind.STRUCT:
+            field = self.fields.get(key)
+            if field is not None:
+                return field.type
+        return self.element or ANY
+
+    def __repr__(self) -> str:
+        return f"Type({self.kind.name}, {self.name or '-'})"
+
+
+ANY = Type(Kind.ANY)
+STRING = Type(Kind.STRING)
+BOOL = Type(Kind.BOOL)
+INT32 = Type(Kind.INT32)
+INT64 = Type(Kind.INT64)
+FLOAT = Type(Kind.FLOAT)
+BYTES = Type(Kind.BYTES)
+TIME = Type(Kind.TIME)
+MICRO_TIME = Type(Kind.MICRO_TIME)
+QUANTITY = Type(Kind.QUANTITY)
+INT_OR_STRING = Type(Kind.INT_OR_STRING)

@@ -1,0 +1,27 @@
+"""A catalog of built-in kinds only, for tests of patches."""
+
+from koordinator.api.meta import Resource
+from koordinator.local.patches import ObjectPatcher
+from koordinator.local.schema.builtin import models
+from koordinator.local.schema.types import ANY, Type
+
+DEPLOYMENTS = Resource(
+    group="apps", version="v1", kind="Deployment", plural="deployments", subresources=("status", "scale")
+)
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", subresources=("status",))
+WIDGETS = Resource(group="example.com", version="v1", kind="Widget", plural="widgets")
+
+
+class Shapes:
+    """`Widget` is a custom resource that takes anything."""
+
+    def type_of(self, resource: Resource, subresource: str = "") -> Type:
+        if self.is_custom(resource):
+            return ANY
+        return models.struct_of(models.model_of(resource.group, resource.version, resource.kind))
+
+    def is_custom(self, resource: Resource) -> bool:
+        return resource.group == "example.com"
+
+
+PATCHER = ObjectPatcher(Shapes())
