@@ -40,7 +40,7 @@ class ClusterColocationProfileStatus(Part, frozen=True, kw_only=True):
 
 
 class ClusterColocationProfile(Object, frozen=True, kw_only=True):
-    """Turns matching pods into co-located ones when they are created: QoS class, priority, labels and more."""
+    """Turns matching pods into co-located ones when they are created."""
 
     resource: ClassVar[Resource] = Resource(
         group="config.koordinator.sh",

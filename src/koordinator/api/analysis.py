@@ -1,0 +1,72 @@
+"""Typed view of the group `analysis.koordinator.sh`: Recommendation. Source: spec 01b, section 11."""
+
+from typing import Annotated, ClassVar
+
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.conditions import StandardCondition
+from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.quantity import ResourceList
+from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED
+
+
+class WorkloadReference(Part, frozen=True, kw_only=True):
+    """A workload of the same namespace."""
+
+    kind: Annotated[str, REQUIRED, "Kind of the workload."] = ""
+    name: Annotated[str, REQUIRED, "Name of the workload."] = ""
+    api_version: Annotated[str, "API version of the workload."] = ""
+
+
+class RecommendationTarget(Part, frozen=True, kw_only=True):
+    """Pods that the recommendation is for."""
+
+    type: Annotated[str, REQUIRED, "How the pods are named: workload or podSelector."] = ""
+    workload: Annotated[WorkloadReference | None, "The workload that owns the pods."] = None
+    pod_selector: Annotated[LabelSelector | None, ATOMIC, "Labels of the pods."] = None
+
+
+class RecommendationSpec(Part, frozen=True, kw_only=True):
+    """Pods that the recommendation is for."""
+
+    target: Annotated[RecommendationTarget, "Pods that the recommendation is for."] = RecommendationTarget()
+
+
+class RecommendedContainer(Part, frozen=True, kw_only=True):
+    """What one container should request."""
+
+    container_name: Annotated[str, "Name of the container."] = ""
+    resources: Annotated[ResourceList, "Amounts to request."] = {}
+
+
+class RecommendedPod(Part, frozen=True, kw_only=True):
+    """What the containers of a pod should request."""
+
+    container_statuses: Annotated[list[RecommendedContainer], "Amounts by container."] = []
+
+
+class RecommendationStatus(Part, frozen=True, kw_only=True):
+    """The recommendation."""
+
+    pod_status: Annotated[RecommendedPod | None, "What the containers of a pod should request."] = None
+    update_time: Annotated[str | None, DATE_TIME, "When it was made."] = None
+    conditions: Annotated[
+        list[StandardCondition],
+        "What stands in the way: LowConfidence, NoObjectsMatched, FetchingHistory, ConfigDeprecated, "
+        "ConfigUnsupported.",
+    ] = []
+
+
+class Recommendation(Object, frozen=True, kw_only=True):
+    """What pods should request, judged by what they use."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="analysis.koordinator.sh",
+        version="v1alpha1",
+        kind="Recommendation",
+        plural="recommendations",
+        short_names=("recom",),
+        subresources=("status",),
+    )
+
+    spec: RecommendationSpec = RecommendationSpec()
+    status: RecommendationStatus = RecommendationStatus()

@@ -1,0 +1,119 @@
+"""Typed view of Reservation: room on a node kept for pods to come. Source: spec 01b, section 3."""
+
+from typing import Annotated, Any, ClassVar
+
+from koordinator.api.affinity import LabelSelector, Taint
+from koordinator.api.meta import Object, Part, Resource
+from koordinator.api.quantity import ResourceList
+from koordinator.api.references import ObjectReference
+from koordinator.api.schema import (
+    ATOMIC,
+    DATE_TIME,
+    REQUIRED,
+    default,
+    limits,
+    one_of,
+)
+
+
+class ReservationController(Part, frozen=True, kw_only=True):
+    """The controller that owns a pod, in any namespace or in the one named."""
+
+    api_version: Annotated[str, REQUIRED, "API version of the controller."] = ""
+    kind: Annotated[str, REQUIRED, "Kind of the controller."] = ""
+    name: Annotated[str, REQUIRED, "Name of the controller."] = ""
+    uid: Annotated[str, REQUIRED, "UID of the controller."] = ""
+    namespace: Annotated[str, "Namespace of the controller."] = ""
+    controller: Annotated[bool | None, "Whether it is the managing owner."] = None
+    block_owner_deletion: Annotated[bool | None, "Whether its deletion waits for the pod."] = None
+
+
+class ReservationOwner(Part, frozen=True, kw_only=True):
+    """Pods that may use the room: all members that are set must fit the pod."""
+
+    object: Annotated[ObjectReference | None, ATOMIC, "The pod itself."] = None
+    controller: Annotated[ReservationController | None, ATOMIC, "The controller that owns the pod."] = None
+    label_selector: Annotated[LabelSelector | None, ATOMIC, "Labels of the pod."] = None
+
+
+class PreAllocationPolicy(Part, frozen=True, kw_only=True):
+    """Which pods may be placed before the room is free."""
+
+    mode: Annotated[
+        str, one_of("Default", "Cluster"), default("Default"), "Default: by owners; Cluster: by labels."
+    ] = "Default"
+    enable_multiple: Annotated[bool, default(False), "Whether more than one pod may be."] = False
+
+
+class ReservationSpec(Part, frozen=True, kw_only=True):
+    """The room that is kept, for whom and for how long."""
+
+    template: Annotated[
+        dict[str, Any],
+        REQUIRED,
+        "Pod template with the requests and placement rules; its spec.nodeName names the node.",
+    ] = {}
+    owners: Annotated[
+        list[Annotated[ReservationOwner, limits(min_properties=1)]],
+        REQUIRED,
+        limits(min_items=1),
+        "Pods that may use the room; one must fit.",
+    ] = []
+    ttl: Annotated[
+        str | None, default("24h"), "Lifetime, such as 24h; 0 never ends. Exclusive with expires."
+    ] = None
+    expires: Annotated[str | None, DATE_TIME, "When it ends; looked at before the ttl."] = None
+    pre_allocation: Annotated[
+        bool, "Whether it may be placed on a node that is still full, and wait there."
+    ] = False
+    pre_allocation_policy: Annotated[
+        PreAllocationPolicy | None, "Which pods may be placed before the room is free."
+    ] = None
+    allocate_once: Annotated[
+        bool | None, default(True), "Whether the first owner takes it all; true when absent."
+    ] = None
+    allocate_policy: Annotated[
+        str,
+        one_of("Aligned", "Restricted"),
+        "Whether owners may use free room of the node on top (Aligned, when absent) or not (Restricted).",
+    ] = ""
+    unschedulable: Annotated[bool, "Whether new pods are kept out."] = False
+    taints: Annotated[list[Taint], "Pods must tolerate these; NoExecute evicts nobody."] = []
+
+
+class ReservationCondition(Part, frozen=True, kw_only=True):
+    """One thing that is known of a Reservation."""
+
+    type: Annotated[str, "Scheduled or Ready."] = ""
+    status: Annotated[str, "True, False or Unknown."] = ""
+    reason: Annotated[str, "Scheduled, Unschedulable, Available, Succeeded or Expired."] = ""
+    message: Annotated[str, "The same for people."] = ""
+    last_probe_time: Annotated[str | None, DATE_TIME, "When it was last looked at."] = None
+    last_transition_time: Annotated[str | None, DATE_TIME, "When the status last changed."] = None
+
+
+class ReservationStatus(Part, frozen=True, kw_only=True):
+    """Where the room is and who uses it."""
+
+    phase: Annotated[str, "Pending (when absent), Available, Waiting, Succeeded or Failed."] = ""
+    conditions: Annotated[list[ReservationCondition], "What is known of the Reservation."] = []
+    current_owners: Annotated[list[Annotated[ObjectReference, ATOMIC]], "Pods that use the room now."] = []
+    node_name: Annotated[str, "The node on which the room is."] = ""
+    allocatable: Annotated[ResourceList, "What owners can use in all."] = {}
+    allocated: Annotated[ResourceList, "What owners use now."] = {}
+
+
+class Reservation(Object, frozen=True, kw_only=True):
+    """Room on a node that is kept for pods to come; pods in any namespace may be its owners."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="scheduling.koordinator.sh",
+        version="v1alpha1",
+        kind="Reservation",
+        plural="reservations",
+        namespaced=False,
+        subresources=("status",),
+    )
+
+    spec: Annotated[ReservationSpec, "The room that is kept, for whom and for how long."] = ReservationSpec()
+    status: ReservationStatus = ReservationStatus()
