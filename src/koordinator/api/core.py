@@ -208,7 +208,7 @@ class Pod(Object, frozen=True, kw_only=True):
         plural="pods",
         short_names=("po",),
         categories=("all",),
-        subresources=("status", "binding", "eviction", "ephemeralcontainers", "resize"),
+        subresources=("status", "binding", "eviction"),
     )
 
     spec: PodSpec = PodSpec()
@@ -349,7 +349,6 @@ class ServiceAccount(Object, frozen=True, kw_only=True):
         kind="ServiceAccount",
         plural="serviceaccounts",
         short_names=("sa",),
-        subresources=("token",),
     )
 
     secrets: list[ObjectReference] = []

@@ -1,0 +1,156 @@
+"""All resources that a cluster of ours serves: the built-in ones and our custom ones.
+
+`BUILT_IN` is what the API server in one process serves from the start; `CUSTOM` comes with the CRDs. Kinds
+that no component looks into have a view of their metadata only (`view_of`), for the garbage collector and
+namespace clean-up.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from koordinator.api import (
+    admission,
+    apiextensions,
+    apps,
+    batch,
+    coordination,
+    core,
+    events,
+    policy,
+    scheduling,
+    storage,
+)
+from koordinator.api.crd import DEFINITIONS
+from koordinator.api.meta import Object, Resource, metadata_view
+
+_VIEWS: tuple[type[Object], ...] = (
+    core.Pod,
+    core.Node,
+    core.Namespace,
+    core.ConfigMap,
+    core.Secret,
+    core.ServiceAccount,
+    core.Service,
+    core.Event,
+    storage.PersistentVolume,
+    storage.PersistentVolumeClaim,
+    apps.ReplicationController,
+    apps.ReplicaSet,
+    apps.Deployment,
+    apps.StatefulSet,
+    apps.DaemonSet,
+    apps.ControllerRevision,
+    batch.Job,
+    batch.CronJob,
+    policy.PodDisruptionBudget,
+    coordination.Lease,
+    events.Event,
+    scheduling.PriorityClass,
+    scheduling.RuntimeClass,
+    storage.StorageClass,
+    storage.CSINode,
+    storage.CSIDriver,
+    storage.CSIStorageCapacity,
+    storage.VolumeAttachment,
+    admission.MutatingWebhookConfiguration,
+    admission.ValidatingWebhookConfiguration,
+    apiextensions.CustomResourceDefinition,
+)
+
+
+def _cluster(group: str, kind: str, plural: str, **more: Any) -> Resource:
+    return Resource(group=group, version="v1", kind=kind, plural=plural, namespaced=False, **more)
+
+
+def _namespaced(group: str, kind: str, plural: str, **more: Any) -> Resource:
+    return Resource(group=group, version="v1", kind=kind, plural=plural, **more)
+
+
+_RBAC = "rbac.authorization.k8s.io"
+_NETWORKING = "networking.k8s.io"
+_STATUS = ("status",)
+
+_METADATA_ONLY: tuple[Resource, ...] = (
+    _namespaced("", "Endpoints", "endpoints", short_names=("ep",)),
+    _namespaced("", "PodTemplate", "podtemplates"),
+    _namespaced("", "ResourceQuota", "resourcequotas", short_names=("quota",), subresources=_STATUS),
+    _namespaced("", "LimitRange", "limitranges", short_names=("limits",)),
+    _namespaced("discovery.k8s.io", "EndpointSlice", "endpointslices"),
+    _namespaced(_RBAC, "Role", "roles"),
+    _namespaced(_RBAC, "RoleBinding", "rolebindings"),
+    _cluster(_RBAC, "ClusterRole", "clusterroles"),
+    _cluster(_RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    _namespaced(_NETWORKING, "NetworkPolicy", "networkpolicies", short_names=("netpol",)),
+    _namespaced(_NETWORKING, "Ingress", "ingresses", short_names=("ing",), subresources=_STATUS),
+    _cluster(_NETWORKING, "IngressClass", "ingressclasses"),
+    Resource(
+        group="autoscaling",
+        version="v2",
+        kind="HorizontalPodAutoscaler",
+        plural="horizontalpodautoscalers",
+        short_names=("hpa",),
+        categories=("all",),
+        subresources=_STATUS,
+    ),
+    _cluster(
+        "apiregistration.k8s.io",
+        "APIService",
+        "apiservices",
+        categories=("api-extensions",),
+        subresources=_STATUS,
+    ),
+    _cluster(
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        "certificatesigningrequests",
+        short_names=("csr",),
+        subresources=_STATUS,
+    ),
+)
+
+BUILT_IN: tuple[Resource, ...] = (*(view.resource for view in _VIEWS), *_METADATA_ONLY)
+"""Kinds of Kubernetes itself, in their preferred version."""
+
+CUSTOM: tuple[Resource, ...] = tuple(view.resource for definition in DEFINITIONS for view in definition.views)
+"""Kinds that our CRDs add, in every served version."""
+
+ALL: tuple[Resource, ...] = BUILT_IN + CUSTOM
+
+
+def by_plural(group: str, plural: str, version: str = "") -> Resource | None:
+    """The resource with this plural (without `version`: its first one); None if there is none."""
+    return _of_version(_BY_PLURAL.get((group, plural), ()), version)
+
+
+def by_kind(group: str, kind: str, version: str = "") -> Resource | None:
+    """The resource of this kind (without `version`: its first one); None if there is none."""
+    return _of_version(_BY_KIND.get((group, kind), ()), version)
+
+
+def view_of(resource: Resource) -> type[Object]:
+    """The view of a resource: the typed one, or else one of its metadata (of foreign custom ones, too)."""
+    address = (resource.group, resource.version, resource.plural)
+    view = _VIEW_BY_ADDRESS.get(address)
+    if view is None:
+        view = _VIEW_BY_ADDRESS[address] = metadata_view(resource)
+    return view
+
+
+def _of_version(candidates: Sequence[Resource], version: str) -> Resource | None:
+    return next((found for found in candidates if not version or found.version == version), None)
+
+
+def _group_by(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[Resource]]:
+    grouped: dict[tuple[str, str], list[Resource]] = {}
+    for key, resource in zip(keys, ALL, strict=True):
+        grouped.setdefault(key, []).append(resource)
+    return grouped
+
+
+_BY_PLURAL = _group_by((resource.group, resource.plural) for resource in ALL)
+_BY_KIND = _group_by((resource.group, resource.kind) for resource in ALL)
+# Grows with the resources that are served: a CRD's view is made once.
+_VIEW_BY_ADDRESS: dict[tuple[str, str, str], type[Object]] = {
+    (view.resource.group, view.resource.version, view.resource.plural): view
+    for view in (*_VIEWS, *(view for definition in DEFINITIONS for view in definition.views))
+}
