@@ -1,0 +1,165 @@
+"""What pods ask of the node agent: bursting, QoS, network, cache, out-of-memory score, eviction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator.api import labels, quantity, scalars
+from koordinator.api.annotations.codec import Annotation, Empty, Payload, Time
+from koordinator.api.errors import ProtocolError
+from koordinator.api.slo_qos import CPUQOS, BlockConfig, MemoryQOS
+
+GROUP_IDENTITY_MIN, GROUP_IDENTITY_MAX = -1, 2
+OOM_SCORE_ADJ_MIN, OOM_SCORE_ADJ_MAX = -1000, 1000
+
+
+class PodCPUBurst(Payload, frozen=True, kw_only=True):
+    """A pod's own burst settings; what is unset comes from the node's."""
+
+    policy: str = ""
+    cpu_burst_percent: int | None = None
+    cfs_quota_burst_percent: int | None = None
+    cfs_quota_burst_period_seconds: int | None = None
+
+
+class PodCPUQOS(CPUQOS, frozen=True, kw_only=True):
+    """A pod's own CPU QoS."""
+
+    def __post_init__(self) -> None:
+        identity = self.group_identity
+        if identity is not None and not GROUP_IDENTITY_MIN <= identity <= GROUP_IDENTITY_MAX:
+            raise ValueError(
+                f"groupIdentity {identity} is not within {GROUP_IDENTITY_MIN} to {GROUP_IDENTITY_MAX}"
+            )
+
+
+class PodMemoryQOS(MemoryQOS, frozen=True, kw_only=True):
+    """A pod's own memory QoS; `policy` is default (also when empty), none or auto."""
+
+    policy: str = ""
+
+
+class PodBlkIOQOS(Payload, frozen=True, kw_only=True):
+    """A pod's own disk settings."""
+
+    blocks: list[BlockConfig] = []
+
+
+class _NetworkQOS(Payload, frozen=True, kw_only=True):
+    ingress_limit: str = ""
+    egress_limit: str = ""
+
+
+class NetworkLimits(msgspec.Struct, frozen=True):
+    """Most bytes per second in and out; 0 is no limit."""
+
+    ingress_bytes_per_s: int
+    egress_bytes_per_s: int
+
+
+class Schemata(Payload, frozen=True, kw_only=True):
+    """A share of a cache (`range`: from and to, in percent) or of memory bandwidth (`percent`)."""
+
+    percent: int = 0
+    range: list[int] = []
+
+
+class CacheSchemata(Payload, frozen=True, kw_only=True):
+    """The share of one cache."""
+
+    cache_id: int = msgspec.field(name="cacheID", default=0)
+    percent: int = 0
+    range: list[int] = []
+
+
+class ResctrlResource(Payload, frozen=True, kw_only=True):
+    """Shares of all caches and of single ones."""
+
+    schemata: Schemata | None = None
+    schemata_per_cache: list[CacheSchemata] = []
+
+
+class Resctrl(Payload, frozen=True, kw_only=True):
+    """A pod's own shares of last-level cache and memory bandwidth."""
+
+    llc: ResctrlResource | None = None
+    mb: ResctrlResource | None = None
+
+
+class SoftEviction(Payload, frozen=True, kw_only=True):
+    """A request to whoever owns the pod to move it."""
+
+    timestamp: Time | None = None
+    delete_options: dict[str, Any] | None = None
+    initiator: str = ""
+    reason: str = ""
+
+
+CPU_BURST = Annotation(labels.CPU_BURST, PodCPUBurst)
+CPU_QOS = Annotation(labels.CPU_QOS, PodCPUQOS)
+MEMORY_QOS = Annotation(labels.MEMORY_QOS, PodMemoryQOS)
+BLKIO_QOS = Annotation(labels.BLKIO_QOS, PodBlkIOQOS, empty=Empty.NOTHING_SET)
+RESCTRL = Annotation(labels.RESCTRL, Resctrl)
+SOFT_EVICTION = Annotation(labels.SOFT_EVICTION, SoftEviction)
+_NETWORK_QOS = Annotation(labels.NETWORK_QOS, _NetworkQOS, empty=Empty.ABSENT)
+_OOM_SCORE_ADJ_SPEC = Annotation(labels.OOM_SCORE_ADJ_SPEC, dict[str, int])
+_EVICTION_POLICY = Annotation(labels.EVICTION_POLICY, list[str])
+
+
+def network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimits | None:
+    """A pod's bandwidth for the tc hook, None without annotation; a limit that is not said is 0.
+
+    Raises: ProtocolError when malformed.
+    """
+    asked = _NETWORK_QOS.read(annotations, obj)
+    if asked is None:
+        return None
+    return _limits(asked.ingress_limit or "0", asked.egress_limit or "0", obj)
+
+
+def terway_network_limits(annotations: Mapping[str, str], obj: str = "") -> NetworkLimits | None:
+    """The same for the Terway hook, which insists on both limits.
+
+    Raises: ProtocolError when malformed or one limit is not said.
+    """
+    asked = _NETWORK_QOS.read(annotations, obj)
+    return None if asked is None else _limits(asked.ingress_limit, asked.egress_limit, obj)
+
+
+def oom_score_adj(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:
+    """The out-of-memory score adjustment of a container, its own before the pod's; None leaves it alone.
+
+    Raises: ProtocolError when malformed or out of range.
+    """
+    own = (_OOM_SCORE_ADJ_SPEC.read(annotations, obj) or {}).get(container)
+    if own is not None:
+        return _checked_score(own, labels.OOM_SCORE_ADJ_SPEC, obj)
+    if not (text := annotations.get(labels.OOM_SCORE_ADJ)):
+        return None
+    try:
+        return _checked_score(scalars.parse_int(text), labels.OOM_SCORE_ADJ, obj)
+    except scalars.ScalarError as error:
+        raise ProtocolError(obj, labels.OOM_SCORE_ADJ, str(error)) from error
+
+
+def allows_eviction_by(annotations: Mapping[str, str], policy: str) -> bool:
+    """Whether the named policy may evict the pod: all may when none are listed, none when malformed."""
+    try:
+        allowed = _EVICTION_POLICY.read(annotations)
+    except ProtocolError:
+        return False
+    return allowed is None or policy in allowed
+
+
+def _limits(ingress: str, egress: str, obj: str) -> NetworkLimits:
+    try:
+        return NetworkLimits(quantity.parse(ingress).value // 8, quantity.parse(egress).value // 8)
+    except quantity.QuantityError as error:
+        raise ProtocolError(obj, labels.NETWORK_QOS, str(error)) from error
+
+
+def _checked_score(score: int, key: str, obj: str) -> int:
+    if not OOM_SCORE_ADJ_MIN <= score <= OOM_SCORE_ADJ_MAX:
+        raise ProtocolError(obj, key, f"{score} is not within {OOM_SCORE_ADJ_MIN} to {OOM_SCORE_ADJ_MAX}")
+    return score

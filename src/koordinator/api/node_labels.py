@@ -1,0 +1,105 @@
+"""Plain labels and annotations of nodes. Source: spec 01, sections 6.3, 6.4 and 8.3."""
+
+import enum
+from collections.abc import Mapping
+
+from koordinator.api import labels, quantity, scalars
+from koordinator.api.annotations.topology import KubeletCPUManagerPolicy
+from koordinator.api.label_values import parsed
+from koordinator.api.quantity import Quantity
+from koordinator.api.scalars import ScalarError
+
+NO_RATIO = -1.0
+"""The CPU normalisation ratio of a node that has none."""
+
+RATIO_TOLERANCE = 0.01
+"""Two CPU normalisation ratios differ when they are further apart than this."""
+
+
+class NodeCPUBindPolicy(enum.StrEnum):
+    """How all bound pods of a node lie on physical cores."""
+
+    NONE = "None"
+    FULL_PCPUS_ONLY = "FullPCPUsOnly"
+    SPREAD_BY_PCPUS = "SpreadByPCPUs"
+
+
+class NUMAAllocateStrategy(enum.StrEnum):
+    """Which NUMA node of a node fills first."""
+
+    MOST_ALLOCATED = "MostAllocated"
+    LEAST_ALLOCATED = "LeastAllocated"
+    DISTRIBUTE_EVENLY = "DistributeEvenly"
+
+
+def cpu_bind_policy(
+    node_labels: Mapping[str, str], kubelet: KubeletCPUManagerPolicy | None
+) -> NodeCPUBindPolicy:
+    """The policy of the node: whole cores if the label or the kubelet says so, else the label's."""
+    policy = node_labels.get(labels.NODE_CPU_BIND_POLICY, "")
+    is_full = policy == NodeCPUBindPolicy.FULL_PCPUS_ONLY
+    if is_full or (kubelet is not None and kubelet.is_full_pcpus_only):
+        return NodeCPUBindPolicy.FULL_PCPUS_ONLY
+    if policy == NodeCPUBindPolicy.SPREAD_BY_PCPUS:
+        return NodeCPUBindPolicy.SPREAD_BY_PCPUS
+    return NodeCPUBindPolicy.NONE
+
+
+def ratio_percent(node_labels: Mapping[str, str], key: str) -> int | None:
+    """A ratio label (reclaim, static reservation) in percent, cut off; None when absent, bad or negative.
+
+    The product is one of binary floating point, as users of the label know it: 0.29 is 28 percent.
+    """
+    try:
+        ratio = scalars.parse_float(node_labels.get(key, ""))
+    except ScalarError:
+        return None
+    return int(ratio * 100) if ratio >= 0 else None
+
+
+def is_cpu_normalization_enabled(node_labels: Mapping[str, str], obj: str = "") -> bool | None:
+    """What the label says, None when absent.
+
+    Raises: ProtocolError when it is no boolean.
+    """
+    text = node_labels.get(labels.NODE_CPU_NORMALIZATION_ENABLED)
+    if text is None:
+        return None
+    return parsed(text, labels.NODE_CPU_NORMALIZATION_ENABLED, scalars.parse_bool, obj)
+
+
+def cpu_normalization_ratio(annotations: Mapping[str, str], obj: str = "") -> float:
+    """How much faster the node's CPUs are than the cluster's measure, `NO_RATIO` when absent.
+
+    Raises: ProtocolError when it is no positive number.
+    """
+    text = annotations.get(labels.NODE_CPU_NORMALIZATION_RATIO)
+    if text is None:
+        return NO_RATIO
+    return parsed(text, labels.NODE_CPU_NORMALIZATION_RATIO, _parse_positive, obj)
+
+
+def cpu_normalization_ratio_text(ratio: float) -> str:
+    """Two decimals, ties of the binary value to even."""
+    return f"{ratio:.2f}"
+
+
+def is_cpu_normalization_ratio_different(old: float, new: float) -> bool:
+    """Whether the ratios are further apart than `RATIO_TOLERANCE`."""
+    return abs(old - new) > RATIO_TOLERANCE
+
+
+def network_bandwidth(annotations: Mapping[str, str], obj: str = "") -> Quantity | None:
+    """The node's network bandwidth in bits per second, None when absent.
+
+    Raises: ProtocolError when it is no quantity.
+    """
+    text = annotations.get(labels.NODE_NETWORK_BANDWIDTH)
+    return None if text is None else parsed(text, labels.NODE_NETWORK_BANDWIDTH, quantity.parse, obj)
+
+
+def _parse_positive(text: str) -> float:
+    number = scalars.parse_float(text)
+    if number <= 0:
+        raise ScalarError(text, "a positive number")
+    return number

@@ -1,0 +1,113 @@
+"""Plain labels and annotations of pods. Source: spec 01, sections 6.1 and 6.2."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import labels, scalars
+from koordinator.api.core import Pod
+from koordinator.api.label_values import parse_int32, parse_plain_int32, read
+from koordinator.api.scalars import ScalarError
+
+EVICTION_COST_NEVER = 2**31 - 1
+"""The eviction cost of a pod that the descheduler must not evict."""
+
+NOT_SET = -1
+"""Load-estimation seconds of a pod that does not set them: the plugin's configuration counts."""
+
+
+class CoreSched(msgspec.Struct, frozen=True):
+    """Which pods may share a physical core: those of one group; `policy` is none, exclusive or empty."""
+
+    group_id: str
+    policy: str
+
+
+class ReplaceResources(msgspec.Struct, frozen=True):
+    """Resources to drop from a pod, and to rename in it."""
+
+    erase: frozenset[str]
+    replace: dict[str, str]
+
+
+def is_eviction_enabled(pod_labels: Mapping[str, str]) -> bool:
+    """Whether the node agent may evict the pod by usage."""
+    return pod_labels.get(labels.EVICTION_ENABLED) == "true"
+
+
+def is_reservation_ignored(pod_labels: Mapping[str, str]) -> bool:
+    """Whether the pod is placed as if there were no reservations."""
+    return pod_labels.get(labels.RESERVATION_IGNORED) == "true"
+
+
+def is_reservation_mode(pod_labels: Mapping[str, str]) -> bool:
+    """Whether the pod is itself a reservation for others."""
+    return pod_labels.get(labels.POD_OPERATING_MODE) == "Reservation"
+
+
+def scheduler_name(pod_labels: Mapping[str, str], spec_name: str) -> str:
+    """Who schedules the pod: the label's text if it exists, even empty, else `spec.schedulerName`."""
+    return pod_labels.get(labels.SCHEDULER_NAME, spec_name)
+
+
+def is_inactive(phase: str) -> bool:
+    """Whether a pod in this phase neither waits nor runs."""
+    return phase not in ("Pending", "Running")
+
+
+def is_terminated(pod: Pod) -> bool:
+    """Whether all that the pod does is done."""
+    return pod.status.phase in ("Succeeded", "Failed")
+
+
+def core_sched(pod_labels: Mapping[str, str]) -> CoreSched:
+    """The pod's core-scheduling group; an unknown policy is the default one."""
+    policy = pod_labels.get(labels.CORE_SCHED_POLICY, "")
+    known = policy if policy in ("none", "exclusive") else ""
+    return CoreSched(pod_labels.get(labels.CORE_SCHED_GROUP_ID, ""), known)
+
+
+def eviction_cost(annotations: Mapping[str, str], obj: str = "") -> int:
+    """What evicting the pod costs the descheduler, 0 when absent.
+
+    Raises: ProtocolError when malformed.
+    """
+    return read(annotations, labels.EVICTION_COST, parse_plain_int32, 0, obj)
+
+
+def eviction_priority(annotations: Mapping[str, str], obj: str = "") -> int:
+    """The node agent evicts lower ones first, before it looks at priorities; 0 when absent.
+
+    Raises: ProtocolError when malformed.
+    """
+    return read(annotations, labels.EVICTION_PRIORITY, parse_int32, 0, obj)
+
+
+def load_estimated_s_after_scheduled(annotations: Mapping[str, str]) -> int:
+    """How long the pod counts with its estimated load after it was scheduled; `NOT_SET` if absent or bad."""
+    return _seconds(annotations, labels.LOAD_ESTIMATED_SECONDS_AFTER_POD_SCHEDULED)
+
+
+def load_estimated_s_after_initialized(annotations: Mapping[str, str]) -> int:
+    """The same after it was initialised."""
+    return _seconds(annotations, labels.LOAD_ESTIMATED_SECONDS_AFTER_INITIALIZED)
+
+
+def replace_resources(annotations: Mapping[str, str]) -> ReplaceResources:
+    """What `from:to,from2:` asks for; entries without exactly one colon are skipped, the last one wins."""
+    entries: dict[str, str] = {}
+    for entry in annotations.get(labels.REPLACE_RESOURCES, "").split(","):
+        names = entry.split(":")
+        if len(names) == 2 and names[0].strip():
+            entries[names[0].strip()] = names[1].strip()
+    return ReplaceResources(
+        erase=frozenset(old for old, new in entries.items() if not new),
+        replace={old: new for old, new in entries.items() if new},
+    )
+
+
+def _seconds(annotations: Mapping[str, str], key: str) -> int:
+    try:
+        return scalars.parse_int(annotations.get(key, ""))
+    except ScalarError:
+        return NOT_SET

@@ -1,0 +1,59 @@
+"""Labels of ElasticQuotas, and of pods about their quota. Source: spec 01, sections 4.6 and 6.9."""
+
+from collections.abc import Mapping
+
+from koordinator.api import labels
+
+Labels = Mapping[str, str]
+
+
+def parent_name(quota: str, quota_labels: Labels) -> str:
+    """The parent of a quota: the root quota unless said otherwise; the root itself has none."""
+    if quota == labels.ROOT_QUOTA_NAME:
+        return ""
+    return quota_labels.get(labels.QUOTA_PARENT) or labels.ROOT_QUOTA_NAME
+
+
+def is_parent(quota_labels: Labels) -> bool:
+    """Whether other quotas may have this one as parent."""
+    return quota_labels.get(labels.QUOTA_IS_PARENT) == "true"
+
+
+def is_tree_root(quota_labels: Labels) -> bool:
+    """Whether the quota is the root of a tree of its own."""
+    return quota_labels.get(labels.QUOTA_IS_ROOT) == "true"
+
+
+def tree_id(quota_or_pod_labels: Labels) -> str:
+    """The tree that the quota or pod belongs to, empty for the default one."""
+    return quota_or_pod_labels.get(labels.QUOTA_TREE_ID, "")
+
+
+def allows_lending(quota_labels: Labels) -> bool:
+    """Whether others may use what the quota leaves of its minimum."""
+    return quota_labels.get(labels.QUOTA_ALLOW_LENT_RESOURCE) != "false"
+
+
+def allows_forced_update(quota_labels: Labels) -> bool:
+    """Whether admission skips some of its checks of updates."""
+    return quota_labels.get(labels.QUOTA_ALLOW_FORCE_UPDATE) == "true"
+
+
+def ignores_default_tree(quota_labels: Labels) -> bool:
+    """Whether the tree's total is not deducted from the default tree."""
+    return quota_labels.get(labels.QUOTA_IGNORE_DEFAULT_TREE) == "true"
+
+
+def profile(quota_labels: Labels) -> str:
+    """The ElasticQuotaProfile that made the quota, empty for none."""
+    return quota_labels.get(labels.QUOTA_PROFILE, "")
+
+
+def is_reserved_name(quota: str) -> bool:
+    """Whether the quota cannot be modified by users."""
+    return quota in (labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME)
+
+
+def is_pod_non_preemptible(pod_labels: Labels) -> bool:
+    """Whether the pod counts against its quota's minimum and is never preempted for it."""
+    return pod_labels.get(labels.QUOTA_PREEMPTIBLE) == "false"
