@@ -1,0 +1,59 @@
+"""One stored object, shown in several API versions.
+
+Custom resources (conversion strategy None) differ in `apiVersion` only. Events are stored in their core form;
+`events.k8s.io/v1` has other names for the same fields.
+"""
+
+from typing import Any
+
+from koordinator.api.meta import Resource
+from koordinator.cluster.backend import Record
+
+CACHE_MAX = 8_192
+"""Shown records kept; a record is usually read soon after it was written, by all watchers of its version."""
+
+_EVENT_FIELDS = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+"""Core field → `events.k8s.io/v1` field; all others have the same name."""
+
+_CORE_FIELDS = {new: old for old, new in _EVENT_FIELDS.items()}
+
+
+class Converter:
+    """Translates between the stored form of a kind and what is served under `group/version`s."""
+
+    def __init__(self, stored: Resource, *, renames_events: bool = False) -> None:
+        self._stored = stored
+        self._renames = renames_events
+        self._cache: dict[tuple[int, str], Record] = {}
+
+    def shown(self, record: Record, resource: Resource) -> Record:
+        """The record in the served version `resource`; made once per version and record."""
+        if record.obj["apiVersion"] == resource.api_version:
+            return record
+        key = (record.version, resource.version)
+        found = self._cache.get(key) if record.version else None
+        if found is None:
+            found = Record(self._renamed(record.obj, _EVENT_FIELDS, resource), record.version)
+            if len(self._cache) >= CACHE_MAX:
+                self._cache.clear()
+            self._cache[key] = found
+        return found
+
+    def stored(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """An object of a served version in its stored form."""
+        if obj.get("apiVersion") == self._stored.api_version:
+            return obj
+        return self._renamed(obj, _CORE_FIELDS, self._stored)
+
+    def _renamed(self, obj: dict[str, Any], names: dict[str, str], resource: Resource) -> dict[str, Any]:
+        if self._renames:
+            obj = {names.get(field, field): value for field, value in obj.items()}
+        return {**obj, "apiVersion": resource.api_version}

@@ -1,0 +1,144 @@
+"""What is served: every kind with its table, facts, strategy, schemas and versions."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from koordinator.api.meta import Resource
+from koordinator.cluster.backend import Record
+from koordinator.local.registry import builtin, refusals
+from koordinator.local.registry.builtin import Facts
+from koordinator.local.registry.conversion import Converter
+from koordinator.local.registry.crds import DefinitionStrategy
+from koordinator.local.registry.pods import PodStrategy
+from koordinator.local.registry.selection import INDEXES, SELECTABLE, FieldReader
+from koordinator.local.registry.special import JobStrategy, NamespaceStrategy, ServiceStrategy
+from koordinator.local.registry.strategies import Strategy
+from koordinator.local.store import Store, Table
+
+_STRATEGIES: dict[str, type[Strategy]] = {
+    "pods": PodStrategy,
+    "namespaces": NamespaceStrategy,
+    "services": ServiceStrategy,
+    "jobs.batch": JobStrategy,
+    "customresourcedefinitions.apiextensions.k8s.io": DefinitionStrategy,
+}
+
+_EVENTS = "events"
+_NEW_EVENTS = "events.events.k8s.io"  # the same stored events under the names of another group
+
+
+class Kind:
+    """One kind, in all the versions in which it is served. `resource` is the version that is stored."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        table: Table,
+        facts: Facts,
+        strategy: Strategy,
+        *,
+        versions: Sequence[Resource],
+        converter: Converter | None = None,
+        selectable: dict[str, FieldReader] | None = None,
+        is_custom: bool = False,
+        scale_paths: dict[str, str] | None = None,
+    ) -> None:
+        self.resource = resource
+        self.table = table
+        self.facts = facts
+        self.strategy = strategy
+        self.versions = {served.version: served for served in versions}
+        self.selectable = selectable
+        self.indexes = INDEXES.get(table.name, {})
+        self.is_custom = is_custom
+        self.is_terminating = False  # its definition is being deleted: no new objects
+        self.scale_paths = scale_paths
+        self._converter = converter
+
+    def shown(self, record: Record, resource: Resource) -> Record:
+        """The record in the version that was asked for."""
+        return record if self._converter is None else self._converter.shown(record, resource)
+
+    def stored(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """An object of any served version as it is stored."""
+        return obj if self._converter is None else self._converter.stored(obj)
+
+    @property
+    def is_converted(self) -> bool:
+        return self._converter is not None
+
+
+class Kinds:
+    """All kinds by group and plural."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kinds: dict[tuple[str, str], Kind] = {}
+        for resource in builtin.BUILTIN:
+            self._kinds[(resource.group, resource.plural)] = self._builtin(resource)
+
+    def resources(self) -> list[Resource]:
+        return [served for kind in self._kinds.values() for served in kind.versions.values()]
+
+    def find(self, group: str, version: str, plural: str) -> tuple[Kind, Resource]:
+        """Raises: NotFound when nobody serves that."""
+        kind = self._kinds.get((group, plural))
+        served = None if kind is None else kind.versions.get(version)
+        if kind is None or served is None:
+            raise refusals.not_served()
+        return kind, served
+
+    def of_group(self, group: str, plural: str) -> Kind | None:
+        return self._kinds.get((group, plural))
+
+    def serve_custom(
+        self,
+        stored: Resource,
+        versions: Sequence[Resource],
+        selectable: dict[str, FieldReader],
+        scale_paths: dict[str, str] | None,
+    ) -> Kind:
+        """Serve a custom resource (again); its objects stay."""
+        versions = [served for served in versions if served.plural == stored.plural]
+        has_status = "status" in stored.subresources
+        kind = Kind(
+            stored,
+            self._store.table(stored.qualified),
+            builtin.CUSTOM,
+            Strategy(stored, builtin.CUSTOM, has_status),
+            versions=versions,
+            converter=Converter(stored),
+            selectable=selectable,
+            is_custom=True,
+            scale_paths=scale_paths,
+        )
+        self._kinds[(stored.group, stored.plural)] = kind
+        return kind
+
+    def stop_serving(self, group: str, plural: str) -> None:
+        """Forget a custom resource whose objects are all gone."""
+        kind = self._kinds.pop((group, plural), None)
+        if kind is not None:
+            self._store.drop(kind.table.name)
+
+    def namespaced(self) -> Iterable[Kind]:
+        """The kinds whose objects live in namespaces, each table once."""
+        return [kind for kind in self._kinds.values() if kind.resource.namespaced]
+
+    def _builtin(self, resource: Resource) -> Kind:
+        name = _EVENTS if resource.qualified == _NEW_EVENTS else resource.qualified
+        facts = builtin.FACTS.get(resource.qualified, builtin.PLAIN)
+        strategy = _STRATEGIES.get(resource.qualified, Strategy)
+        converter = None
+        if resource.qualified == _NEW_EVENTS:
+            core_events = self._kinds[("", _EVENTS)].resource
+            converter = Converter(core_events, renames_events=True)
+        return Kind(
+            resource,
+            self._store.table(name, INDEXES.get(name)),
+            facts,
+            strategy(resource, facts, "status" in resource.subresources),
+            versions=(resource,),
+            converter=converter,
+            selectable=SELECTABLE.get(name),
+        )

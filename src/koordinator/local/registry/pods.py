@@ -1,0 +1,118 @@
+"""Pods: what the API server fills in and which priority and tolerations its admission plugins give.
+
+Source: the pod strategy, and the admission plugins Priority, DefaultTolerationSeconds and ServiceAccount.
+"""
+
+from typing import Any
+
+import msgspec
+
+from koordinator.api import core, decode, qos
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.registry import refusals
+from koordinator.local.registry.strategies import Strategy, Surroundings
+
+PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
+TOLERATION_S = 300  # how long pods stay on a node that is not ready or unreachable, unless they say so
+_EVICTING_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_ENDED = ("Succeeded", "Failed")
+
+
+class PodStrategy(Strategy):
+    """Pods are the one kind that is deleted gracefully."""
+
+    def admit_create(self, obj: dict[str, Any], around: Surroundings) -> None:
+        spec = dict(obj.get("spec") or {})
+        _give_priority(spec, self, obj["metadata"].get("name", ""), around)
+        _give_tolerations(spec)
+        spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
+        spec.setdefault("serviceAccount", spec["serviceAccountName"])
+        obj["spec"] = spec
+
+    def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
+        status: dict[str, Any] = {"phase": "Pending", "qosClass": qos_class(obj)}
+        if obj["spec"].get("schedulingGates"):
+            status["conditions"] = [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "SchedulingGated",
+                    "message": "Scheduling is blocked due to non-empty scheduling gates",
+                    "lastProbeTime": None,
+                    "lastTransitionTime": now,
+                }
+            ]
+        obj["status"] = status
+        return []
+
+    def grace_s(self, obj: dict[str, Any], asked_s: int | None) -> int | None:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        period_s = spec.get("terminationGracePeriodSeconds", 0) if asked_s is None else asked_s
+        # Nobody has to stop a pod that never started or that has ended.
+        if not spec.get("nodeName") or status.get("phase") in _ENDED:
+            return 0
+        return 1 if period_s < 0 else int(period_s)
+
+
+def qos_class(obj: dict[str, Any]) -> str:
+    """Guaranteed, Burstable or BestEffort."""
+    containers = [*(obj["spec"].get("containers") or ()), *(obj["spec"].get("initContainers") or ())]
+    if not any(container.get("resources") for container in containers) and not obj["spec"].get("resources"):
+        return "BestEffort"
+    try:
+        return qos.computed_kube(decode.from_builtins({"spec": obj["spec"]}, core.Pod)).value
+    except (msgspec.ValidationError, ValueError):
+        return "Burstable"  # resources that are no quantities; the schema check refuses them when it is on
+
+
+def _give_priority(spec: dict[str, Any], strategy: Strategy, name: str, around: Surroundings) -> None:
+    """Fill in the priority that the class stands for. Raises: Forbidden."""
+    classes = around.store.table(PRIORITY_CLASSES)
+    wanted = spec.get("priorityClassName") or ""
+    chosen: dict[str, Any] = {}
+    if wanted:
+        record = classes.get("", wanted)
+        if record is None:
+            raise refusals.forbidden(
+                strategy.resource, name, f"no PriorityClass with name {wanted} was found"
+            )
+        chosen = record.obj
+    else:
+        defaults = [record.obj for record in classes.in_namespace("") if record.obj.get("globalDefault")]
+        # Of several defaults the lowest counts, as in the admission plugin.
+        chosen = min(defaults, key=lambda one: one.get("value", 0), default={})
+        if chosen:
+            spec["priorityClassName"] = chosen["metadata"]["name"]
+    priority = chosen.get("value", 0)
+    policy = chosen.get("preemptionPolicy") or "PreemptLowerPriority"
+    if spec.get("priority") not in (None, priority):
+        why = (
+            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
+            f"priority admission controller computed {priority} from the given PriorityClass name"
+        )
+        raise refusals.forbidden(strategy.resource, name, why)
+    if spec.get("preemptionPolicy") not in (None, policy):
+        why = (
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod "
+            f"spec; priority admission controller computed {policy} from the given PriorityClass name"
+        )
+        raise refusals.forbidden(strategy.resource, name, why)
+    spec["priority"], spec["preemptionPolicy"] = priority, policy
+
+
+def _give_tolerations(spec: dict[str, Any]) -> None:
+    present = spec.get("tolerations") or []
+    missing = [taint for taint in _EVICTING_TAINTS if not any(_tolerates(one, taint) for one in present)]
+    if missing:
+        spec["tolerations"] = [
+            *present,
+            *(
+                {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
+                for taint in missing
+            ),
+        ]
+
+
+def _tolerates(toleration: dict[str, Any], taint: str) -> bool:
+    key, effect = toleration.get("key") or "", toleration.get("effect") or ""
+    return key in ("", taint) and effect in ("", "NoExecute")

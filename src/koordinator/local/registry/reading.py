@@ -1,0 +1,261 @@
+"""List and watch: which version a query asks for, pages, and what a watch starts with.
+
+Source: "Kubernetes API Concepts", resource versions, chunked lists and streaming lists.
+"""
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api.meta import Resource
+from koordinator.cluster import errors
+from koordinator.cluster.backend import ListOptions, Record, RecordEvent
+from koordinator.cluster.errors import StatusCause, StatusDetails
+from koordinator.cluster.protocol import EventType
+from koordinator.local.registry import refusals
+from koordinator.local.registry.selection import Selection
+from koordinator.local.store import Key, Table, Watch
+
+BOOKMARK_S = 60.0
+"""How often an idle watch that asked for bookmarks is told its version, as in the API server."""
+
+_INCONSISTENT = -1  # version of a token that carries on with the newest state
+_TOO_OLD_TO_CONTINUE = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new "
+    "list without the continue parameter, or use the continue token in this response to retrieve the "
+    "remainder of the results. Continuing with the provided token results in an inconsistent list - objects "
+    "that were created, modified, or deleted between the time the first chunk was returned and now may show "
+    "up in the list."
+)
+
+
+class ContinueExpired(errors.Gone):
+    """A continue token outlived its version; the answer carries one that goes on with the newest state."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(_TOO_OLD_TO_CONTINUE)
+        self.continue_token = token
+
+    def status(self) -> dict[str, Any]:
+        return {**super().status(), "metadata": {"continue": self.continue_token}}
+
+
+class _Token(msgspec.Struct, rename={"version": "v", "at": "rv"}):
+    """What a continue token says (JSON in URL-safe base64, as the API server's)."""
+
+    at: int
+    start: str
+    version: str = "meta.k8s.io/v1"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A page of records as stored."""
+
+    records: list[Record]
+    version: int
+    continue_token: str = ""
+    remaining_count: int | None = None
+
+
+def list_page(
+    table: Table, namespace: str, selection: Selection, options: ListOptions, version: int
+) -> Found:
+    """The page that the options ask for; `version` is the store's.
+
+    Raises: BadRequest, Invalid (options that contradict each other), Gone, Timeout (a version of the future).
+    """
+    _check_list(options)
+    after, at = _start(options, version)
+    if not after and not at and not options.limit:
+        return Found(list(_newest(table, namespace, selection)), version)
+    try:
+        rows = table.records(namespace, after, at)
+        page, more = _cut(rows, selection, options.limit)
+    except KeyError:
+        if after is not None:
+            raise ContinueExpired(_encode(_INCONSISTENT, after)) from None
+        raise errors.Gone("The resourceVersion for the provided list is too old.") from None
+    shown = at or version
+    if not more:
+        return Found(page, shown)
+    last = page[-1].obj["metadata"]
+    token = _encode(shown, (last.get("namespace", ""), last["name"]))
+    # Like the API server: a count is only known when nothing was filtered out on the way.
+    filtered = bool(options.label_selector or options.field_selector)
+    return Found(page, shown, token, None if filtered else 1 + sum(1 for _ in rows))
+
+
+def _newest(table: Table, namespace: str, selection: Selection) -> Iterator[Record]:
+    """All chosen objects, by the shortest way to them."""
+    if selection.name and selection.index is not None and selection.index[0] == "metadata.name" and namespace:
+        record = table.get(namespace, selection.name)
+        candidates = iter(() if record is None else (record,))
+    elif selection.index is not None and (indexed := table.indexed(selection.index)) is not None:
+        candidates = iter(indexed)
+    else:
+        candidates = table.records(namespace)
+    return candidates if selection.matches is None else filter(selection.matches, candidates)
+
+
+def _cut(rows: Iterator[Record], selection: Selection, limit: int) -> tuple[list[Record], bool]:
+    """The first `limit` chosen rows (0: all), and whether a chosen one follows (it is consumed)."""
+    page: list[Record] = []
+    for record in rows:
+        if selection.matches is not None and not selection.matches(record):
+            continue
+        if limit and len(page) == limit:
+            return page, True
+        page.append(record)
+    return page, False
+
+
+def _check_list(options: ListOptions) -> None:
+    if options.send_initial_events is not None:
+        raise refusals.bad_options(
+            "ListOptions", "sendInitialEvents", "Forbidden: sendInitialEvents is forbidden for list"
+        )
+    match = options.resource_version_match
+    if not match:
+        return
+    field = "resourceVersionMatch"
+    if options.continue_token:
+        why = "Forbidden: resourceVersionMatch is forbidden when continue is provided"
+        raise refusals.bad_options("ListOptions", field, why)
+    if not options.resource_version:
+        why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+        raise refusals.bad_options("ListOptions", field, why)
+    if match not in ("Exact", "NotOlderThan"):
+        cause = refusals.unsupported(field, match, ("Exact", "NotOlderThan", ""))
+        raise refusals.bad_options("ListOptions", field, cause.message, cause.reason)
+    if match == "Exact" and options.resource_version == "0":
+        why = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        raise refusals.bad_options("ListOptions", field, why)
+
+
+def _start(options: ListOptions, newest: int) -> tuple[Key | None, int]:
+    """The key to start behind, and the version to show (0: the newest)."""
+    if options.continue_token:
+        if options.resource_version not in ("", "0"):
+            raise errors.BadRequest("specifying resource version is not allowed when using continue")
+        token = _decode(options.continue_token)
+        namespace, _, name = token.start.rstrip("\0").rpartition("/")
+        return (namespace, name), max(token.at, 0)
+    asked = parse_version(options.resource_version)
+    if not asked:
+        return None, 0
+    if asked > newest:
+        raise too_large(asked, newest)
+    is_exact = options.resource_version_match == "Exact" or (
+        options.limit > 0 and not options.resource_version_match
+    )
+    return None, asked if is_exact else 0
+
+
+def parse_version(text: str) -> int:
+    """A resourceVersion of a query; 0 when none is given. Raises: BadRequest."""
+    if not text:
+        return 0
+    try:
+        return refusals.version_number(text)
+    except ValueError as error:
+        raise errors.BadRequest(f"resourceVersion: Invalid value: {refusals.shown(text)}: {error}") from None
+
+
+def too_large(asked: int, newest: int) -> errors.Timeout:
+    """The client has seen a version that this server has not reached."""
+    cause = StatusCause(reason="ResourceVersionTooLarge", message="Too large resource version")
+    return errors.Timeout(
+        f"Timeout: Too large resource version: {asked}, current: {newest}",
+        details=StatusDetails(causes=[cause], retry_after_seconds=1),
+    )
+
+
+def _encode(at: int, last: Key) -> str:
+    start = f"{last[0]}/{last[1]}\0"
+    text = msgspec.json.encode(_Token(at=at, start=start))
+    return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
+
+
+def _decode(token: str) -> _Token:
+    try:
+        text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        decoded = msgspec.json.decode(text, type=_Token)
+    except ValueError as error:
+        raise errors.BadRequest(f"continue key is not valid: {error}") from None
+    if decoded.version != "meta.k8s.io/v1":
+        why = f'server does not recognize this encoded version "{decoded.version}"'
+        raise errors.BadRequest(f"continue key is not valid: {why}")
+    if decoded.at == 0 or decoded.at < _INCONSISTENT or "/" not in decoded.start:
+        raise errors.BadRequest(
+            "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
+        )
+    return decoded
+
+
+def open_watch(
+    table: Table, namespace: str, selection: Selection, options: ListOptions, version: int
+) -> Watch:
+    """The watch that the options ask for; `version` is the store's.
+
+    Raises: BadRequest, Invalid, Gone (the version is no longer kept), Timeout (a version of the future).
+    """
+    _check_watch(options)
+    asked = parse_version(options.resource_version)
+    if asked > version:
+        raise too_large(asked, version)
+    first: list[RecordEvent] = []
+    wants_initial = options.send_initial_events
+    # Without a version (or with 0) a watch begins with the current state, unless it says otherwise.
+    if wants_initial or (wants_initial is None and not asked):
+        current = _newest(table, namespace, selection)
+        first = [RecordEvent(EventType.ADDED, record, record.version) for record in current]
+        first.sort(key=lambda event: event.version)
+        asked = version
+    if wants_initial and options.allow_bookmarks:
+        first.append(RecordEvent(EventType.BOOKMARK, None, version))
+    return table.watch(
+        asked or version,
+        matches=selection.matches,
+        index=selection.index,
+        first=first,
+        bookmark_s=BOOKMARK_S if options.allow_bookmarks else None,
+    )
+
+
+def _check_watch(options: ListOptions) -> None:
+    field = "resourceVersionMatch"
+    if options.send_initial_events is None:
+        if options.resource_version_match:
+            why = (
+                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            )
+            raise refusals.bad_options("ListOptions", field, why)
+        return
+    if options.resource_version_match != "NotOlderThan":
+        why = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        raise refusals.bad_options("ListOptions", field, why)
+
+
+class ShownWatch:
+    """A watch whose records are shown in another version than the stored one."""
+
+    def __init__(self, watch: Watch, show: Callable[[Record, Resource], Record], resource: Resource) -> None:
+        self._watch = watch
+        self._show = show
+        self._resource = resource
+
+    def __aiter__(self) -> "ShownWatch":
+        return self
+
+    async def __anext__(self) -> Sequence[RecordEvent]:
+        return [self._shown(event) for event in await self._watch.__anext__()]
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def _shown(self, event: RecordEvent) -> RecordEvent:
+        if event.record is None:
+            return event
+        return RecordEvent(event.type, self._show(event.record, self._resource), event.version)

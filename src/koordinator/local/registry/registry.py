@@ -1,0 +1,368 @@
+"""The API of the in-process cluster, without HTTP: `cluster.backend.Backend` on a store.
+
+A write goes decode → defaults → admission → strategy → validation → store, as in the API server. Only
+admission (webhooks) and the journal await; a write that finds its object changed after admission starts over.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from koordinator.api.meta import Resource
+from koordinator.clock import Clock
+from koordinator.cluster import errors
+from koordinator.cluster.backend import (
+    DeleteOptions,
+    ListOptions,
+    Record,
+    RecordList,
+    Subscription,
+    WriteOptions,
+)
+from koordinator.cluster.errors import StatusCause
+from koordinator.cluster.protocol import PatchType
+from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
+from koordinator.local.registry import metadata, reading, refusals, selection
+from koordinator.local.registry.kinds import Kind, Kinds
+from koordinator.local.registry.writing import Writer
+from koordinator.local.store import Store
+
+PATCH_TRIES_MAX = 5
+"""Attempts of a write whose object keeps changing while admission is asked, as in the API server."""
+
+YIELD_EVERY = 128
+"""Writes after which a writer that never waits lets others run; far fewer than a watch may lag behind."""
+
+
+class Registry:
+    """Everything that the API server does with objects. Build one with `local.registry.in_memory`."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        rng: random.Random,
+        schemas: SchemaCatalog,
+        patcher: Patcher,
+        *,
+        checks: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.store = store
+        self.kinds = Kinds(store)
+        self.admission: Admission | None = None
+        self._schemas = schemas
+        self._patcher = patcher
+        self._checks = checks
+        self.writer = Writer(store, clock, rng, schemas, patcher, checks=checks)
+        self._writes = 0
+
+    # Discovery
+
+    def resources(self) -> Iterable[Resource]:
+        return self.kinds.resources()
+
+    def resolve(self, group: str, version: str, plural: str) -> Resource:
+        return self.kinds.find(group, version, plural)[1]
+
+    # Reading
+
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
+        kind, resource = self._find(resource)
+        return kind.shown(self._stored(kind, resource, namespace, name), resource)
+
+    def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList:
+        kind, resource = self._find(resource)
+        chosen = self._select(kind, namespace, options)
+        found = reading.list_page(kind.table, namespace, chosen, options, self.store.version)
+        records = found.records
+        if kind.is_converted:
+            records = [kind.shown(record, resource) for record in records]
+        return RecordList(
+            records=records,
+            version=found.version,
+            continue_token=found.continue_token,
+            remaining_count=found.remaining_count,
+        )
+
+    def watch(self, resource: Resource, namespace: str, options: ListOptions) -> Subscription:
+        kind, resource = self._find(resource)
+        chosen = self._select(kind, namespace, options)
+        watch = reading.open_watch(kind.table, namespace, chosen, options, self.store.version)
+        return reading.ShownWatch(watch, kind.shown, resource) if kind.is_converted else watch
+
+    def _find(self, resource: Resource) -> tuple[Kind, Resource]:
+        return self.kinds.find(resource.group, resource.version, resource.plural)
+
+    def _select(self, kind: Kind, namespace: str, options: ListOptions) -> selection.Selection:
+        return selection.select(
+            namespace, options.label_selector, options.field_selector, kind.selectable, kind.indexes
+        )
+
+    def _stored(self, kind: Kind, resource: Resource, namespace: str, name: str) -> Record:
+        record = kind.table.get(namespace, name)
+        if record is None:
+            raise refusals.not_found(resource, name)
+        return record
+
+    # Create
+
+    def seed(self, resource: Resource, namespace: str, obj: dict[str, Any]) -> Record:
+        """Create an object before anybody else is there: no admission, no wait for the journal."""
+        kind, resource = self._find(resource)
+        obj = self._decoded(resource, obj, WriteOptions())
+        obj = {**obj, "metadata": metadata.place(metadata.of(obj), resource, namespace)}
+        kind.strategy.admit_create(obj, self.writer.around)
+        return self.writer.insert(kind, resource, namespace, obj, WriteOptions())
+
+    async def create(
+        self, resource: Resource, namespace: str, obj: dict[str, Any], options: WriteOptions = WriteOptions()
+    ) -> Record:
+        kind, resource = self._find(resource)
+        return await self._create(kind, resource, namespace, obj, options)
+
+    async def _create(
+        self,
+        kind: Kind,
+        resource: Resource,
+        namespace: str,
+        obj: dict[str, Any],
+        options: WriteOptions,
+        *,
+        is_tracked: bool = False,
+    ) -> Record:
+        obj = self._decoded(resource, obj, options)
+        obj = {**obj, "metadata": metadata.place(metadata.of(obj), resource, namespace)}
+        name = metadata.name_of(obj["metadata"])
+        self._check_namespace(kind, resource, namespace, obj["metadata"])
+        kind.strategy.admit_create(obj, self.writer.around)
+        admission = self.admission
+        if admission is not None and admission.wants(resource, "CREATE", ""):
+            admitted = await admission.admit("CREATE", resource, namespace, name, obj, None, options)
+            assert admitted is not None, name
+            obj = self._defaulted(resource, admitted)
+            obj = {**obj, "metadata": dict(metadata.of(obj))}
+            kind.strategy.admit_create(obj, self.writer.around)
+            self._check_namespace(kind, resource, namespace, obj["metadata"])
+        record = self.writer.insert(kind, resource, namespace, obj, options, is_tracked=is_tracked)
+        if not options.dry_run:
+            await self._acknowledge()
+        return kind.shown(record, resource)
+
+    def _decoded(self, resource: Resource, obj: dict[str, Any], options: WriteOptions) -> dict[str, Any]:
+        """The object with the kind and version of its resource, known fields only, and defaults."""
+        obj.setdefault("apiVersion", resource.api_version)
+        obj.setdefault("kind", resource.kind)
+        if obj["apiVersion"] != resource.api_version:
+            raise errors.BadRequest(
+                f"the API version in the data ({obj['apiVersion']}) does not match the expected API version "
+                f"({resource.api_version})"
+            )
+        if obj["kind"] != resource.kind:
+            raise errors.BadRequest(
+                f'{obj["kind"]} in version "{resource.version}" cannot be handled as a {resource.kind}'
+            )
+        if not self._checks:
+            return obj
+        schema = self._schemas.schema_of(resource)
+        decoded, _ = schema.decode(obj, options.field_validation)
+        return schema.default(decoded)
+
+    def _defaulted(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
+        return self._schemas.schema_of(resource).default(obj) if self._checks else obj
+
+    def _check_namespace(self, kind: Kind, resource: Resource, namespace: str, meta: dict[str, Any]) -> None:
+        """New objects need a namespace that is there to stay."""
+        if kind.is_terminating:
+            raise errors.MethodNotSupported(
+                "create not allowed while custom resource definition is terminating",
+            )
+        if not resource.namespaced:
+            return
+        if not namespace:
+            raise errors.BadRequest("an empty namespace may not be set during creation")
+        found = self._namespaces.table.get("", namespace)
+        if found is None:
+            raise refusals.not_found(self._namespaces.resource, namespace)
+        if "deletionTimestamp" in found.obj["metadata"]:
+            cause = StatusCause(
+                reason="NamespaceTerminating",
+                message=f"namespace {namespace} is being terminated",
+                field="metadata.namespace",
+            )
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            name = meta.get("name") or meta.get("generateName") or ""
+            raise refusals.forbidden(resource, name, why, [cause])
+
+    @property
+    def _namespaces(self) -> Kind:
+        kind = self.kinds.of_group("", "namespaces")
+        assert kind is not None
+        return kind
+
+    # Update and patch
+
+    async def update(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        obj: dict[str, Any],
+        options: WriteOptions = WriteOptions(),
+        subresource: str = "",
+    ) -> Record:
+        kind, resource = self._find(resource)
+        self._check_subresource(resource, subresource)
+        obj = self._decoded(resource, obj, options)
+        for _ in range(PATCH_TRIES_MAX):
+            old = self._stored(kind, resource, namespace, name)
+            admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
+            if kind.table.get(namespace, name) is old:
+                return await self._replace(kind, resource, old, admitted, options, subresource)
+        raise refusals.conflict(resource, name)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Any,
+        patch_type: PatchType,
+        options: WriteOptions = WriteOptions(),
+        subresource: str = "",
+    ) -> Record:
+        kind, resource = self._find(resource)
+        self._check_subresource(resource, subresource)
+        is_apply = patch_type is PatchType.APPLY
+        for _ in range(PATCH_TRIES_MAX):
+            old = kind.table.get(namespace, name)
+            if old is None and not (is_apply and not subresource):
+                raise refusals.not_found(resource, name)
+            current = {} if old is None else kind.shown(old, resource).obj
+            obj = self._patcher.apply(
+                patch_type,
+                current,
+                patch,
+                resource=resource,
+                options=options,
+                now_s=self.clock.now(),
+                subresource=subresource,
+            )
+            if old is None:
+                _check_applied_name(obj, name)
+                return await self._create(kind, resource, namespace, obj, options, is_tracked=True)
+            obj = self._decoded(resource, dict(obj), options)
+            admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
+            if kind.table.get(namespace, name) is old:
+                return await self._replace(
+                    kind, resource, old, admitted, options, subresource, is_tracked=is_apply
+                )
+        raise refusals.conflict(resource, name)
+
+    async def _admit_update(
+        self,
+        kind: Kind,
+        resource: Resource,
+        old: Record,
+        obj: dict[str, Any],
+        options: WriteOptions,
+        subresource: str,
+    ) -> dict[str, Any]:
+        admission = self.admission
+        if admission is None or not admission.wants(resource, "UPDATE", subresource):
+            return obj
+        meta = old.obj["metadata"]
+        shown = kind.shown(old, resource).obj
+        admitted = await admission.admit(
+            "UPDATE", resource, meta.get("namespace", ""), meta["name"], obj, shown, options, subresource
+        )
+        assert admitted is not None, meta["name"]
+        return self._defaulted(resource, admitted)
+
+    async def _replace(
+        self,
+        kind: Kind,
+        resource: Resource,
+        old: Record,
+        obj: dict[str, Any],
+        options: WriteOptions,
+        subresource: str,
+        *,
+        is_tracked: bool = False,
+    ) -> Record:
+        record, _ = self.writer.replace(kind, resource, old, obj, options, subresource, is_tracked=is_tracked)
+        if not options.dry_run and record is not old:
+            await self._acknowledge()
+        return kind.shown(record, resource)
+
+    def _check_subresource(self, resource: Resource, subresource: str) -> None:
+        if subresource and subresource not in resource.subresources:
+            raise refusals.not_served()
+
+    # Delete
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = DeleteOptions()
+    ) -> tuple[Record, bool]:
+        kind, resource = self._find(resource)
+        record = self._stored(kind, resource, namespace, name)
+        admission = self.admission
+        if admission is not None and admission.wants(resource, "DELETE", ""):
+            write = WriteOptions(dry_run=options.dry_run, user=options.user, groups=options.groups)
+            shown = kind.shown(record, resource).obj
+            await admission.admit("DELETE", resource, namespace, name, None, shown, write)
+            record = self._stored(kind, resource, namespace, name)
+        deleted, is_gone = self.writer.delete(kind, resource, record, options)
+        if not options.dry_run and deleted is not record:
+            await self._acknowledge()
+        return kind.shown(deleted, resource), is_gone
+
+    async def delete_collection(
+        self, resource: Resource, namespace: str, selection: ListOptions, options: DeleteOptions
+    ) -> Sequence[Record]:
+        page = self.list(resource, namespace, selection)
+        deleted = []
+        for record in page.records:
+            meta = record.obj["metadata"]
+            try:
+                gone, _ = await self.delete(resource, meta.get("namespace", ""), meta["name"], options)
+            except errors.NotFound:
+                continue  # somebody else was faster
+            deleted.append(gone)
+        return deleted
+
+    # Subresources that act
+
+    async def connect(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        subresource: str,
+        obj: dict[str, Any],
+        options: WriteOptions = WriteOptions(),
+    ) -> dict[str, Any]:
+        raise refusals.not_allowed(resource, "create")
+
+    async def _acknowledge(self) -> None:
+        """Return when the write cannot be lost any more."""
+        journal = self.store.journal
+        if journal is not None:
+            await journal.committed()
+            return
+        self._writes += 1
+        if self._writes % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+
+
+def _check_applied_name(obj: dict[str, Any], name: str) -> None:
+    meta = metadata.of(obj)
+    if not metadata.name_of(meta):
+        raise errors.BadRequest(
+            f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )
+    if meta["name"] != name:
+        raise errors.BadRequest(
+            f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+        )

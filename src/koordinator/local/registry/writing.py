@@ -1,0 +1,337 @@
+"""Creating, replacing and deleting stored objects: the synchronous heart of every write.
+
+Nothing here awaits, so between reading the stored object and storing its successor nobody else can write.
+Callers (`registry`) decode, admit and retry around it.
+"""
+
+import random
+from typing import Any
+
+from koordinator import clock
+from koordinator.api.meta import Resource
+from koordinator.clock import Clock
+from koordinator.cluster import errors
+from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.interfaces import Patcher, SchemaCatalog
+from koordinator.local.registry import deletion, metadata, refusals
+from koordinator.local.registry.kinds import Kind
+from koordinator.local.registry.strategies import Surroundings
+from koordinator.local.store import Store
+
+GENERATE_TRIES_MAX = 8
+"""Names drawn for one generateName before giving up, as in the API server."""
+
+
+class Writer:
+    """Carries out writes that are decided but for the stored object itself.
+
+    `checks` False skips schema validation and the bookkeeping of field owners, nothing else.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        rng: random.Random,
+        schemas: SchemaCatalog,
+        patcher: Patcher,
+        *,
+        checks: bool,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.around = Surroundings(store, rng)
+        self._rng = rng
+        self._schemas = schemas
+        self._patcher = patcher
+        self._checks = checks
+        self._stamped_s = -1
+        self._stamp = ""
+
+    def now_text(self) -> str:
+        """The time in whole seconds, as it stands in objects."""
+        now_s = int(self.clock.now())
+        if now_s != self._stamped_s:
+            self._stamped_s, self._stamp = now_s, clock.rfc3339(now_s)
+        return self._stamp
+
+    # Create
+
+    def insert(
+        self,
+        kind: Kind,
+        resource: Resource,
+        namespace: str,
+        obj: dict[str, Any],
+        options: WriteOptions,
+        *,
+        is_tracked: bool = False,
+    ) -> Record:
+        """Store a new object. `obj` (of the version `resource`) becomes the store's.
+
+        Raises: BadRequest, Invalid, AlreadyExists.
+        """
+        meta = metadata.place(metadata.of(obj), resource, namespace)
+        obj = {**obj, "metadata": meta}
+        if meta.get("resourceVersion"):
+            # The API server answers this one with a bare 500; a mistake in a request is the client's.
+            raise errors.BadRequest("resourceVersion should not be set on objects to be created")
+        name = self._name(kind, namespace, meta)
+        now = self.now_text()
+        metadata.begin(meta, metadata.new_uid(self._rng), now)
+        kind.strategy.begin_status(obj)
+        causes = kind.strategy.prepare_create(obj, self.around, now)
+        if kind.facts.has_generation:
+            meta["generation"] = 1
+        if self._checks:
+            causes += self._schemas.schema_of(resource).validate(obj, None)
+        if not name:
+            causes.insert(0, refusals.required("metadata.name", "name or generateName is required"))
+        if causes:
+            raise refusals.invalid(resource, name, causes)
+        self._refuse_existing(kind, resource, namespace, name)
+        if self._checks and not is_tracked:
+            obj = self._tracked(None, obj, resource, options, "CREATE", "")
+        metadata.drop_empty(obj["metadata"])
+        obj = kind.stored(obj)
+        return Record(obj, 0) if options.dry_run else kind.table.put(meta.get("namespace", ""), name, obj)
+
+    def _name(self, kind: Kind, namespace: str, meta: dict[str, Any]) -> str:
+        name = metadata.name_of(meta)
+        base = metadata.name_of(meta, "generateName")
+        if name or not base:
+            return name
+        for _ in range(GENERATE_TRIES_MAX):
+            name = metadata.generated_name(base, self._rng)
+            if kind.table.get(namespace, name) is None:
+                break
+        meta["name"] = name
+        return name
+
+    def _refuse_existing(self, kind: Kind, resource: Resource, namespace: str, name: str) -> None:
+        existing = kind.table.get(namespace, name)
+        if existing is not None:
+            is_deleting = "deletionTimestamp" in existing.obj["metadata"]
+            raise refusals.already_exists(resource, name, is_deleting=is_deleting)
+
+    # Update
+
+    def replace(
+        self,
+        kind: Kind,
+        resource: Resource,
+        old: Record,
+        obj: dict[str, Any],
+        options: WriteOptions,
+        subresource: str = "",
+        *,
+        is_tracked: bool = False,
+    ) -> tuple[Record, bool]:
+        """Store the successor of `old`; says whether the object is gone by it (its last finalizer went).
+
+        `obj` is in the version `resource`. A write that changes nothing returns `old`.
+        Raises: BadRequest, Conflict, Invalid.
+        """
+        was = old.obj
+        old_meta = was["metadata"]
+        name = old_meta["name"]
+        meta = metadata.place(metadata.of(obj), resource, old_meta.get("namespace", ""))
+        obj = kind.stored({**obj, "metadata": meta})
+        self._check_identity(kind, resource, meta, old_meta)
+        if subresource == "status":
+            obj = kind.strategy.only_status(obj, was)
+            meta = obj["metadata"]
+        elif subresource == "finalize":
+            obj = _only_finalizers(obj, was)
+            meta = obj["metadata"]
+        causes = metadata.carry_over(meta, old_meta)
+        if not subresource:
+            kind.strategy.keep_status(obj, was)
+            causes += kind.strategy.prepare_update(obj, was, self.around)
+            if kind.facts.has_generation and kind.strategy.counts_as_change(obj, was):
+                meta["generation"] = old_meta.get("generation", 0) + 1
+        meta["resourceVersion"] = old_meta["resourceVersion"]
+        metadata.drop_empty(meta)
+        if self._checks:
+            obj = self._checked(kind, resource, old, obj, causes, options, subresource, is_tracked)
+        elif causes:
+            raise refusals.invalid(resource, name, causes)
+        if metadata.same_but_for_times(was, obj):
+            return old, False
+        return self._store(kind, old, obj, options)
+
+    def _checked(
+        self,
+        kind: Kind,
+        resource: Resource,
+        old: Record,
+        obj: dict[str, Any],
+        causes: list[StatusCause],
+        options: WriteOptions,
+        subresource: str,
+        is_tracked: bool,
+    ) -> dict[str, Any]:
+        """The object with its field owners, if the schema finds nothing wrong. Raises: Invalid."""
+        was = kind.shown(old, resource).obj
+        shown = kind.shown(Record(obj, 0), resource).obj
+        causes += self._schemas.schema_of(resource).validate(shown, was)
+        if causes:
+            raise refusals.invalid(resource, shown["metadata"]["name"], causes)
+        if not is_tracked:
+            shown = self._tracked(was, shown, resource, options, "UPDATE", subresource)
+        return kind.stored(shown)
+
+    def _tracked(
+        self,
+        old: dict[str, Any] | None,
+        obj: dict[str, Any],
+        resource: Resource,
+        options: WriteOptions,
+        operation: str,
+        subresource: str,
+    ) -> dict[str, Any]:
+        obj = self._patcher.track(
+            old,
+            obj,
+            resource=resource,
+            options=options,
+            operation=operation,
+            now_s=self.clock.now(),
+            subresource=subresource,
+        )
+        return {**obj, "metadata": dict(obj["metadata"])}
+
+    def _check_identity(
+        self, kind: Kind, resource: Resource, meta: dict[str, Any], old_meta: dict[str, Any]
+    ) -> None:
+        """Is this update about that object, and about its newest version?"""
+        name = old_meta["name"]
+        sent_name = metadata.name_of(meta)
+        if not sent_name:
+            raise errors.BadRequest(
+                f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            )
+        if sent_name != name:
+            raise errors.BadRequest(
+                f"the name of the object ({sent_name}) does not match the name on the URL ({name})"
+            )
+        uid = metadata.name_of(meta, "uid")
+        if uid and uid != old_meta["uid"]:
+            key = "/".join(filter(None, ("/registry", resource.plural, meta.get("namespace", ""), name)))
+            why = (
+                f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
+                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old_meta['uid']}"
+            )
+            raise refusals.conflict(resource, name, why)
+        version = metadata.name_of(meta, "resourceVersion")
+        if version in ("", "0"):
+            if not kind.facts.blind_update:
+                cause = refusals.wrong("metadata.resourceVersion", 0, "must be specified for an update")
+                cause = StatusCause(
+                    reason=cause.reason, field=cause.field, message=cause.message.replace(" 0:", " 0x0:")
+                )
+                raise refusals.invalid(resource, name, [cause], resource.qualified)
+        elif version != old_meta["resourceVersion"]:
+            _refuse_malformed(resource, name, version)
+            raise refusals.conflict(resource, name)
+
+    def _store(
+        self, kind: Kind, old: Record, obj: dict[str, Any], options: WriteOptions
+    ) -> tuple[Record, bool]:
+        meta = obj["metadata"]
+        is_gone = deletion.is_over(obj) and kind.strategy.is_over(obj)
+        if options.dry_run:
+            return Record(obj, old.version), is_gone
+        if is_gone:
+            # The last change is never stored: watchers see the object go as it was before.
+            kind.table.remove(meta.get("namespace", ""), meta["name"])
+            return Record(obj, self.store.version), True
+        return kind.table.put(meta.get("namespace", ""), meta["name"], obj), False
+
+    # Delete
+
+    def delete(
+        self, kind: Kind, resource: Resource, record: Record, options: DeleteOptions
+    ) -> tuple[Record, bool]:
+        """Delete an object, or begin to; says whether it is gone. Raises: Conflict, Forbidden, Invalid."""
+        meta = record.obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        _check_preconditions(resource, name, meta, options)
+        if name in kind.facts.immortal:
+            raise refusals.forbidden(resource, name, "this namespace may not be deleted")
+        decided = self._decide(kind, record, options)
+        if decided.fate is deletion.Fate.WAITING:
+            return record, False
+        if decided.fate is deletion.Fate.GONE:
+            if options.dry_run:
+                return record, True
+            return kind.table.remove(namespace, name), True
+        if options.dry_run:
+            return Record(decided.obj, record.version), False
+        return kind.table.put(namespace, name, decided.obj), False
+
+    def _decide(self, kind: Kind, record: Record, options: DeleteOptions) -> deletion.Deletion:
+        obj, now_s = record.obj, self.clock.now()
+        if options.propagation and options.propagation not in deletion.POLICIES:
+            cause = refusals.unsupported(
+                "propagationPolicy", options.propagation, (*deletion.POLICIES, "nil")
+            )
+            raise refusals.bad_options("DeleteOptions", cause.field, cause.message, cause.reason)
+        if not kind.strategy.is_over(obj):
+            return self._decide_namespace(kind, obj, options, now_s)
+        return deletion.decide(
+            obj,
+            grace_s=kind.strategy.grace_s(obj, options.grace_period_s),
+            asked_s=options.grace_period_s,
+            propagation=options.propagation,
+            orphans_by_default=kind.facts.orphans_by_default,
+            now_s=now_s,
+        )
+
+    def _decide_namespace(
+        self, kind: Kind, obj: dict[str, Any], options: DeleteOptions, now_s: float
+    ) -> deletion.Deletion:
+        """A namespace with `spec.finalizers` becomes Terminating; its controller does the rest."""
+        if "deletionTimestamp" in obj["metadata"]:
+            return deletion.Deletion(deletion.Fate.WAITING, obj)
+        wanted = deletion.finalizers(obj["metadata"], options.propagation, kind.facts.orphans_by_default)
+        marked = deletion.marked(obj, wanted, now_s, grace_s=None)
+        marked["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+        return deletion.Deletion(deletion.Fate.MARKED, marked)
+
+
+def _only_finalizers(obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """The stored namespace with the `spec.finalizers` that were sent."""
+    spec = {key: value for key, value in (old.get("spec") or {}).items() if key != "finalizers"}
+    kept = (obj.get("spec") or {}).get("finalizers")
+    if kept:
+        spec["finalizers"] = kept
+    meta = {**old["metadata"]}
+    if "resourceVersion" in obj["metadata"]:
+        meta["resourceVersion"] = obj["metadata"]["resourceVersion"]
+    return {**old, "metadata": meta, "spec": spec}
+
+
+def _refuse_malformed(resource: Resource, name: str, version: str) -> None:
+    try:
+        refusals.version_number(version)
+    except ValueError as error:
+        cause = refusals.wrong("metadata.resourceVersion", version, str(error))
+        raise refusals.invalid(resource, name, [cause]) from None
+
+
+def _check_preconditions(resource: Resource, name: str, meta: dict[str, Any], options: DeleteOptions) -> None:
+    if options.uid and options.uid != meta["uid"]:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise refusals.conflict(resource, name, why)
+    version = options.resource_version
+    if version and version != meta["resourceVersion"]:
+        why = (
+            f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in "
+            f"record ({meta['resourceVersion']}). The object might have been modified"
+        )
+        raise refusals.conflict(resource, name, why)

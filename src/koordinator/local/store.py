@@ -1,0 +1,504 @@
+"""The versioned object store: what etcd and the watch cache are to an API server.
+
+Every write gets the next resourceVersion of one counter. Objects are immutable: a write stores a new
+`Record` and appends a `Change` to the log of its table. Watches do not have buffers of their own: each is a
+position in a log that all share, so a write costs the same with one watcher or a thousand, and a watcher that
+falls behind the end of the log is cut off (`Gone`) without having cost anything.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from koordinator.cluster import errors
+from koordinator.cluster.backend import Record, RecordEvent
+from koordinator.cluster.protocol import EventType
+
+Key = tuple[str, str]
+"""Namespace (empty for cluster-scoped objects) and name."""
+
+IndexKey = tuple[str, str]
+"""Name of an index (a field path) and the value looked for."""
+
+Matches = Callable[[Record], bool]
+
+HISTORY_MAX = 16_384
+"""Changes kept per table: more than a minute of heartbeats of 5,000 nodes at 200/s; etcd keeps 5 minutes."""
+
+CHANNEL_MAX = 2_048
+"""Changes kept for watchers of one index value (the pods of one node): far fewer happen there."""
+
+BATCH_MAX = 1_024
+"""Changes handed to a watcher at once, so that encoding a batch does not hold the loop for long."""
+
+
+class Journal(Protocol):
+    """Where changes are kept beyond the life of the process (`local.persistence`)."""
+
+    def record(self, table: str, namespace: str, name: str, version: int, record: Record | None) -> None:
+        """Remember a change (`record` None: the object is gone); becomes durable with the next commit."""
+
+    async def committed(self) -> None:
+        """Return when everything recorded so far is on disk. Raises: InternalError when it cannot be."""
+
+
+class Change:
+    """One write: the object before and after (None: was not, is not there)."""
+
+    __slots__ = ("_event", "_left", "name", "namespace", "new", "old", "version")
+
+    def __init__(self, version: int, key: Key, old: Record | None, new: Record | None) -> None:
+        self.version = version
+        self.namespace, self.name = key
+        self.old = old
+        self.new = new
+        self._event: RecordEvent | None = None
+        self._left: RecordEvent | None = None
+
+    def event(self) -> RecordEvent:
+        """What a watcher without a selector sees; made once for all of them."""
+        if self._event is None:
+            if self.new is None:
+                self._event = self.left()
+            else:
+                kind = EventType.ADDED if self.old is None else EventType.MODIFIED
+                self._event = RecordEvent(kind, self.new, self.version)
+        return self._event
+
+    def left(self) -> RecordEvent:
+        """DELETED with the last matching state at this change's version; made once."""
+        if self._left is None:
+            assert self.old is not None, (self.version, self.name)
+            self._left = RecordEvent(EventType.DELETED, at_version(self.old, self.version), self.version)
+        return self._left
+
+    def seen_by(self, matches: Matches) -> RecordEvent | None:
+        """What a watcher with a selector sees: an object that starts or stops matching comes or goes."""
+        is_in = self.new is not None and matches(self.new)
+        was_in = self.old is not None and matches(self.old)
+        if is_in and was_in:
+            return self.event()
+        if is_in:
+            return self.event() if self.old is None else RecordEvent(EventType.ADDED, self.new, self.version)
+        return self.left() if was_in else None
+
+
+def at_version(record: Record, version: int) -> Record:
+    """The same object under another resourceVersion."""
+    meta = {**record.obj["metadata"], "resourceVersion": str(version)}
+    return Record({**record.obj, "metadata": meta}, version)
+
+
+class Channel:
+    """A bounded log of changes with the watchers that wait for the next one."""
+
+    __slots__ = ("_changes", "_max", "_waiters", "base", "floor", "is_closed", "subscriptions")
+
+    def __init__(self, floor: int, changes_max: int) -> None:
+        self.base = 0  # position of _changes[0] since the beginning of time
+        self.floor = floor  # all changes after this version are in the log
+        self.subscriptions = 0
+        self.is_closed = False
+        self._changes: list[Change] = []
+        self._max = changes_max
+        self._waiters: dict[asyncio.Future[None], None] = {}  # a dict: wakes in the order of arrival
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self._changes)
+
+    def append(self, change: Change) -> None:
+        changes = self._changes
+        changes.append(change)
+        if len(changes) > 2 * self._max:  # drop half at once: constant cost per change
+            self.floor = changes[self._max - 1].version
+            self.base += self._max
+            del changes[: self._max]
+        if self._waiters:
+            self._wake()
+
+    def close(self) -> None:
+        """Nothing will change any more: watches end after what is left."""
+        self.is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def after(self, version: int) -> int:
+        """Position of the first change after a version that is not below `floor`."""
+        return self.base + bisect_right(self._changes, version, key=_version_of)
+
+    def since(self, position: int, count_max: int | None = None) -> list[Change]:
+        """Changes from a position that is not below `base`."""
+        start = position - self.base
+        return self._changes[start : None if count_max is None else start + count_max]
+
+    def backwards(self) -> Iterator[Change]:
+        return reversed(self._changes)
+
+    async def wait(self, waiter: asyncio.Future[None]) -> None:
+        """Return after the next change, or when somebody else resolves `waiter`."""
+        self._waiters[waiter] = None
+        try:
+            await waiter
+        finally:
+            self._waiters.pop(waiter, None)
+
+
+def _version_of(change: Change) -> int:
+    return change.version
+
+
+class Table:
+    """All objects of one kind, in the order of their keys when read as a whole.
+
+    `indexes` maps the name of an index to the function that takes an object's value out of it; an object is
+    found by such a value without a scan, and a watch of one value is woken for nothing else.
+    """
+
+    def __init__(
+        self, store: "Store", name: str, indexes: dict[str, Callable[[dict[str, Any]], str]], history_max: int
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._spaces: dict[str, dict[str, Record]] = {}
+        self._count = 0
+        self._order: list[Key] = []
+        self._added: list[Key] = []
+        self._has_removed = False
+        self._getters = indexes
+        self._indexed: dict[IndexKey, dict[Key, Record]] = {}
+        self._history = Channel(store.version, history_max)
+        self._channels: dict[IndexKey, Channel] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, namespace: str, name: str) -> Record | None:
+        space = self._spaces.get(namespace)
+        return None if space is None else space.get(name)
+
+    def put(self, namespace: str, name: str, obj: dict[str, Any]) -> Record:
+        """Create or replace an object. `obj` and its `metadata` dictionary become the store's."""
+        store = self._store
+        store.version = version = store.version + 1
+        obj["metadata"]["resourceVersion"] = str(version)
+        record = Record(obj, version)
+        old = self._place((namespace, name), record)
+        self._publish(Change(version, (namespace, name), old, record))
+        return record
+
+    def remove(self, namespace: str, name: str) -> Record:
+        """Delete an object that is there; returns its last state at the version of the deletion."""
+        old = self._spaces[namespace].pop(name)
+        self._count -= 1
+        self._has_removed = True
+        if self._getters:
+            self._reindex((namespace, name), old, None)
+        store = self._store
+        store.version = version = store.version + 1
+        change = Change(version, (namespace, name), old, None)
+        self._publish(change)
+        record = change.left().record
+        assert record is not None
+        return record
+
+    def load(self, namespace: str, name: str, record: Record) -> None:
+        """Put an object back that was stored before this process started; no event is sent."""
+        self._place((namespace, name), record)
+
+    def _place(self, key: Key, record: Record) -> Record | None:
+        namespace, name = key
+        space = self._spaces.get(namespace)
+        if space is None:
+            space = self._spaces[namespace] = {}
+        old = space.get(name)
+        space[name] = record
+        if old is None:
+            self._count += 1
+            self._added.append(key)
+        if self._getters:
+            self._reindex(key, old, record)
+        return old
+
+    def _reindex(self, key: Key, old: Record | None, new: Record | None) -> None:
+        for index, getter in self._getters.items():
+            if old is not None:
+                was = (index, getter(old.obj))
+                bucket = self._indexed[was]
+                if new is not None and getter(new.obj) == was[1]:
+                    bucket[key] = new
+                    continue
+                del bucket[key]
+                if not bucket:
+                    del self._indexed[was]
+            if new is not None:
+                self._indexed.setdefault((index, getter(new.obj)), {})[key] = new
+
+    def _publish(self, change: Change) -> None:
+        self._history.append(change)
+        if self._channels:
+            self._publish_by_index(change)
+        journal = self._store.journal
+        if journal is not None:
+            journal.record(self.name, change.namespace, change.name, change.version, change.new)
+
+    def _publish_by_index(self, change: Change) -> None:
+        keys = {("metadata.namespace", change.namespace): None, ("metadata.name", change.name): None}
+        for index, getter in self._getters.items():
+            for record in (change.old, change.new):
+                if record is not None:
+                    keys[(index, getter(record.obj))] = None
+        for key in keys:
+            channel = self._channels.get(key)
+            if channel is not None:
+                channel.append(change)
+
+    # Reading the whole table
+
+    def indexed(self, key: IndexKey) -> list[Record] | None:
+        """The objects with one value of an index, in key order; None when there is no such index."""
+        if key[0] not in self._getters:
+            return None
+        return [record for _, record in sorted(self._indexed.get(key, {}).items(), key=_key_of)]
+
+    def in_namespace(self, namespace: str) -> Iterator[Record]:
+        """The objects of one namespace (not ordered); safe against writes while iterating."""
+        return iter(list(self._spaces.get(namespace, {}).values()))
+
+    def records(self, namespace: str = "", after: Key | None = None, version: int = 0) -> Iterator[Record]:
+        """Objects in key order, behind the key `after`; as of an earlier `version` when one is given.
+
+        Raises: KeyError when the log no longer reaches back to `version`.
+        """
+        was = self._undone(version) if version and version < self._store.version else {}
+        order = self._keys_in_order()
+        gone = [key for key in was if key[1] not in self._spaces.get(key[0], ())]
+        if gone:
+            order = sorted([*order, *gone])
+        start = 0 if after is None else bisect_right(order, after)
+        if namespace and after is None:
+            start = bisect_right(order, (namespace, ""))
+        for i in range(start, len(order)):
+            key = order[i]
+            if namespace and key[0] != namespace:
+                if key[0] > namespace:
+                    return
+                continue
+            found = was[key] if key in was else self._spaces[key[0]].get(key[1])
+            if found is not None:
+                yield found
+
+    def _keys_in_order(self) -> list[Key]:
+        # Sorting is nearly free here: the list is in order but for the keys added since the last read.
+        if self._has_removed:
+            kept = (key for key in {*self._order, *self._added} if key[1] in self._spaces[key[0]])
+            self._order = sorted(kept)
+        elif self._added:
+            self._order = sorted([*self._order, *self._added])
+        self._added = []
+        self._has_removed = False
+        return self._order
+
+    def _undone(self, version: int) -> dict[Key, Record | None]:
+        """State as of `version` of the objects that changed since."""
+        if version < self._history.floor:
+            raise KeyError(version)
+        was: dict[Key, Record | None] = {}
+        for change in self._history.backwards():
+            if change.version <= version:
+                break
+            was[(change.namespace, change.name)] = change.old
+        return was
+
+    # Watching
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest version from which a watch can resume."""
+        return self._history.floor
+
+    def watch(
+        self,
+        version: int,
+        *,
+        matches: Matches | None = None,
+        index: IndexKey | None = None,
+        first: Sequence[RecordEvent] = (),
+        bookmark_s: float | None = None,
+    ) -> "Watch":
+        """Changes after `version`, preceded by the events in `first`.
+
+        `index` may name an index value, `metadata.namespace` or `metadata.name` that every matching object
+        has (all changes of such objects reach the watch); `matches` is still asked.
+        Raises: Gone when the log no longer reaches back to `version`.
+        """
+        if version < self._history.floor:
+            raise too_old(version, self._history.floor)
+        replay = self._history.since(self._history.after(version))
+        seen = [change.event() if matches is None else change.seen_by(matches) for change in replay]
+        pending = [*first, *(event for event in seen if event is not None)]
+        channel = self._history if index is None else self._channel(index)
+        return Watch(self._store, channel, matches, pending, bookmark_s, lambda: self._release(index))
+
+    def _channel(self, index: IndexKey) -> Channel:
+        channel = self._channels.get(index)
+        if channel is None:
+            channel = self._channels[index] = Channel(self._store.version, CHANNEL_MAX)
+        channel.subscriptions += 1
+        return channel
+
+    def close(self) -> None:
+        """End all watches."""
+        for channel in (self._history, *self._channels.values()):
+            channel.close()
+
+    def _release(self, index: IndexKey | None) -> None:
+        if index is None:
+            return
+        channel = self._channels[index]
+        channel.subscriptions -= 1
+        if not channel.subscriptions:
+            del self._channels[index]
+
+
+def _key_of(item: tuple[Key, Record]) -> Key:
+    return item[0]
+
+
+def too_old(version: int, oldest: int) -> errors.Gone:
+    """The API server's answer to a version that is no longer kept."""
+    return errors.Gone(f"too old resource version: {version} ({oldest})")
+
+
+class Watch:
+    """An open watch: iterating yields batches of events (`backend.Subscription`).
+
+    Closing it, or being cut off, ends it for good. The position moves only when the subscriber reads.
+    """
+
+    def __init__(
+        self,
+        store: "Store",
+        channel: Channel,
+        matches: Matches | None,
+        pending: list[RecordEvent],
+        bookmark_s: float | None,
+        release: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._channel = channel
+        self._matches = matches
+        self._pending = pending
+        self._position = channel.end
+        self._version = store.version  # everything up to here was delivered or is pending
+        self._bookmark_s = bookmark_s
+        self._bookmark_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._release: Callable[[], None] | None = release
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> "Watch":
+        return self
+
+    async def __anext__(self) -> Sequence[RecordEvent]:
+        while self._release is not None:
+            batch = self._take()
+            if batch:
+                return batch
+            if self._channel.is_closed:
+                self.close()
+            else:
+                await self._wait()
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """End the watch; a reader that waits is woken and sees the end."""
+        if self._release is None:
+            return
+        self._release()
+        self._release = None
+        self._pending = []
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _take(self) -> Sequence[RecordEvent]:
+        if self._pending:
+            batch, self._pending = self._pending[:BATCH_MAX], self._pending[BATCH_MAX:]
+            return batch
+        channel = self._channel
+        if self._position < channel.base:
+            self.close()
+            raise too_old(self._version, channel.floor)
+        changes = channel.since(self._position, BATCH_MAX)
+        self._position += len(changes)
+        if changes:
+            self._version = changes[-1].version
+        matches = self._matches
+        if matches is None:
+            batch = [change.event() for change in changes]
+        else:
+            batch = [event for change in changes if (event := change.seen_by(matches)) is not None]
+        if self._bookmark_due and self._position == channel.end:
+            self._bookmark_due = False
+            self._version = self._store.version
+            batch.append(RecordEvent(EventType.BOOKMARK, None, self._version))
+        return batch
+
+    async def _wait(self) -> None:
+        if self._position < self._channel.end:
+            return  # a batch in which nothing matched: go on with the next
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        if self._bookmark_s is not None and self._timer is None:
+            self._timer = loop.call_later(self._bookmark_s, self._ring)
+        try:
+            await self._channel.wait(self._waiter)
+        finally:
+            self._waiter = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._bookmark_due = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Store:
+    """Tables that share one version counter.
+
+    `version` is the resourceVersion of the last write. `journal`, when given, learns of every change.
+    """
+
+    def __init__(
+        self, version: int = 1, journal: Journal | None = None, history_max: int = HISTORY_MAX
+    ) -> None:
+        assert version > 0, version  # 0 means "any version" in the protocol
+        self.version = version
+        self.journal = journal
+        self._history_max = history_max
+        self._tables: dict[str, Table] = {}
+
+    def table(self, name: str, indexes: dict[str, Callable[[dict[str, Any]], str]] | None = None) -> Table:
+        """The table of that name, made on first use; `indexes` count on first use only."""
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = Table(self, name, indexes or {}, self._history_max)
+        return table
+
+    def tables(self) -> list[Table]:
+        return list(self._tables.values())
+
+    def drop(self, name: str) -> None:
+        """Forget an empty table (its CustomResourceDefinition is gone) and end its watches."""
+        table = self._tables.pop(name, None)
+        if table is not None:
+            assert not len(table), name
+            table.close()
