@@ -1,0 +1,118 @@
+"""Who may talk to the server: bearer tokens, or loopback without authentication.
+
+Without tokens only the local machine can connect, but so could a web page in a local browser: by a name that
+resolves to 127.0.0.1 (DNS rebinding) or by a cross-site request. So the `Host` must be ours, and a request
+that a page of another origin made is refused.
+"""
+
+import csv
+import hmac
+import ipaddress
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from koordinator.cluster import errors
+from koordinator.local.apiserver.query import User
+
+LOCAL_ADMIN = User("system:admin", ("system:masters", "system:authenticated"))
+HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A static bearer token and who it stands for."""
+
+    secret: str
+    user: str = "system:admin"
+    uid: str = ""
+    groups: tuple[str, ...] = ("system:masters",)
+
+
+class TokenFileError(ValueError):
+    """A line of the token file cannot be used."""
+
+
+def read_token_file(path: Path) -> list[Token]:
+    """Tokens of a Kubernetes token file: `token,user,uid,"group1,group2"` a line.
+
+    Raises: TokenFileError naming the line; OSError.
+    """
+    tokens = []
+    with path.open(newline="") as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            if not row or row[0].lstrip().startswith("#"):
+                continue
+            if len(row) < 3 or not row[0].strip() or not row[1].strip():
+                raise TokenFileError(f"{path}: line {number}: expected token,user,uid[,groups]")
+            groups = tuple(group.strip() for group in row[3].split(",")) if len(row) > 3 else ()
+            tokens.append(Token(row[0].strip(), row[1].strip(), row[2].strip(), groups))
+    if not tokens:
+        raise TokenFileError(f"{path}: holds no token")
+    return tokens
+
+
+class Authenticator:
+    """Decides who a request comes from."""
+
+    def __init__(self, tokens: Iterable[Token], hosts: Iterable[str] = ()) -> None:
+        self._tokens = list(tokens)
+        self._hosts = _LOCAL_NAMES | {host.lower().strip("[]") for host in hosts}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a token is asked for."""
+        return bool(self._tokens)
+
+    def user_of(self, headers: Mapping[str, str]) -> User:
+        """Who asks.
+
+        Raises: Unauthorized (no valid token), Forbidden (a foreign Host or Origin without authentication).
+        """
+        if self._tokens:
+            scheme, _, secret = headers.get("Authorization", "").partition(" ")
+            user = self.user_of_token(secret.strip()) if scheme.lower() == "bearer" else None
+            if user is None:
+                raise errors.Unauthorized("Unauthorized")
+            return user
+        self._check_origin(headers)
+        return LOCAL_ADMIN
+
+    def user_of_token(self, secret: str) -> User | None:
+        """Who a token stands for; all are compared, so that timing tells nothing."""
+        found = None
+        for token in self._tokens:
+            if hmac.compare_digest(token.secret.encode(), secret.encode("utf-8", "surrogateescape")):
+                found = User(token.user, (*token.groups, "system:authenticated"))
+        return found
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("Host", "")
+        if host_name(host) not in self._hosts:
+            raise errors.Forbidden(
+                f'forbidden: Host "{host}" is not a name of this server; without authentication '
+                "it answers only as localhost, 127.0.0.1 or [::1]"
+            )
+        origin = headers.get("Origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise errors.Forbidden(
+                f'forbidden: requests of web pages of another origin ("{origin}") are refused'
+            )
+
+
+def host_name(host: str) -> str:
+    """The name in a `Host` header, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to bind is reachable from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,167 @@
+"""Everything that is no resource: discovery, OpenAPI, version, health and metrics."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from koordinator.cluster import errors
+from koordinator.cluster.backend import Backend
+from koordinator.local.apiserver import calls, discovery, negotiation
+from koordinator.local.apiserver.extras import Extra
+from koordinator.local.apiserver.negotiation import Form
+from koordinator.local.apiserver.telemetry import Telemetry
+from koordinator.local.apiserver.watching import Watches
+
+VERSION = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": "v1.32.0+koordinator",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2024-12-11T00:00:00Z",
+    "goVersion": "",
+    "compiler": "cpython",
+    "platform": "linux/amd64",
+}
+_HEALTH = ("/healthz", "/livez", "/readyz")
+_CHECKS = ("ping", "store")
+_AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=%s;as=APIGroupDiscoveryList"
+
+
+class OpenApi(Protocol):
+    """Describes all served kinds; documents are encoded JSON."""
+
+    def v2(self) -> bytes: ...
+
+    def v3_index(self) -> bytes: ...
+
+    def v3(self, path: str) -> bytes | None:
+        """The document of `api/v1` or `apis/GROUP/VERSION`; None when it is not served."""
+        ...
+
+
+class Pages:
+    """Answers GETs outside the resources."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        extras: list[Extra],
+        openapi: OpenApi | None,
+        telemetry: Telemetry,
+        watches: Watches,
+    ) -> None:
+        self._backend = backend
+        self._extras = extras
+        self._openapi = openapi
+        self._telemetry = telemetry
+        self._watches = watches
+        self._known: tuple[int, discovery.Documents] | None = None
+        self._encoded: dict[tuple[str, Form, str], tuple[bytes, str]] = {}
+        self.address = ""
+
+    def page(self, request: web.BaseRequest, path: str) -> web.Response:
+        """Raises: NotFound, MethodNotSupported, NotAcceptable."""
+        if request.method not in ("GET", "HEAD"):
+            raise errors.MethodNotSupported("the server does not allow this method on the requested resource")
+        path = path.rstrip("/") or "/"
+        for health in _HEALTH:
+            if path == health or path.startswith(health + "/"):
+                return _health(request, health, path)
+        if path == "/version":
+            return calls.answer(VERSION)
+        if path == "/metrics":
+            text = self._telemetry.exposition(
+                watches=self._watches.open_count, cut_off=self._watches.cut_off_count
+            )
+            return web.Response(text=text, content_type="text/plain", charset="utf-8")
+        if path.startswith("/openapi/"):
+            return self._open_api(request, path)
+        return self._discovery(request, path)
+
+    def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
+        wanted = negotiation.wanted(request.headers.get("Accept", ""))
+        documents = self._documents()
+        aggregated = wanted.form is Form.AGGREGATED_DISCOVERY and path in ("/api", "/apis")
+        key = (path, wanted.form if aggregated else Form.OBJECT, wanted.version if aggregated else "")
+        found = self._encoded.get(key)
+        if found is None:
+            make = self._maker(documents, path, wanted.version if aggregated else "")
+            value = make()
+            if value is None:
+                raise errors.NotFound("the server could not find the requested resource")
+            body = msgspec.json.encode(value)
+            found = self._encoded[key] = (body, discovery.etag(body))
+        media = _AGGREGATED_TYPE % wanted.version if aggregated else calls.JSON
+        response = _tagged(request, *found, media)
+        return calls.as_yaml(response) if wanted.yaml and response.body else response
+
+    def _maker(self, documents: discovery.Documents, path: str, aggregated: str) -> Callable[[], Any]:
+        parts = path.strip("/").split("/")
+        match parts:
+            case ["api" | "apis"] if aggregated:
+                return lambda: documents.aggregated(core=parts[0] == "api", version=aggregated)
+            case ["api"]:
+                return lambda: documents.core_versions(self.address)
+            case ["api", version]:
+                return lambda: documents.resources("", version)
+            case ["apis"]:
+                return documents.groups
+            case ["apis", group]:
+                return lambda: documents.group(group)
+            case ["apis", group, version]:
+                return lambda: documents.resources(group, version)
+            case [""]:
+                return lambda: {"paths": _ROOT_PATHS}
+        return lambda: None
+
+    def _documents(self) -> discovery.Documents:
+        """Discovery of what is served now; made again when that changed."""
+        served = [extra.served for extra in self._extras]
+        own = {(item.resource.group, item.resource.version, item.resource.plural) for item in served}
+        served += [
+            discovery.Served(resource)
+            for resource in self._backend.resources()
+            if (resource.group, resource.version, resource.plural) not in own
+        ]
+        mark = discovery.fingerprint(served)
+        if self._known is None or self._known[0] != mark:
+            self._known = (mark, discovery.Documents(served))
+            self._encoded.clear()
+        return self._known[1]
+
+    def _open_api(self, request: web.BaseRequest, path: str) -> web.Response:
+        body = None
+        if self._openapi is not None:
+            if path == "/openapi/v2":
+                body = self._openapi.v2()
+            elif path == "/openapi/v3":
+                body = self._openapi.v3_index()
+            elif path.startswith("/openapi/v3/"):
+                body = self._openapi.v3(path.removeprefix("/openapi/v3/"))
+        if body is None:
+            raise errors.NotFound("the server could not find the requested resource")
+        return _tagged(request, body, discovery.etag(body), calls.JSON)
+
+
+_ROOT_PATHS = ["/api", "/api/v1", "/apis", *_HEALTH, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]
+
+
+def _tagged(request: web.BaseRequest, body: bytes, tag: str, media: str) -> web.Response:
+    """The document, or 304 when the client has it already."""
+    headers = {"ETag": tag, "Vary": "Accept", "Content-Type": media, "Cache-Control": "public"}
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, headers=headers)
+
+
+def _health(request: web.BaseRequest, health: str, path: str) -> web.Response:
+    single = path.removeprefix(health).strip("/")
+    if single and single not in _CHECKS:
+        raise errors.NotFound("the server could not find the requested resource")
+    if "verbose" in request.query and not single:
+        lines = [f"[+]{check} ok" for check in _CHECKS]
+        return web.Response(text="\n".join([*lines, f"{health.strip('/')} check passed", ""]))
+    return web.Response(text="ok")

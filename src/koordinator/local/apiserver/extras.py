@@ -1,0 +1,24 @@
+"""Resources that no store holds: they are computed when asked for (access reviews, usage metrics)."""
+
+from typing import Any, Protocol
+
+from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.discovery import Served
+
+
+class Extra(Protocol):
+    """A resource served by the API server itself."""
+
+    served: Served
+
+    def get(self, call: Call) -> dict[str, Any]:
+        """One object. Raises: ApiError."""
+        ...
+
+    def list(self, call: Call) -> list[dict[str, Any]]:
+        """All objects. Raises: ApiError."""
+        ...
+
+    def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a posted object. Raises: ApiError."""
+        ...

@@ -1,0 +1,44 @@
+"""The kubeconfig file of the local cluster."""
+
+import base64
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+NAME = "koordinator"
+
+
+def content(*, server: str, ca_certificate: bytes | None = None, token: str = "") -> dict[str, Any]:
+    """The kubeconfig of one cluster. Answers are not compressed: client and server share the machine."""
+    cluster: dict[str, Any] = {"server": server, "disable-compression": True}
+    if ca_certificate is not None:
+        cluster["certificate-authority-data"] = base64.b64encode(ca_certificate).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": cluster}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+        "current-context": NAME,
+        "preferences": {},
+        "users": [{"name": NAME, "user": {"token": token} if token else {}}],
+    }
+
+
+def write(path: Path, *, server: str, ca_certificate: bytes | None = None, token: str = "") -> None:
+    """Write the file at once and for its owner only (mode 0600): a reader never sees half of it.
+
+    Raises: OSError.
+    """
+    text = yaml.safe_dump(content(server=server, ca_certificate=ca_certificate, token=token), sort_keys=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,106 @@
+"""What the client sends and wants to get: media types of bodies and answers.
+
+Answers are JSON; a client may ask for a `Table` (what `kubectl get` prints) or for metadata only. Protobuf is
+not spoken: clients that prefer it list JSON as well.
+"""
+
+import enum
+from functools import lru_cache
+
+import msgspec
+
+from koordinator.cluster import errors
+
+
+class Form(enum.Enum):
+    """The shape of an answer."""
+
+    OBJECT = ""
+    TABLE = "Table"
+    METADATA = "PartialObjectMetadata"
+    METADATA_LIST = "PartialObjectMetadataList"
+    AGGREGATED_DISCOVERY = "APIGroupDiscoveryList"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The first acceptable offer: its form, the group and version of the form, and whether it is YAML."""
+
+    form: Form = Form.OBJECT
+    group: str = ""
+    version: str = ""
+    yaml: bool = False
+
+
+_JSON_TYPES = frozenset({"application/json", "application/*", "*/*"})
+_YAML_TYPES = frozenset({"application/yaml"})
+_META_VERSIONS = frozenset({"v1", "v1beta1"})
+_FORM_GROUPS = {
+    Form.TABLE: ("meta.k8s.io", _META_VERSIONS),
+    Form.METADATA: ("meta.k8s.io", _META_VERSIONS),
+    Form.METADATA_LIST: ("meta.k8s.io", _META_VERSIONS),
+    Form.AGGREGATED_DISCOVERY: ("apidiscovery.k8s.io", frozenset({"v2", "v2beta1"})),
+}
+
+
+@lru_cache(maxsize=256)
+def wanted(accept: str) -> Wanted:
+    """The answer that an `Accept` header asks for, in the order in which it lists them.
+
+    Raises: NotAcceptable when nothing in the list is JSON or YAML.
+    """
+    if not accept.strip():
+        return Wanted()
+    ranges = sorted(map(_parse_range, accept.split(",")), key=lambda part: -part[2])
+    for media, params, quality in ranges:
+        if quality <= 0:
+            continue
+        offer = _offer(media, params)
+        if offer is not None:
+            return offer
+    raise errors.NotAcceptable(
+        "only the following media types are accepted: application/json, application/yaml"
+    )
+
+
+def _offer(media: str, params: dict[str, str]) -> Wanted | None:
+    if media in _YAML_TYPES and "as" not in params:
+        return Wanted(yaml=True)
+    if media not in _JSON_TYPES:
+        return None
+    if "as" not in params:
+        return Wanted()
+    try:
+        form = Form(params["as"])
+    except ValueError:
+        return None
+    group, versions = _FORM_GROUPS[form]
+    version = params.get("v", "v1")
+    if params.get("g", group) != group or version not in versions:
+        return None
+    return Wanted(form, group, version)
+
+
+def _parse_range(text: str) -> tuple[str, dict[str, str], float]:
+    media, *rest = text.split(";")
+    params = {}
+    for part in rest:
+        key, _, value = part.strip().partition("=")
+        params[key.strip().lower()] = value.strip().strip('"')
+    try:
+        quality = float(params.pop("q", "1"))
+    except ValueError:
+        quality = 1.0
+    return media.strip().lower(), params, quality
+
+
+def body_type(content_type: str) -> str:
+    """The media type of a body without its parameters; JSON when the client does not say."""
+    return content_type.partition(";")[0].strip().lower() or "application/json"
+
+
+def unsupported(accepted: tuple[str, ...]) -> errors.UnsupportedMediaType:
+    """415: clients that tried protobuf fall back to JSON."""
+    return errors.UnsupportedMediaType(
+        "the body of the request was in an unknown format - accepted media types include: "
+        + ", ".join(accepted)
+    )

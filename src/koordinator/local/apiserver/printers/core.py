@@ -1,0 +1,187 @@
+"""Rows of namespaces, services, endpoints, config, secrets, events, service accounts and quotas."""
+
+from typing import Any
+
+from koordinator.local.apiserver.printers.column import (
+    AGE,
+    NAME,
+    NONE,
+    UNKNOWN,
+    UNSET,
+    Column,
+    Json,
+    Printer,
+    age,
+    capped,
+    field,
+    integer,
+    join,
+    labels_text,
+    name_of,
+    number,
+    objects,
+    since,
+    strings,
+    text,
+    wide,
+)
+
+
+def namespace_row(obj: Json, now_s: float) -> list[Any]:
+    return [name_of(obj), text(obj, "status", "phase"), age(obj, now_s)]
+
+
+def data_row(obj: Json, now_s: float) -> list[Any]:
+    """ConfigMaps: how many keys."""
+    count = len(field(obj, "data") or {}) + len(field(obj, "binaryData") or {})
+    return [name_of(obj), count, age(obj, now_s)]
+
+
+def secret_row(obj: Json, now_s: float) -> list[Any]:
+    return [name_of(obj), text(obj, "type"), len(field(obj, "data") or {}), age(obj, now_s)]
+
+
+def service_account_row(obj: Json, now_s: float) -> list[Any]:
+    return [name_of(obj), len(objects(obj, "secrets")), age(obj, now_s)]
+
+
+def service_row(obj: Json, now_s: float) -> list[Any]:
+    spec = field(obj, "spec")
+    addresses = strings(spec, "clusterIPs")
+    return [
+        name_of(obj),
+        text(spec, "type"),
+        addresses[0] if addresses else text(spec, "clusterIP") or NONE,
+        _external(obj),
+        _service_ports(spec),
+        age(obj, now_s),
+        labels_text(field(spec, "selector")),
+    ]
+
+
+def _external(obj: Json) -> str:
+    spec, kind = field(obj, "spec"), text(obj, "spec", "type")
+    ips = strings(spec, "externalIPs")
+    if kind == "ExternalName":
+        return text(spec, "externalName")
+    if kind == "LoadBalancer":
+        given = [
+            text(i, "ip") or text(i, "hostname") for i in objects(obj, "status", "loadBalancer", "ingress")
+        ]
+        return join(given + ips, "<pending>")
+    return join(ips)
+
+
+def _service_ports(spec: Any) -> str:
+    ports = []
+    for port in objects(spec, "ports"):
+        node_port = number(port, "nodePort")
+        middle = f":{node_port}" if node_port else ""
+        ports.append(f"{number(port, 'port')}{middle}/{text(port, 'protocol') or 'TCP'}")
+    return join(ports)
+
+
+def endpoints_row(obj: Json, now_s: float) -> list[Any]:
+    found = []
+    for subset in objects(obj, "subsets"):
+        ports = [number(port, "port") for port in objects(subset, "ports")]
+        for address in objects(subset, "addresses"):
+            found += [f"{text(address, 'ip')}:{port}" for port in ports] or [text(address, "ip")]
+    return [name_of(obj), capped(found), age(obj, now_s)]
+
+
+def endpoint_slice_row(obj: Json, now_s: float) -> list[Any]:
+    ports = [str(number(port, "port")) for port in objects(obj, "ports")]
+    addresses = [address for item in objects(obj, "endpoints") for address in strings(item, "addresses")]
+    return [
+        name_of(obj),
+        text(obj, "addressType"),
+        capped(ports) if ports else UNSET,
+        capped(addresses) if addresses else UNSET,
+        age(obj, now_s),
+    ]
+
+
+def event_row(obj: Json, now_s: float) -> list[Any]:
+    involved = field(obj, "involvedObject") or field(obj, "regarding")
+    first = field(obj, "firstTimestamp") or field(obj, "deprecatedFirstTimestamp")
+    last = field(obj, "lastTimestamp") or field(obj, "deprecatedLastTimestamp")
+    series = field(obj, "series")
+    first_seen = since(first or field(obj, "eventTime"), now_s)
+    last_seen = since(last, now_s) if last else first_seen
+    count = number(obj, "count") or number(obj, "deprecatedCount") or 1
+    if isinstance(series, dict):
+        last_seen = since(series.get("lastObservedTime"), now_s)
+        count = number(series, "count") or count
+    kind, name = text(involved, "kind").lower(), text(involved, "name")
+    component = (
+        text(obj, "source", "component")
+        or text(obj, "reportingComponent")
+        or text(obj, "reportingController")
+    )
+    host = text(obj, "source", "host") or text(obj, "reportingInstance")
+    return [
+        last_seen,
+        text(obj, "type"),
+        text(obj, "reason"),
+        f"{kind}/{name}" if name else kind,
+        text(involved, "fieldPath"),
+        ", ".join(filter(None, [component, host])),
+        (text(obj, "message") or text(obj, "note")).strip(),
+        first_seen,
+        count,
+        name_of(obj),
+    ]
+
+
+def quota_row(obj: Json, now_s: float) -> list[Any]:
+    hard, used = field(obj, "status", "hard") or {}, field(obj, "status", "used") or {}
+    parts = {key: f"{key}: {used.get(key, 0)}/{value}" for key, value in sorted(hard.items())}
+    limits = [part for key, part in parts.items() if key.startswith("limits.")]
+    requests = [part for key, part in parts.items() if not key.startswith("limits.")]
+    return [name_of(obj), ", ".join(requests), ", ".join(limits), age(obj, now_s)]
+
+
+def created_row(obj: Json, now_s: float) -> list[Any]:
+    return [name_of(obj), text(obj, "metadata", "creationTimestamp") or UNKNOWN]
+
+
+_EVENT_COLUMNS = (
+    Column("Last Seen"),
+    Column("Type"),
+    Column("Reason"),
+    Column("Object"),
+    wide("Subobject"),
+    wide("Source"),
+    Column("Message"),
+    wide("First Seen"),
+    integer("Count", priority=1),
+    Column("Name", format="name", priority=1),
+)
+
+PRINTERS = {
+    ("", "Namespace"): Printer((NAME, Column("Status"), AGE), namespace_row),
+    ("", "ConfigMap"): Printer((NAME, integer("Data"), AGE), data_row),
+    ("", "Secret"): Printer((NAME, Column("Type"), integer("Data"), AGE), secret_row),
+    ("", "ServiceAccount"): Printer((NAME, integer("Secrets"), AGE), service_account_row),
+    ("", "Service"): Printer(
+        (
+            NAME,
+            Column("Type"),
+            Column("Cluster-IP"),
+            Column("External-IP"),
+            Column("Port(s)"),
+            AGE,
+            wide("Selector"),
+        ),
+        service_row,
+    ),
+    ("", "Endpoints"): Printer((NAME, Column("Endpoints"), AGE), endpoints_row),
+    ("discovery.k8s.io", "EndpointSlice"): Printer(
+        (NAME, Column("AddressType"), Column("Ports"), Column("Endpoints"), AGE), endpoint_slice_row
+    ),
+    ("", "Event"): Printer(_EVENT_COLUMNS, event_row),
+    ("events.k8s.io", "Event"): Printer(_EVENT_COLUMNS, event_row),
+    ("", "ResourceQuota"): Printer((NAME, Column("Request"), Column("Limit"), AGE), quota_row),
+    ("", "LimitRange"): Printer((NAME, Column("Created At")), created_row),
+}

@@ -1,0 +1,194 @@
+"""Rows of pods: what the STATUS, READY and RESTARTS columns say.
+
+Source: kubernetes/kubernetes pkg/printers/internalversion (printPod), told by its observable rules.
+"""
+
+from typing import Any
+
+from koordinator import clock
+from koordinator.local.apiserver.printers.column import (
+    AGE,
+    NAME,
+    NONE,
+    Column,
+    Json,
+    Printer,
+    age,
+    duration,
+    field,
+    name_of,
+    number,
+    objects,
+    text,
+    wide,
+)
+
+_COLUMNS = (
+    NAME,
+    Column("Ready", description="The aggregate readiness state of this pod for accepting traffic."),
+    Column("Status", description="The aggregate status of the containers in this pod."),
+    Column("Restarts", description="How often the containers in this pod were restarted, and when last."),
+    AGE,
+    wide("IP"),
+    wide("Node"),
+    wide("Nominated Node"),
+    wide("Readiness Gates"),
+)
+_GONE_PHASES = frozenset({"Failed", "Succeeded"})
+
+
+def pod_row(pod: Json, now_s: float) -> list[Any]:
+    """The cells of a pod."""
+    spec, status = field(pod, "spec"), field(pod, "status")
+    reason, restarts = pod_status(pod, now_s)
+    statuses = objects(status, "containerStatuses")
+    sidecars = _sidecar_names(spec)
+    counted = statuses + [
+        item for item in objects(status, "initContainerStatuses") if text(item, "name") in sidecars
+    ]
+    ready = sum(1 for item in counted if item.get("ready") and "running" in (item.get("state") or {}))
+    total = len(objects(spec, "containers")) + len(sidecars)
+    return [
+        name_of(pod),
+        f"{ready}/{total}",
+        reason,
+        restarts,
+        age(pod, now_s),
+        _pod_ip(status),
+        text(spec, "nodeName") or NONE,
+        text(status, "nominatedNodeName") or NONE,
+        _gates(spec, status),
+    ]
+
+
+def pod_status(pod: Json, now_s: float) -> tuple[str, str]:
+    """The words under STATUS and RESTARTS."""
+    spec, status = field(pod, "spec"), field(pod, "status")
+    phase = text(status, "phase")
+    reason = text(status, "reason") or phase
+    if any(
+        text(item, "type") == "PodScheduled" and text(item, "reason") == "SchedulingGated"
+        for item in objects(status, "conditions")
+    ):
+        reason = "SchedulingGated"
+    sidecars = _sidecar_names(spec)
+    init_reason, restarts, last_s = _init_status(spec, status, sidecars)
+    if init_reason is None or _is_initialized(status):
+        sidecar_restarts = restarts if init_reason is None else 0
+        reason, restarts, last_s = _container_status(status, reason, sidecar_restarts, last_s)
+    else:
+        reason = init_reason
+    if field(pod, "metadata", "deletionTimestamp"):
+        if text(status, "reason") == "NodeLost":
+            reason = "Unknown"
+        elif phase not in _GONE_PHASES:
+            reason = "Terminating"
+    ago = f" ({duration(now_s - last_s)} ago)" if restarts and last_s is not None else ""
+    return reason, f"{restarts}{ago}"
+
+
+def _init_status(spec: Any, status: Any, sidecars: set[str]) -> tuple[str | None, int, float | None]:
+    """`Init:...` while an init container is not done, else None; restarts so far and the last one's time."""
+    restarts, last_s = 0, None
+    total = len(objects(spec, "initContainers"))
+    for index, item in enumerate(objects(status, "initContainerStatuses")):
+        restarts += number(item, "restartCount")
+        last_s = _later(last_s, item)
+        state = field(item, "state") or {}
+        done, waiting = field(state, "terminated"), field(state, "waiting")
+        if done is not None and number(done, "exitCode") == 0:
+            continue
+        if text(item, "name") in sidecars and item.get("started"):
+            continue
+        if done is not None:
+            return "Init:" + _terminated_word(done), restarts, last_s
+        word = text(waiting, "reason")
+        if word and word != "PodInitializing":
+            return f"Init:{word}", restarts, last_s
+        return f"Init:{index}/{total}", restarts, last_s
+    return None, _sidecar_restarts(status, sidecars), last_s
+
+
+def _container_status(
+    status: Any, reason: str, restarts: int, last_s: float | None
+) -> tuple[str, int, float | None]:
+    """The word of the first container in trouble, restarts of all."""
+    running = False
+    for item in reversed(objects(status, "containerStatuses")):
+        restarts += number(item, "restartCount")
+        last_s = _later(last_s, item)
+        state = field(item, "state") or {}
+        waiting, done = text(state, "waiting", "reason"), field(state, "terminated")
+        if waiting:
+            reason = waiting
+        elif done is not None:
+            reason = _terminated_word(done)
+        elif item.get("ready") and field(state, "running") is not None:
+            running = True
+    if reason == "Completed" and running:
+        reason = "Running" if _has_condition(status, "Ready") else "NotReady"
+    return reason, restarts, last_s
+
+
+def _terminated_word(done: Any) -> str:
+    word = text(done, "reason")
+    if word:
+        return word
+    signal = number(done, "signal")
+    return f"Signal:{signal}" if signal else f"ExitCode:{number(done, 'exitCode')}"
+
+
+def _sidecar_names(spec: Any) -> set[str]:
+    return {
+        text(item, "name")
+        for item in objects(spec, "initContainers")
+        if text(item, "restartPolicy") == "Always"
+    }
+
+
+def _sidecar_restarts(status: Any, sidecars: set[str]) -> int:
+    return sum(
+        number(item, "restartCount")
+        for item in objects(status, "initContainerStatuses")
+        if text(item, "name") in sidecars
+    )
+
+
+def _later(last_s: float | None, container: Json) -> float | None:
+    finished = text(container, "lastState", "terminated", "finishedAt")
+    if not finished:
+        return last_s
+    try:
+        finished_s = clock.parse_rfc3339(finished)
+    except ValueError:
+        return last_s
+    return finished_s if last_s is None else max(last_s, finished_s)
+
+
+def _is_initialized(status: Any) -> bool:
+    return _has_condition(status, "Initialized")
+
+
+def _has_condition(status: Any, kind: str) -> bool:
+    return any(
+        text(item, "type") == kind and text(item, "status") == "True"
+        for item in objects(status, "conditions")
+    )
+
+
+def _pod_ip(status: Any) -> str:
+    ips = objects(status, "podIPs")
+    return (text(ips[0], "ip") if ips else text(status, "podIP")) or NONE
+
+
+def _gates(spec: Any, status: Any) -> str:
+    gates = objects(spec, "readinessGates")
+    if not gates:
+        return NONE
+    ready = sum(1 for gate in gates if _has_condition(status, text(gate, "conditionType")))
+    return f"{ready}/{len(gates)}"
+
+
+PRINTERS = {("", "Pod"): Printer(_COLUMNS, pod_row)}
+
+__all__ = ["PRINTERS", "pod_row", "pod_status"]

@@ -1,0 +1,137 @@
+"""Rows of volumes, claims, storage classes and CSI objects."""
+
+from typing import Any
+
+from koordinator.local.apiserver.printers.column import (
+    AGE,
+    NAME,
+    UNSET,
+    Column,
+    Json,
+    Printer,
+    age,
+    field,
+    integer,
+    name_of,
+    objects,
+    strings,
+    text,
+    wide,
+)
+
+_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+def volume_row(obj: Json, now_s: float) -> list[Any]:
+    spec, claim = field(obj, "spec"), field(obj, "spec", "claimRef")
+    return [
+        name_of(obj),
+        text(spec, "capacity", "storage"),
+        _access_modes(strings(spec, "accessModes")),
+        text(spec, "persistentVolumeReclaimPolicy"),
+        _phase(obj),
+        f"{text(claim, 'namespace')}/{text(claim, 'name')}" if claim else "",
+        text(spec, "storageClassName"),
+        text(spec, "volumeAttributesClassName") or UNSET,
+        text(obj, "status", "reason"),
+        age(obj, now_s),
+        text(spec, "volumeMode") or UNSET,
+    ]
+
+
+def claim_row(obj: Json, now_s: float) -> list[Any]:
+    spec, status = field(obj, "spec"), field(obj, "status")
+    bound = bool(text(spec, "volumeName"))
+    return [
+        name_of(obj),
+        _phase(obj),
+        text(spec, "volumeName"),
+        text(status, "capacity", "storage") if bound else "",
+        _access_modes(strings(status, "accessModes")) if bound else "",
+        text(spec, "storageClassName"),
+        text(spec, "volumeAttributesClassName") or UNSET,
+        age(obj, now_s),
+        text(spec, "volumeMode") or UNSET,
+    ]
+
+
+def class_row(obj: Json, now_s: float) -> list[Any]:
+    annotations = field(obj, "metadata", "annotations") or {}
+    mark = " (default)" if annotations.get(_DEFAULT_CLASS) == "true" else ""
+    return [
+        name_of(obj) + mark,
+        text(obj, "provisioner"),
+        text(obj, "reclaimPolicy") or "Delete",
+        text(obj, "volumeBindingMode") or "Immediate",
+        bool(field(obj, "allowVolumeExpansion")),
+        age(obj, now_s),
+    ]
+
+
+def csi_node_row(obj: Json, now_s: float) -> list[Any]:
+    return [name_of(obj), len(objects(obj, "spec", "drivers")), age(obj, now_s)]
+
+
+def _phase(obj: Json) -> str:
+    return "Terminating" if field(obj, "metadata", "deletionTimestamp") else text(obj, "status", "phase")
+
+
+def _access_modes(modes: list[str]) -> str:
+    return ",".join(_MODES.get(mode, mode) for mode in modes)
+
+
+PRINTERS = {
+    ("", "PersistentVolume"): Printer(
+        (
+            NAME,
+            *(
+                Column(name)
+                for name in (
+                    "Capacity",
+                    "Access Modes",
+                    "Reclaim Policy",
+                    "Status",
+                    "Claim",
+                    "StorageClass",
+                    "VolumeAttributesClass",
+                    "Reason",
+                )
+            ),
+            AGE,
+            wide("VolumeMode"),
+        ),
+        volume_row,
+    ),
+    ("", "PersistentVolumeClaim"): Printer(
+        (
+            NAME,
+            *(
+                Column(name)
+                for name in (
+                    "Status",
+                    "Volume",
+                    "Capacity",
+                    "Access Modes",
+                    "StorageClass",
+                    "VolumeAttributesClass",
+                )
+            ),
+            AGE,
+            wide("VolumeMode"),
+        ),
+        claim_row,
+    ),
+    ("storage.k8s.io", "StorageClass"): Printer(
+        (
+            NAME,
+            Column("Provisioner"),
+            Column("ReclaimPolicy"),
+            Column("VolumeBindingMode"),
+            Column("AllowVolumeExpansion", "boolean"),
+            AGE,
+        ),
+        class_row,
+    ),
+    ("storage.k8s.io", "CSINode"): Printer((NAME, integer("Drivers"), AGE), csi_node_row),
+}

@@ -1,0 +1,221 @@
+"""Query parameters and option bodies, parsed and checked as the API server does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from koordinator.cluster import errors
+from koordinator.cluster.backend import DeleteOptions, ListOptions, WriteOptions
+
+_INT64_MAX = 2**63 - 1
+_FIELD_VALIDATION = ("Ignore", "Strict", "Warn")
+_PROPAGATION = ("Foreground", "Background", "Orphan")
+_FIELD_MANAGER_CHARS_MAX = 128
+
+
+class User:
+    """Who asks."""
+
+    __slots__ = ("groups", "name")
+
+    def __init__(self, name: str, groups: tuple[str, ...]) -> None:
+        self.name = name
+        self.groups = groups
+
+
+def boolean(query: Mapping[str, str], key: str) -> bool | None:
+    """A boolean parameter as Go's conversion reads it: present and not `false` or `0` is true."""
+    if key not in query:
+        return None
+    return query[key].lower() not in ("false", "0")
+
+
+def integer(query: Mapping[str, str], key: str) -> int:
+    """A whole number, 0 when absent or empty.
+
+    Raises: BadRequest with the parser's words.
+    """
+    text = query.get(key, "")
+    if not text:
+        return 0
+    unsigned = text[1:] if text[0] in "+-" else text
+    if not (unsigned.isascii() and unsigned.isdigit()):
+        raise errors.BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    if len(unsigned) > 19 or abs(int(text)) > _INT64_MAX:
+        raise errors.BadRequest(f'strconv.ParseInt: parsing "{text}": value out of range')
+    return int(text)
+
+
+def list_options(query: Mapping[str, str]) -> ListOptions:
+    """Options of a list or watch; which of them go together is for the backend to say.
+
+    Raises: BadRequest.
+    """
+    return ListOptions(
+        label_selector=query.get("labelSelector", ""),
+        field_selector=query.get("fieldSelector", ""),
+        limit=max(0, integer(query, "limit")),
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
+        send_initial_events=boolean(query, "sendInitialEvents"),
+        allow_bookmarks=bool(boolean(query, "allowWatchBookmarks")),
+    )
+
+
+def write_options(query: Mapping[str, str], user: User, kind: str, user_agent: str = "") -> WriteOptions:
+    """Options of a create, update or patch; `kind` is CreateOptions, UpdateOptions or PatchOptions.
+
+    Without `fieldManager` the client's program name is taken, as the API server does.
+    Raises: Invalid.
+    """
+    if not query:
+        return WriteOptions(field_manager=_program_name(user_agent), user=user.name, groups=user.groups)
+    validation = query.get("fieldValidation", "")
+    if validation and validation not in _FIELD_VALIDATION:
+        supported = ", ".join(f'"{word}"' for word in _FIELD_VALIDATION)
+        raise invalid_options(
+            kind, f'fieldValidation: Unsupported value: "{validation}": supported values: {supported}'
+        )
+    manager = query.get("fieldManager", "")
+    if len(manager) > _FIELD_MANAGER_CHARS_MAX:
+        raise invalid_options(kind, "fieldManager: Too long: may not be more than 128 bytes")
+    if not manager.isprintable():
+        raise invalid_options(
+            kind, f"fieldManager: Invalid value: {manager!r}: should only contain printable characters"
+        )
+    return WriteOptions(
+        dry_run=_dry_run(query.get("dryRun"), kind),
+        field_manager=manager or _program_name(user_agent),
+        field_validation=validation,
+        force=bool(boolean(query, "force")),
+        user=user.name,
+        groups=user.groups,
+    )
+
+
+def check_apply(query: Mapping[str, str], *, apply: bool) -> None:
+    """The rules of PatchOptions that depend on the patch type."""
+    if apply and not query.get("fieldManager"):
+        raise invalid_options("PatchOptions", "fieldManager: Required value: is required for apply patch")
+    if not apply and "force" in query:
+        raise invalid_options("PatchOptions", "force: Forbidden: may not be specified for non-apply patch")
+
+
+def delete_options(query: Mapping[str, str], body: Any, user: User) -> DeleteOptions:
+    """Options of a delete: the body when there is one, else the query.
+
+    Raises: BadRequest, Invalid.
+    """
+    if body is None:
+        body = {
+            "gracePeriodSeconds": integer(query, "gracePeriodSeconds")
+            if query.get("gracePeriodSeconds")
+            else None,
+            "propagationPolicy": query.get("propagationPolicy"),
+            "orphanDependents": boolean(query, "orphanDependents"),
+        }
+        dry_run: Any = query.get("dryRun")
+    else:
+        dry_run = body.get("dryRun") if isinstance(body, dict) else None
+        dry_run = query.get("dryRun") if dry_run in (None, []) else dry_run
+    if not isinstance(body, dict):
+        raise errors.BadRequest("json: cannot unmarshal the body into Go value of type v1.DeleteOptions")
+    kind = body.get("kind", "DeleteOptions")
+    if kind != "DeleteOptions":
+        raise errors.BadRequest(f"decoded object cannot be converted to DeleteOptions: it is a {kind}")
+    grace = _field(body, "gracePeriodSeconds", int)
+    preconditions = _field(body, "preconditions", dict) or {}
+    return DeleteOptions(
+        grace_period_s=grace,
+        propagation=_propagation(body),
+        uid=_field(preconditions, "uid", str) or "",
+        resource_version=_field(preconditions, "resourceVersion", str) or "",
+        dry_run=_dry_run(dry_run, "DeleteOptions"),
+        user=user.name,
+        groups=user.groups,
+    )
+
+
+def _propagation(body: dict[str, Any]) -> str:
+    policy = _field(body, "propagationPolicy", str)
+    orphan = _field(body, "orphanDependents", bool)
+    if policy and orphan is not None:
+        raise invalid_options(
+            "DeleteOptions",
+            "propagationPolicy: Invalid value: orphanDependents and deletionPropagation cannot be both set",
+        )
+    if policy and policy not in _PROPAGATION:
+        raise invalid_options(
+            "DeleteOptions",
+            f'propagationPolicy: Unsupported value: "{policy}": supported values: '
+            '"Foreground", "Background", "Orphan", "nil"',
+        )
+    if orphan is not None:
+        return "Orphan" if orphan else "Background"
+    return policy or ""
+
+
+def _dry_run(value: Any, kind: str) -> bool:
+    values = [value] if isinstance(value, str) else value
+    if not values:
+        return False
+    if values != ["All"]:
+        raise invalid_options(kind, f'dryRun: Unsupported value: {_quoted(values)}: supported values: "All"')
+    return True
+
+
+def _quoted(values: Any) -> str:
+    return ", ".join(f'"{value}"' for value in values) if isinstance(values, list) else f'"{values}"'
+
+
+def _field(body: dict[str, Any], name: str, expected: type) -> Any:
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise errors.BadRequest(
+            f"json: cannot unmarshal {json_type(value)} into Go struct field DeleteOptions.{name} "
+            f"of type {_GO[expected]}"
+        )
+    if isinstance(value, int) and abs(value) > _INT64_MAX:
+        raise errors.BadRequest(
+            f"json: cannot unmarshal number {value} into Go struct field DeleteOptions.{name} of type int64"
+        )
+    return value
+
+
+_GO = {int: "int64", str: "string", bool: "bool", dict: "v1.Preconditions"}
+
+
+def json_type(value: Any) -> str:
+    """Go's name of the JSON type of a value."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, dict):
+        return "object"
+    return "array" if isinstance(value, list) else "null"
+
+
+def invalid_options(kind: str, trouble: str) -> errors.Invalid:
+    """422 as the API server words trouble in options."""
+    field = trouble.partition(":")[0]
+    return errors.Invalid(
+        f'{kind}.meta.k8s.io "" is invalid: {trouble}',
+        details=errors.StatusDetails(
+            group="meta.k8s.io",
+            kind=kind,
+            causes=[
+                errors.StatusCause(
+                    reason="FieldValueInvalid", message=trouble.partition(": ")[2], field=field
+                )
+            ],
+        ),
+    )
+
+
+def _program_name(user_agent: str) -> str:
+    return user_agent.partition("/")[0][:_FIELD_MANAGER_CHARS_MAX]

@@ -1,0 +1,197 @@
+"""The HTTP server: who may ask, what is asked, and that every answer is one that clients understand."""
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+
+from aiohttp import web
+
+from koordinator.cluster import errors
+from koordinator.cluster.backend import Backend
+from koordinator.local.apiserver import bodies, calls, kubeconfig, paths
+from koordinator.local.apiserver.auth import HEALTH_PATHS, Authenticator, Token, is_loopback
+from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.documents import OpenApi, Pages
+from koordinator.local.apiserver.extras import Extra
+from koordinator.local.apiserver.logs import LogSource, NoLogs
+from koordinator.local.apiserver.query import User
+from koordinator.local.apiserver.requests import Requests
+from koordinator.local.apiserver.reviews import all_reviews
+from koordinator.local.apiserver.telemetry import Telemetry
+from koordinator.local.apiserver.tls import ServerTls
+from koordinator.local.apiserver.usage import NodeMetricUsage, UsageMetrics, UsageSource
+from koordinator.local.apiserver.watching import Watches
+
+log = logging.getLogger(__name__)
+
+# Requests answered at once, watches aside; more are told to come back (the API server's limits for mutating
+# and for reading requests, added up).
+IN_FLIGHT_MAX = 600
+_STOP_S = 5.0  # for open connections to finish what they are doing
+_HEADER_BYTES_MAX = 64 * 1024
+
+
+class ApiServer:
+    """The Kubernetes API of a backend, served over HTTP.
+
+    Without `tokens` everybody on this machine is the administrator, and the server binds to loopback only; to
+    bind elsewhere it needs tokens and `tls`. `hosts` are further names under which it may be addressed.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tokens: Iterable[Token] = (),
+        tls: ServerTls | None = None,
+        hosts: Iterable[str] = (),
+        usage: UsageSource | None = None,
+        logs: LogSource | None = None,
+        openapi: OpenApi | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._authenticator = Authenticator(tokens, hosts)
+        self._tokens = list(tokens)
+        if not is_loopback(host) and not (self._authenticator.enabled and tls is not None):
+            raise UnsafeBind(host)
+        self._host, self._port, self._tls = host, port, tls
+        self.telemetry = Telemetry()
+        self.watches = Watches(backend, random.Random(seed))
+        source = usage or NodeMetricUsage(backend)
+        extras: list[Extra] = [
+            *all_reviews(self._authenticator),
+            UsageMetrics("NodeMetrics", "nodes", source, backend),
+            UsageMetrics("PodMetrics", "pods", source, backend),
+        ]
+        self._pages = Pages(backend, extras, openapi, self.telemetry, self.watches)
+        self._requests = Requests(backend, extras, self.watches, logs or NoLogs())
+        self._server: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:PORT` once started."""
+        scheme = "http" if self._tls is None else "https"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{scheme}://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen; with port 0 the system chooses one.
+
+        Raises: OSError when the address is taken.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = web.Server(
+            self._answer,
+            request_factory=_request,
+            access_log=None,
+            max_field_size=_HEADER_BYTES_MAX,
+            max_line_size=_HEADER_BYTES_MAX,
+        )
+        context: ssl.SSLContext | None = None if self._tls is None else self._tls.context()
+        self._listener = await loop.create_server(
+            self._server, self._host, self._port, ssl=context, backlog=1024
+        )
+        self._port = self._listener.sockets[0].getsockname()[1]
+        self._pages.address = f"{self._host}:{self._port}"
+        self.watches.start()
+
+    async def stop(self) -> None:
+        """Stop listening, end open watches and finish what is under way."""
+        if self._listener is not None:
+            self._listener.close()
+        await self.watches.stop()
+        if self._server is not None:
+            await self._server.shutdown(_STOP_S)
+        if self._listener is not None:
+            await self._listener.wait_closed()
+        self._server = self._listener = None
+
+    def write_kubeconfig(self, path: Path) -> None:
+        """Write a kubeconfig for this server, readable by its owner only."""
+        ca = None if self._tls is None else self._tls.ca_certificate
+        token = self._tokens[0].secret if self._tokens else ""
+        kubeconfig.write(path, server=self.url, ca_certificate=ca, token=token)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        path = request.path
+        target = paths.parse(path)
+        telemetry = self.telemetry
+        long_running = target is not None and (target.watch or "watch" in request.query)
+        try:
+            if telemetry.in_flight >= IN_FLIGHT_MAX and path not in HEALTH_PATHS and not long_running:
+                raise _TOO_MANY
+            telemetry.in_flight += not long_running
+            try:
+                response = await self._dispatch(request, path, target)
+            finally:
+                telemetry.in_flight -= not long_running
+        except errors.ApiError as error:
+            response = calls.failure(error)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            telemetry.panics += 1
+            log.exception("request failed", extra={"method": request.method, "path": path})
+            response = calls.failure(errors.InternalError(f"Internal error occurred: {type(error).__name__}"))
+        if not long_running:
+            group, plural = (
+                (target.group, target.plural) if target is not None and response.status != 404 else ("", "")
+            )
+            telemetry.record(request.method, group, plural, response.status, loop.time() - started_s)
+            if isinstance(response, web.Response):
+                return await calls.compress(request, response)
+        return response
+
+    async def _dispatch(
+        self, request: web.BaseRequest, path: str, target: paths.Target | None
+    ) -> web.StreamResponse:
+        user = (
+            _NOBODY
+            if path.startswith(HEALTH_PATHS) and target is None
+            else self._authenticator.user_of(request.headers)
+        )
+        if target is None:
+            return self._pages.page(request, path)
+        resource = self._requests.resource_of(target)
+        call = Call(request, target, resource, user)
+        response = await self._requests.answer(call)
+        return (
+            calls.as_yaml(response) if call.wanted.yaml and isinstance(response, web.Response) else response
+        )
+
+
+class UnsafeBind(ValueError):
+    """The address is reachable from other machines and the server has no tokens or no TLS."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"refusing to listen on {host}: other machines could reach it; "
+            "give tokens and TLS, or use 127.0.0.1"
+        )
+
+
+_NOBODY = User("system:anonymous", ("system:unauthenticated",))
+_TOO_MANY = errors.TooManyRequests(
+    "too many requests, please try again later", details=errors.StatusDetails(retry_after_seconds=1)
+)
+
+
+def _request(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
+    """aiohttp's request with our limit for bodies."""
+    return web.BaseRequest(
+        message,
+        payload,
+        protocol,
+        writer,
+        task,
+        asyncio.get_running_loop(),
+        client_max_size=bodies.BODY_BYTES_MAX,
+    )

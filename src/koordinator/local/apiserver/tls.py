@@ -1,0 +1,135 @@
+"""Certificates of the local server: a CA of its own, kept in the data directory, and what it signed."""
+
+import datetime
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koordinator.clock import Clock
+
+_CA_DAYS, _CERTIFICATE_DAYS = 3650, 365
+# Clients whose clock is a little behind accept a fresh certificate too.
+_BACKDATED = datetime.timedelta(hours=1)
+_NAMES = ("localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+
+
+class ServerTls:
+    """The files that a TLS server needs, and the CA that clients need."""
+
+    def __init__(self, certificate: Path, key: Path, ca_certificate: bytes) -> None:
+        self._certificate = certificate
+        self._key = key
+        self.ca_certificate = ca_certificate
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._certificate, self._key)
+        return context
+
+
+def self_signed(directory: Path, clock: Clock, names: Iterable[str] = ()) -> ServerTls:
+    """A server certificate for this machine's names and `names`; the CA in `directory` is made once and kept.
+
+    Raises: OSError, ValueError (files in the directory that are no certificate or key).
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    now = datetime.datetime.fromtimestamp(clock.now(), datetime.UTC)
+    ca_certificate, ca_key = _authority(directory, now)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder("koordinator-apiserver", ca_certificate.subject, key, now, _CERTIFICATE_DAYS)
+        .add_extension(
+            x509.SubjectAlternativeName([_alternative(n) for n in dict.fromkeys([*_NAMES, *names])]), False
+        )
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    _write_secret(directory / "apiserver.key", _pem_key(key))
+    _write_secret(directory / "apiserver.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    return ServerTls(
+        directory / "apiserver.crt",
+        directory / "apiserver.key",
+        ca_certificate.public_bytes(serialization.Encoding.PEM),
+    )
+
+
+def _authority(
+    directory: Path, now: datetime.datetime
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The CA in the directory, made when there is none or when it is about to end."""
+    certificate_path, key_path = directory / "ca.crt", directory / "ca.key"
+    if certificate_path.exists() and key_path.exists():
+        certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
+        key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{key_path}: expected an elliptic-curve key, found {type(key).__name__}")
+        if certificate.not_valid_after_utc - now > datetime.timedelta(days=_CERTIFICATE_DAYS):
+            return certificate, key
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koordinator-ca")])
+    certificate = (
+        _builder("koordinator-ca", name, key, now, _CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(_signing_only(), True)
+        .sign(key, hashes.SHA256())
+    )
+    _write_secret(key_path, _pem_key(key))
+    _write_secret(certificate_path, certificate.public_bytes(serialization.Encoding.PEM))
+    return certificate, key
+
+
+def _builder(
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime.datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _signing_only() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)

@@ -1,0 +1,313 @@
+"""Get, list, create, update, patch and delete over HTTP: the thin shell around `Backend`."""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from koordinator.api.meta import Resource
+from koordinator.cluster import errors
+from koordinator.cluster.backend import Backend, Record
+from koordinator.cluster.protocol import PatchType
+from koordinator.local.apiserver import bodies, calls, negotiation, query, tables
+from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.negotiation import Form
+
+_OBJECT_TYPES = ("application/json", "application/yaml")
+_PATCH_TYPES = {patch.value: patch for patch in PatchType}
+# Kinds whose deletion is answered with the object rather than with a Status, as in the API server.
+_RETURNS_DELETED = frozenset(
+    {
+        "Pod",
+        "Service",
+        "ServiceAccount",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "PodTemplate",
+        "ResourceQuota",
+    }
+)
+
+
+class Verbs:
+    """Carries out requests for resources that live in the backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._tables = tables.Tables(backend)
+
+    async def get(self, call: Call) -> web.Response:
+        target = call.target
+        record = self._backend.get(call.resource, target.namespace, target.name)
+        return self._object(call, record)
+
+    async def list(self, call: Call) -> web.Response:
+        options = query.list_options(call.params)
+        page = self._backend.list(call.resource, call.target.namespace, options)
+        meta: dict[str, Any] = {"resourceVersion": str(page.version)}
+        if page.continue_token:
+            meta["continue"] = page.continue_token
+            if page.remaining_count is not None:
+                meta["remainingItemCount"] = page.remaining_count
+        if call.wanted.form is Form.TABLE:
+            return calls.encoded(self._tables.encode(call, page.records, meta))
+        if call.wanted.form in (Form.METADATA, Form.METADATA_LIST):
+            items = [metadata_only(record.obj) for record in page.records]
+            listed = {
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": meta,
+                "items": items,
+            }
+            return calls.answer(listed)
+        return calls.encoded(list_json(call.resource, page.records, meta))
+
+    async def create(self, call: Call) -> web.Response:
+        target = call.target
+        options = query.write_options(call.params, call.user, "CreateOptions", call.user_agent)
+        obj = await self.read_object(call, options.field_validation)
+        _place_in_namespace(call, obj)
+        record = await self._backend.create(call.resource, target.namespace, obj, options)
+        return self._object(call, record, status=201)
+
+    async def update(self, call: Call) -> web.Response:
+        target = call.target
+        options = query.write_options(call.params, call.user, "UpdateOptions", call.user_agent)
+        obj = await self.read_object(call, options.field_validation)
+        _check_name(call, obj)
+        _place_in_namespace(call, obj)
+        record = await self._backend.update(
+            call.resource, target.namespace, target.name, obj, options, target.subresource
+        )
+        return self._object(call, record)
+
+    async def patch(self, call: Call) -> web.Response:
+        target = call.target
+        media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
+        patch_type = _PATCH_TYPES.get(media)
+        if patch_type is None:
+            raise negotiation.unsupported(tuple(_PATCH_TYPES))
+        query.check_apply(call.params, apply=patch_type is PatchType.APPLY)
+        options = query.write_options(call.params, call.user, "PatchOptions", call.user_agent)
+        body = await calls.read_body(call.request)
+        patch = _decode_patch(body, patch_type)
+        call.warnings += _duplicates(body, patch, options.field_validation)
+        creates = patch_type is PatchType.APPLY and not target.subresource and not self._exists(call)
+        record = await self._backend.patch(
+            call.resource, target.namespace, target.name, patch, patch_type, options, target.subresource
+        )
+        return self._object(call, record, status=201 if creates else 200)
+
+    async def delete(self, call: Call) -> web.Response:
+        target = call.target
+        options = query.delete_options(call.params, await _read_options(call), call.user)
+        record, gone = await self._backend.delete(call.resource, target.namespace, target.name, options)
+        if gone and (call.resource.group or call.resource.kind not in _RETURNS_DELETED):
+            return calls.answer(_success(call.resource, record))
+        return self._object(call, record)
+
+    async def delete_collection(self, call: Call) -> web.Response:
+        selection = query.list_options(call.params)
+        options = query.delete_options(call.params, await _read_options(call), call.user)
+        deleted = await self._backend.delete_collection(
+            call.resource, call.target.namespace, selection, options
+        )
+        return calls.encoded(list_json(call.resource, list(deleted), {}))
+
+    async def connect(self, call: Call) -> web.Response:
+        target = call.target
+        options = query.write_options(call.params, call.user, "CreateOptions", call.user_agent)
+        obj = await self.read_object(call, options.field_validation, connect=True)
+        answer = await self._backend.connect(
+            call.resource, target.namespace, target.name, target.subresource, obj, options
+        )
+        return calls.answer(answer, status=201)
+
+    def _exists(self, call: Call) -> bool:
+        try:
+            self._backend.get(call.resource, call.target.namespace, call.target.name)
+        except errors.NotFound:
+            return False
+        return True
+
+    def _object(self, call: Call, record: Record, *, status: int = 200) -> web.Response:
+        """One object in the form that the client wants."""
+        if call.wanted.form is Form.TABLE:
+            meta = {"resourceVersion": str(record.version)}
+            body = self._tables.encode(call, [record], meta)
+        elif call.wanted.form is Form.METADATA:
+            body = msgspec.json.encode(metadata_only(record.obj))
+        else:
+            body = record.json()
+        return calls.encoded(body, status=status, warnings=call.warnings)
+
+    async def read_object(
+        self, call: Call, field_validation: str, *, connect: bool = False
+    ) -> dict[str, Any]:
+        """The JSON object in the body, of the kind that the URL names, or of any kind for `connect`.
+
+        Raises: BadRequest, RequestTooLarge, UnsupportedMediaType.
+        """
+        media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
+        if media not in _OBJECT_TYPES:
+            raise negotiation.unsupported(_OBJECT_TYPES)
+        body = await calls.read_body(call.request)
+        kind = call.resource.kind
+        try:
+            obj = bodies.decode_json(body) if media == "application/json" else bodies.decode_yaml(body)
+        except bodies.MalformedBody as error:
+            raise bodies.unrecognised(kind, body, error) from None
+        if not isinstance(obj, dict):
+            raise errors.BadRequest(
+                f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json "
+                f"parse error: json: cannot unmarshal {query.json_type(obj)} into Go value of type struct "
+                f"({bodies.summary(body)})"
+            )
+        if not connect and call.target.subresource != "scale":
+            _check_kind(call.resource, obj, body)
+        call.warnings += _duplicates(body, obj, field_validation)
+        return obj
+
+
+def list_json(resource: Resource, records: list[Record], meta: dict[str, Any]) -> bytes:
+    """A list made of its items' own encodings."""
+    head = b'{"kind":"%sList","apiVersion":"%s","metadata":%s,"items":[' % (
+        resource.kind.encode(),
+        resource.api_version.encode(),
+        msgspec.json.encode(meta),
+    )
+    return head + b",".join([record.json() for record in records]) + b"]}"
+
+
+def metadata_only(obj: dict[str, Any]) -> dict[str, Any]:
+    """`PartialObjectMetadata` of an object."""
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": obj.get("metadata", {}),
+    }
+
+
+def _check_kind(resource: Resource, obj: dict[str, Any], body: bytes) -> None:
+    """Fill in kind and apiVersion where they may be left out; refuse those of another resource."""
+    kind, version = obj.get("kind"), obj.get("apiVersion")
+    if kind == resource.kind and version == resource.api_version:
+        return
+    for name, value in (("kind", kind), ("apiVersion", version)):
+        if value is not None and not isinstance(value, str):
+            raise bodies.unrecognised(
+                resource.kind,
+                body,
+                bodies.MalformedBody(
+                    f"json: cannot unmarshal {query.json_type(value)} "
+                    f"into Go struct field .{name} of type string"
+                ),
+            )
+    if not kind and _is_custom(resource):
+        raise errors.BadRequest(
+            f"the object provided is unrecognized (must be of type {resource.kind}): "
+            f"Object 'Kind' is missing in '{bodies.summary(body)}'"
+        )
+    if version and version != resource.api_version:
+        raise errors.BadRequest(
+            f"the API version in the data ({version}) does not match "
+            f"the expected API version ({resource.api_version})"
+        )
+    if kind and kind != resource.kind:
+        raise errors.BadRequest(
+            f'{kind} in version "{version or resource.api_version}" cannot be handled as a {resource.kind}: '
+            f"converting ({kind}) to ({resource.kind}): unknown conversion"
+        )
+    obj["kind"], obj["apiVersion"] = resource.kind, resource.api_version
+
+
+def _is_custom(resource: Resource) -> bool:
+    return "." in resource.group and not resource.group.endswith(".k8s.io")
+
+
+def _check_name(call: Call, obj: dict[str, Any]) -> None:
+    meta = _metadata(call, obj)
+    name = meta.get("name", "")
+    if name != call.target.name:
+        if not name:
+            raise errors.BadRequest(
+                "the name of the object must be set: metadata.name: Required value: name is required"
+            )
+        raise errors.BadRequest(
+            f"the name of the object ({name}) does not match the name on the URL ({call.target.name})"
+        )
+
+
+def _place_in_namespace(call: Call, obj: dict[str, Any]) -> None:
+    """Take the namespace from the URL where the object has none; refuse another one."""
+    meta = _metadata(call, obj)
+    namespace = meta.get("namespace", "")
+    if namespace == call.target.namespace:
+        return
+    if namespace:
+        raise errors.BadRequest(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    meta["namespace"] = call.target.namespace
+
+
+def _metadata(call: Call, obj: dict[str, Any]) -> dict[str, Any]:
+    meta = obj.get("metadata")
+    if meta is None:
+        meta = obj["metadata"] = {}
+    if not isinstance(meta, dict):
+        kind = call.resource.kind
+        raise errors.BadRequest(
+            f'{kind} in version "{call.resource.version}" cannot be handled as a {kind}: json: cannot unmarshal '
+            f"{query.json_type(meta)} into Go struct field {kind}.metadata of type v1.ObjectMeta"
+        )
+    return meta
+
+
+def _decode_patch(body: bytes, patch_type: PatchType) -> Any:
+    try:
+        if patch_type is PatchType.APPLY:
+            patch = bodies.decode_yaml(body)
+        else:
+            patch = bodies.decode_json(body)
+    except bodies.MalformedBody as error:
+        raise errors.BadRequest(f"error decoding patch: {error}") from None
+    expected: type = list if patch_type is PatchType.JSON else dict
+    if not isinstance(patch, expected):
+        wanted = "jsonpatch.Patch" if expected is list else "map[string]interface {}"
+        raise errors.BadRequest(
+            f"error decoding patch: json: cannot unmarshal {query.json_type(patch)} "
+            f"into Go value of type {wanted}"
+        )
+    return patch
+
+
+def _duplicates(body: bytes, value: Any, field_validation: str) -> list[str]:
+    """Warnings for keys given twice; an error where the client asked for strictness."""
+    if field_validation == "Ignore":
+        return []
+    found = [f'duplicate field "{path}"' for path in bodies.duplicate_fields(body, value)]
+    if found and field_validation == "Strict":
+        raise errors.BadRequest("strict decoding error: " + ", ".join(found))
+    return found
+
+
+async def _read_options(call: Call) -> Any:
+    body = await calls.read_body(call.request)
+    if not body.strip():
+        return None
+    media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
+    if media not in _OBJECT_TYPES:
+        raise negotiation.unsupported(_OBJECT_TYPES)
+    try:
+        return bodies.decode_json(body) if media == "application/json" else bodies.decode_yaml(body)
+    except bodies.MalformedBody as error:
+        raise bodies.unrecognised("DeleteOptions", body, error) from None
+
+
+def _success(resource: Resource, record: Record) -> dict[str, Any]:
+    meta = record.obj.get("metadata", {})
+    details = {"name": meta.get("name", ""), "kind": resource.plural, "uid": meta.get("uid", "")}
+    if resource.group:
+        details["group"] = resource.group
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

@@ -1,0 +1,202 @@
+"""Watches: a stream of JSON lines, one per change, encoded once for all watchers.
+
+A client that does not read is cut off, so that it holds neither the others nor memory: the subscription's
+buffer is bounded by the backend, what is handed to the socket by `WRITE_BYTES`, and a write that does not get
+through within `STALL_S` closes the connection. The client then lists again, as after any broken watch.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from koordinator.api.meta import Resource
+from koordinator.cluster import errors
+from koordinator.cluster.backend import Backend, RecordEvent, Subscription
+from koordinator.cluster.protocol import EventType
+from koordinator.local.apiserver import query, tables, verbs
+from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.negotiation import Form
+
+STALL_S = 10.0  # a reader that takes nothing for so long is gone or stuck
+TICK_S = 1.0  # how often streams are looked at; also the delay until a vanished client is noticed
+WRITE_BYTES = 64 * 1024  # handed to a socket at once; more waits until the client reads
+TIMEOUT_S_MIN, TIMEOUT_S_MAX = 1800, 3600  # as the API server draws it where the client names none
+
+_PREFIX = {kind: b'{"type":"%s","object":' % kind.value.encode() for kind in EventType}
+
+
+class Watches:
+    """All open watch streams."""
+
+    def __init__(self, backend: Backend, rng: random.Random) -> None:
+        self._backend = backend
+        self._rng = rng
+        self._tables = tables.Tables(backend)
+        self._streams: set[_Stream] = set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.cut_off_count = 0
+
+    @property
+    def open_count(self) -> int:
+        return len(self._streams)
+
+    def start(self) -> None:
+        self._stopping = False
+        self._ticker = asyncio.create_task(self._tick(), name="apiserver watch stalls")
+
+    async def stop(self) -> None:
+        """End all streams; their clients see a clean end of the answer."""
+        self._stopping = True
+        for stream in list(self._streams):
+            stream.subscription.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    async def serve(self, call: Call) -> web.StreamResponse:
+        """Answer one watch request until its time is over, the client leaves or falls behind."""
+        options = query.list_options(_selecting_name(call))
+        timeout_s = query.integer(call.params, "timeoutSeconds") or self._rng.randint(
+            TIMEOUT_S_MIN, TIMEOUT_S_MAX
+        )
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        encoder = _Encoder(call, self._tables, initial=bool(options.send_initial_events))
+        try:
+            subscription = self._backend.watch(call.resource, call.target.namespace, options)
+        except errors.Gone as error:
+            await response.prepare(call.request)
+            await response.write(_error_line(error))
+            return response
+        stream = _Stream(call.request, subscription)
+        timer = asyncio.get_running_loop().call_later(max(0, timeout_s), subscription.close)
+        self._streams.add(stream)
+        try:
+            await response.prepare(call.request)
+            await self._pump(stream, response, encoder)
+        except (TimeoutError, ConnectionError):
+            pass  # the client left, or was cut off
+        finally:
+            timer.cancel()
+            subscription.close()
+            self._streams.discard(stream)
+        return response
+
+    async def _pump(self, stream: "_Stream", response: web.StreamResponse, encoder: "_Encoder") -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async for batch in stream.subscription:
+                for chunk in encoder.chunks(batch):
+                    stream.writing_since = loop.time()
+                    await response.write(chunk)
+                    stream.writing_since = None
+                if self._stopping:
+                    return
+        except errors.ApiError as error:
+            self.cut_off_count += 1
+            stream.writing_since = loop.time()
+            await response.write(_error_line(error))
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_S)
+            for stream in list(self._streams):
+                stalled = stream.writing_since is not None and loop.time() - stream.writing_since > STALL_S
+                if stalled:
+                    self.cut_off_count += 1
+                stream.check(stalled=stalled)
+
+
+class _Stream:
+    """An open watch: where it reads from and since when it waits for the client to read."""
+
+    __slots__ = ("request", "subscription", "writing_since")
+
+    def __init__(self, request: web.BaseRequest, subscription: Subscription) -> None:
+        self.request = request
+        self.subscription = subscription
+        self.writing_since: float | None = None
+
+    def check(self, *, stalled: bool) -> None:
+        transport = self.request.transport
+        if transport is not None and stalled:
+            transport.abort()
+        if transport is None or stalled or transport.is_closing():
+            self.subscription.close()
+
+
+class _Encoder:
+    """Events as JSON lines in the form that the client wants, in pieces of about `WRITE_BYTES`."""
+
+    def __init__(self, call: Call, tables_: tables.Tables, *, initial: bool) -> None:
+        self._call = call
+        self._tables = tables_
+        self._initial = initial
+        self._with_columns = True
+
+    def chunks(self, batch: Sequence[RecordEvent]) -> Iterator[bytes]:
+        lines: list[bytes] = []
+        size = 0
+        for event in batch:
+            line = self._line(event)
+            lines.append(line)
+            size += len(line)
+            if size >= WRITE_BYTES:
+                yield b"".join(lines)
+                lines, size = [], 0
+        if lines:
+            yield b"".join(lines)
+
+    def _line(self, event: RecordEvent) -> bytes:
+        record = event.record
+        if event.type is EventType.BOOKMARK or record is None:
+            return _PREFIX[EventType.BOOKMARK] + self._bookmark(event.version) + b"}\n"
+        form = self._call.wanted.form
+        if form is Form.OBJECT:
+            return _PREFIX[event.type] + record.json() + b"}\n"
+        if form is Form.TABLE:
+            meta = {"resourceVersion": str(event.version)}
+            body = self._tables.encode(self._call, [record], meta, with_columns=self._with_columns)
+            self._with_columns = False
+        else:
+            body = msgspec.json.encode(verbs.metadata_only(record.obj))
+        return _PREFIX[event.type] + body + b"}\n"
+
+    def _bookmark(self, version: int) -> bytes:
+        meta: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
+        if self._initial:
+            # The first bookmark after `sendInitialEvents` says that the initial state is complete.
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+            self._initial = False
+        form, resource = self._call.wanted.form, self._call.resource
+        if form is Form.TABLE:
+            return self._tables.encode(self._call, [], {"resourceVersion": str(version)})
+        kind, api_version = _shape(form, resource)
+        return msgspec.json.encode({"kind": kind, "apiVersion": api_version, "metadata": meta})
+
+
+def _shape(form: Form, resource: Resource) -> tuple[str, str]:
+    if form is Form.OBJECT:
+        return resource.kind, resource.api_version
+    return "PartialObjectMetadata", "meta.k8s.io/v1"
+
+
+def _selecting_name(call: Call) -> dict[str, str]:
+    """The query with a name in the path turned into a field selector."""
+    params = dict(call.params)
+    if call.target.name:
+        selector = f"metadata.name={call.target.name}"
+        params["fieldSelector"] = ",".join(filter(None, [params.get("fieldSelector", ""), selector]))
+    return params
+
+
+def _error_line(error: errors.ApiError) -> bytes:
+    return b'{"type":"ERROR","object":' + msgspec.json.encode(error.status()) + b"}\n"
