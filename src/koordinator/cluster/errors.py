@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api.errors import KoordinatorError
+
 
 class StatusCause(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One field's trouble inside an `Invalid` answer."""
@@ -28,7 +30,7 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     retry_after_seconds: int = 0
 
 
-class ApiError(Exception):
+class ApiError(KoordinatorError):
     """An API call was answered with a failure `Status`: HTTP `code`, CamelCase `reason`, text."""
 
     code = 500

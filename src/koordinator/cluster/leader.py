@@ -15,6 +15,7 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.coordination import Lease, LeaseSpec
+from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 
@@ -54,7 +55,7 @@ class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class LeaseLost(Exception):
+class LeaseLost(KoordinatorError):
     """We were leader and could not renew in time; the work was cancelled."""
 
     def __init__(self, lease: str, identity: str, why: str) -> None:

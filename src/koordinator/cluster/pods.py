@@ -1,4 +1,4 @@
-"""The bodies of the two pod subresources that components post to."""
+"""The bodies of the two pod subresources that components post to, and of deletions."""
 
 from typing import Any
 
@@ -15,14 +15,20 @@ def binding(namespace: str, pod: str, node: str, uid: str = "") -> dict[str, Any
 
 def eviction(namespace: str, pod: str, uid: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
     """`policy/v1` Eviction of a pod; `uid` guards against a recreated pod of the same name."""
-    options: dict[str, Any] = {}
-    if uid:
-        options["preconditions"] = {"uid": uid}
-    if grace_period_s is not None:
-        options["gracePeriodSeconds"] = grace_period_s
+    options = delete_options(uid, grace_period_s)
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": pod, "namespace": namespace},
     }
     return body | ({"deleteOptions": options} if options else {})
+
+
+def delete_options(uid: str = "", grace_period_s: int | None = None) -> dict[str, Any]:
+    """The members of `DeleteOptions` that are set."""
+    options: dict[str, Any] = {}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    if grace_period_s is not None:
+        options["gracePeriodSeconds"] = grace_period_s
+    return options

@@ -1,0 +1,162 @@
+"""How to reach an API server: address, trust, identity.
+
+`load` is what command lines use: an explicit URL, a kubeconfig, or the pod that we run in.
+"""
+
+import os
+import ssl
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from koordinator.api.errors import KoordinatorError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ConfigError(KoordinatorError, ValueError):
+    """The way to a cluster is not or badly described: `source` (file, variable), `field`, `reason`."""
+
+    def __init__(self, source: str, field: str, reason: str) -> None:
+        super().__init__(source, field, reason)
+        self.source, self.field, self.reason = source, field, reason
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.source, self.field, self.reason) if part)
+
+
+class Credentials(Protocol):
+    """Who we are: the `Authorization` header, kept fresh."""
+
+    async def authorization(self) -> str:
+        """The header's value for a request now; empty without one.
+
+        Raises: ConfigError when none can be had (the plugin fails, the token file is unreadable).
+        """
+        ...
+
+    async def renew(self) -> bool:
+        """The server refused us (401): get a new identity; False when there is none other."""
+        ...
+
+
+class Anonymous:
+    """No header: client certificates, or a server without authentication."""
+
+    async def authorization(self) -> str:
+        return ""
+
+    async def renew(self) -> bool:
+        return False
+
+
+class StaticHeader:
+    """The same header always (a token or a password in the kubeconfig)."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    async def authorization(self) -> str:
+        return self._value
+
+    async def renew(self) -> bool:
+        return False
+
+
+class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the API is and how to speak to it.
+
+    `tls` is None for plain HTTP; `server_name` is the name expected in the server's certificate when it is
+    not the address's.
+    """
+
+    server: str
+    namespace: str = "default"
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    proxy_url: str = ""
+    credentials: Credentials = Anonymous()
+
+
+def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool = False) -> ClientConfig:
+    """A server by its address, with a bearer token and its certificate authority where it needs them.
+
+    Raises: ConfigError when the address is none or the file unreadable.
+    """
+    return ClientConfig(
+        server=checked_server(server, "--server"),
+        tls=tls_context(server, ca_file=ca_file, insecure=insecure, source="--server"),
+        credentials=StaticHeader(f"Bearer {token}") if token else Anonymous(),
+    )
+
+
+def checked_server(server: str, source: str) -> str:
+    """The address without a trailing slash. Raises: ConfigError when it is none."""
+    scheme, separator, rest = server.partition("://")
+    if scheme not in ("http", "https") or not separator or not rest:
+        raise ConfigError(source, "server", f"{server!r} is not an http:// or https:// address")
+    return server.rstrip("/")
+
+
+def tls_context(
+    server: str, *, ca_file: str = "", ca_data: str = "", insecure: bool = False, source: str
+) -> ssl.SSLContext | None:
+    """The trust for a server: the system's authorities unless others are given; None for plain HTTP.
+
+    `ca_data` is PEM text. Raises: ConfigError.
+    """
+    if not server.startswith("https://"):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None, cadata=ca_data or None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(source, "certificate-authority", f"{ca_file or 'data'}: {error}") from error
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class TokenFile:
+    """A bearer token in a file that somebody else renews (kubelet does, for service accounts)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._stamp: tuple[int, int] | None = None
+        self._header = ""
+
+    async def authorization(self) -> str:
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp != self._stamp:
+                self._header = f"Bearer {self._path.read_text().strip()}"
+                self._stamp = stamp
+        except OSError as error:
+            raise ConfigError(str(self._path), "token", str(error)) from error
+        return self._header
+
+    async def renew(self) -> bool:
+        before, self._stamp = self._header, None
+        return await self.authorization() != before
+
+
+def in_cluster(account: Path = SERVICE_ACCOUNT) -> ClientConfig:
+    """The API of the cluster whose pod we are, with its service account.
+
+    Raises: ConfigError when this is no pod.
+    """
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise ConfigError(
+            "in-cluster", "KUBERNETES_SERVICE_HOST", "not set: this is no pod; give a kubeconfig or a URL"
+        )
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    namespace = account / "namespace"
+    return ClientConfig(
+        server=server,
+        namespace=namespace.read_text().strip() if namespace.is_file() else "default",
+        tls=tls_context(server, ca_file=str(account / "ca.crt"), source="in-cluster"),
+        credentials=TokenFile(account / "token"),
+    )

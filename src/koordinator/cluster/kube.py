@@ -1,0 +1,208 @@
+"""`Cluster` over HTTP: any Kubernetes API server."""
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+import koordinator
+from koordinator.api.meta import Object
+from koordinator.clock import Clock, SystemClock
+from koordinator.cluster import errors, pods, wire
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.protocol import Page, PatchType, WatchEvent
+from koordinator.cluster.rate_limit import Rate
+from koordinator.cluster.transport import Call, Transport
+
+T = TypeVar("T", bound=Object)
+
+# As client-go: large enough to be few requests, small enough for the server to hold.
+LIST_LIMIT = 500
+# As client-go's reflector: 5 to 10 minutes, drawn anew, so that watches do not all end at once.
+WATCH_S_MIN = 300
+# What the end of a watch may be late before we think the server dead.
+WATCH_GRACE_S = 30.0
+REQUEST_TIMEOUT_S = 30.0
+
+
+class KubeCluster:
+    """The API at `config`. Use as `async with KubeCluster(config, rng=rng) as cluster`.
+
+    `component` goes into the User-Agent; `rate` limits our own requests (none by default: API servers have
+    priority and fairness); `rng` seeds the jitter.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        rng: random.Random,
+        component: str = "koordinator",
+        rate: Rate | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.transport = Transport(
+            config,
+            rng=rng,
+            user_agent=f"{component}/{koordinator.__version__}",
+            timeout_s=timeout_s,
+            rate=rate,
+        )
+        self._rng = rng
+
+    async def __aenter__(self) -> Self:
+        await self.transport.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    async def get(self, view: type[T], name: str, namespace: str = "") -> T:
+        call = Call(method="GET", path=view.resource.path(namespace, name), repeatable=True)
+        return wire.read_object(view, await self.transport.send(call))
+
+    async def list(
+        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> Page[T]:
+        selection = _selection(label_selector, field_selector)
+        try:
+            return await self._list(view, namespace, selection, LIST_LIMIT)
+        except errors.Gone:
+            # The list took longer than the server keeps versions: ask for all at once.
+            return await self._list(view, namespace, selection, 0)
+
+    async def watch(
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
+        timeout_s = int(WATCH_S_MIN * (1.0 + self._rng.random()))
+        params = _selection(label_selector, field_selector) | {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(timeout_s),
+        }
+        reader = wire.WatchReader(view)
+        call = Call(method="GET", path=view.resource.path(namespace), params=params)
+        async with self.transport.stream(call, timeout_s=timeout_s + WATCH_GRACE_S) as chunks:
+            async for chunk in chunks:
+                if batch := reader.feed(chunk):
+                    yield batch
+
+    async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
+        kind = {"apiVersion": view.resource.api_version, "kind": view.resource.kind}
+        # Not repeatable: after a create that did arrive, a second would be refused as a duplicate.
+        call = Call(
+            method="POST", path=view.resource.path(namespace), body=msgspec.json.encode({**kind, **obj})
+        )
+        return wire.read_object(view, await self.transport.send(call))
+
+    async def patch(
+        self,
+        view: type[T],
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Any],
+        namespace: str = "",
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> T:
+        params = {"fieldManager": field_manager} if field_manager else {}
+        if patch_type is PatchType.APPLY:
+            params["force"] = "true"
+        call = Call(
+            method="PATCH",
+            path=view.resource.path(namespace, name, subresource),
+            params=params,
+            body=msgspec.json.encode(patch),
+            content_type=patch_type.value,
+            # The other types say what should be, not what to do.
+            repeatable=patch_type is not PatchType.JSON,
+        )
+        return wire.read_object(view, await self.transport.send(call))
+
+    async def delete(
+        self,
+        view: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_period_s: int | None = None,
+        propagation: str = "",
+    ) -> None:
+        options: dict[str, Any] = pods.delete_options(uid, grace_period_s)
+        if propagation:
+            options["propagationPolicy"] = propagation
+        body = {"apiVersion": "v1", "kind": "DeleteOptions"} | options
+        call = Call(
+            method="DELETE",
+            path=view.resource.path(namespace, name),
+            body=msgspec.json.encode(body),
+            repeatable=bool(uid),  # else the second could meet a successor of the same name
+        )
+        await self.transport.send(call)
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
+        body = msgspec.json.encode(pods.binding(namespace, pod, node, uid))
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/binding"
+        await self.transport.send(Call(method="POST", path=path, body=body))
+
+    async def evict(
+        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
+    ) -> None:
+        body = msgspec.json.encode(pods.eviction(namespace, pod, uid, grace_period_s))
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+        await self.transport.send(Call(method="POST", path=path, body=body, repeatable=bool(uid)))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """A PATCH is a JSON merge patch, as in `MemoryCluster`."""
+        call = Call(
+            method=method,
+            path=path,
+            params=params or {},
+            body=None if body is None else msgspec.json.encode(body),
+            content_type=PatchType.MERGE.value if method == "PATCH" else "application/json",
+            repeatable=method == "GET",
+        )
+        data = await self.transport.send(call)
+        try:
+            return msgspec.json.decode(data, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise errors.InternalError(f"{method} {path}: the answer is no JSON object: {error}") from error
+
+    async def _list(self, view: type[T], namespace: str, selection: Mapping[str, str], limit: int) -> Page[T]:
+        items: list[T] = []
+        unreadable: list[tuple[str, str]] = []
+        params = dict(selection) | ({"limit": str(limit)} if limit else {})
+        while True:
+            call = Call(method="GET", path=view.resource.path(namespace), params=params, repeatable=True)
+            page, left_out = wire.read_page(view, await self.transport.send(call))
+            items += page.items
+            unreadable += left_out
+            if not page.metadata.continue_token:
+                return Page(items, page.metadata.resource_version, tuple(unreadable))
+            params["continue"] = page.metadata.continue_token
+
+
+def _selection(label_selector: str, field_selector: str) -> dict[str, str]:
+    wanted = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {name: value for name, value in wanted.items() if value}

@@ -1,0 +1,185 @@
+"""Decoding what an API server sends: lists, watch streams, single objects, failures.
+
+The fast path decodes straight into the view; only when it refuses, objects are looked at one by one, so
+that one that does not fit costs itself and not its neighbours.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from koordinator.api import decode
+from koordinator.api.meta import Object
+from koordinator.cluster import errors, views
+from koordinator.cluster.protocol import EventType, WatchEvent
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+# etcd refuses objects beyond 1.5 MiB and servers allow a little more; a longer line is not a watch event.
+LINE_BYTES_MAX = 16 << 20
+# How much of an answer that is no Status goes into an error message.
+_EXCERPT_CHARS = 200
+
+
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """`metadata` of a list."""
+
+    resource_version: str = ""
+    continue_token: str = msgspec.field(name="continue", default="")
+
+
+class Listed(msgspec.Struct, Generic[T], frozen=True):
+    """A page of a list as sent."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[T] = []
+
+
+class _RawListed(msgspec.Struct, frozen=True):
+    metadata: ListMeta = ListMeta()
+    items: list[Any] | None = None
+
+
+class _Line(msgspec.Struct, Generic[T], frozen=True):
+    type: EventType
+    object: T
+
+
+def read_object(view: type[T], data: bytes) -> T:
+    """An object. Raises: Unreadable; InternalError when it is no JSON."""
+    try:
+        return decode.from_json(data, view)
+    except msgspec.ValidationError as error:
+        raise views.unreadable(view, msgspec.json.decode(data), error) from error
+    except msgspec.DecodeError as error:
+        raise _no_json(data, error) from error
+
+
+def read_page(view: type[T], data: bytes) -> tuple[Listed[T], tuple[tuple[str, str], ...]]:
+    """A page, and (namespace, name) of the objects left out because they do not fit (they are logged).
+
+    Raises: InternalError when it is no list at all.
+    """
+    try:
+        return decode.from_json(data, Listed[view]), ()  # type: ignore[valid-type]
+    except msgspec.ValidationError:
+        return _read_one_by_one(view, data)
+    except msgspec.DecodeError as error:
+        raise _no_json(data, error) from error
+
+
+def _read_one_by_one(view: type[T], data: bytes) -> tuple[Listed[T], tuple[tuple[str, str], ...]]:
+    try:
+        page = msgspec.json.decode(data, type=_RawListed)
+    except msgspec.ValidationError as error:
+        raise errors.InternalError(f"not a list of {view.resource.plural}: {error}") from error
+    items: list[T] = []
+    unreadable: list[tuple[str, str]] = []
+    for obj in page.items or []:
+        try:
+            items.append(views.read(view, obj))
+        except errors.Unreadable as error:
+            log.warning("object skipped: %s", error)
+            unreadable.append(views.key(obj))
+    return Listed(page.metadata, items), tuple(unreadable)
+
+
+def read_failure(code: int, data: bytes, retry_after: str = "") -> errors.ApiError:
+    """The error that an answer with a failure code means; `retry_after` is the header of that name."""
+    try:
+        body = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        body = None
+    if not isinstance(body, dict):
+        text = data.decode(errors="replace").strip()[:_EXCERPT_CHARS]
+        body = {"message": f"HTTP {code}: {text}" if text else f"HTTP {code}"}
+    error = errors.from_status(code, body)
+    asked_s = int(retry_after) if retry_after.isdecimal() else 0
+    if asked_s:
+        details = error.details or errors.StatusDetails()
+        error.details = msgspec.structs.replace(details, retry_after_seconds=asked_s)
+    return error
+
+
+class WatchReader(Generic[T]):
+    """Turns the chunks of a watch stream into batches of events: all lines that one chunk completes."""
+
+    def __init__(self, view: type[T]) -> None:
+        self._view = view
+        self._decoder = msgspec.json.Decoder(_Line[view])  # type: ignore[valid-type]
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+
+    def feed(self, chunk: bytes) -> Sequence[WatchEvent[T]]:
+        """Events of the lines that are complete now.
+
+        Raises: ApiError for an ERROR event (Gone when the version expired); InternalError for a line that
+        is no event, or has no end.
+        """
+        end = chunk.rfind(b"\n") + 1
+        if end == 0:
+            self._keep(chunk)
+            return ()
+        lines = b"".join((*self._rest, chunk[:end])) if self._rest else chunk[:end]
+        self._rest, self._rest_bytes = [], 0
+        if end < len(chunk):
+            self._keep(chunk[end:])
+        try:
+            decoded: list[_Line[T]] = self._decoder.decode_lines(lines)
+        except msgspec.DecodeError:
+            return list(self._one_by_one(lines))
+        return [
+            WatchEvent(
+                line.type,
+                None if line.type is EventType.BOOKMARK else line.object,
+                line.object.metadata.resource_version,
+            )
+            for line in decoded
+        ]
+
+    def _keep(self, piece: bytes) -> None:
+        self._rest.append(piece)
+        self._rest_bytes += len(piece)
+        if self._rest_bytes > LINE_BYTES_MAX:
+            raise errors.InternalError(f"watch sent a line of more than {LINE_BYTES_MAX} bytes")
+
+    def _one_by_one(self, lines: bytes) -> Iterator[WatchEvent[T]]:
+        for line in lines.splitlines():
+            if line.strip():
+                yield self._event(line)
+
+    def _event(self, line: bytes) -> WatchEvent[T]:
+        try:
+            body = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise _no_json(line, error) from error
+        kind = body.get("type") if isinstance(body, dict) else None
+        obj = body.get("object") if isinstance(body, dict) else None
+        if kind == "ERROR" and isinstance(obj, dict):
+            code = obj.get("code")
+            raise errors.from_status(code if isinstance(code, int) else 500, obj)
+        try:
+            event_type = EventType(kind)
+        except ValueError as error:
+            raise errors.InternalError(f"watch sent no event but {_excerpt(line)}") from error
+        version = views.version(obj)
+        if event_type is EventType.BOOKMARK:
+            return WatchEvent(event_type, None, version)
+        try:
+            return WatchEvent(event_type, views.read(self._view, obj), version)
+        except errors.Unreadable as unreadable:
+            log.warning("object skipped: %s", unreadable)
+        deleted = views.metadata_only(self._view, obj) if event_type is EventType.DELETED else None
+        return WatchEvent(EventType.BOOKMARK if deleted is None else EventType.DELETED, deleted, version)
+
+
+def _no_json(data: bytes, error: msgspec.DecodeError) -> errors.InternalError:
+    return errors.InternalError(f"the server sent no JSON ({error}): {_excerpt(data)}")
+
+
+def _excerpt(data: bytes) -> str:
+    return repr(data[:_EXCERPT_CHARS].decode(errors="replace"))

@@ -1,0 +1,397 @@
+"""`KubeCluster` against a server scripted for faults."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from koordinator.cluster import errors, transport
+from koordinator.cluster.backoff import BackoffPolicy
+from koordinator.cluster.config import from_url
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.protocol import EventType, PatchType, WatchEvent
+from koordinator.cluster.rate_limit import Rate
+from koordinator.cluster.retry import retry_on_conflict
+from tests.cluster.fake_backend import PodView
+from tests.cluster.scripted_server import (
+    ScriptedServer,
+    line,
+    ok,
+    reset,
+    scripted,
+    slow,
+    status,
+    stream,
+    text,
+)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BACKOFF", BackoffPolicy(initial_s=0.01, max_s=0.02, jitter_ratio=0.1))
+
+
+@contextlib.asynccontextmanager
+async def connected(server: ScriptedServer, **options: Any) -> AsyncIterator[KubeCluster]:
+    async with KubeCluster(from_url(server.url), rng=random.Random(1), **options) as cluster:
+        yield cluster
+
+
+def pod(name: str, version: int = 1, **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "shop", "resourceVersion": str(version), "uid": f"u-{name}"},
+        "spec": spec,
+    }
+
+
+def pod_list(*pods: dict[str, Any], version: int = 9, more: str = "") -> dict[str, Any]:
+    meta = {"resourceVersion": str(version)} | ({"continue": more} if more else {})
+    return {"kind": "PodList", "metadata": meta, "items": list(pods)}
+
+
+# Requests
+
+
+async def test_get_decodes_the_view_and_says_who_we_are() -> None:
+    async with scripted(ok(pod("a", nodeName="n1"))) as server:
+        async with connected(server, component="koord-scheduler") as cluster:
+            found = await cluster.get(PodView, "a", "shop")
+
+        assert found.spec.node_name == "n1"
+        assert server.asked[0].path == "/api/v1/namespaces/shop/pods/a"
+        assert server.asked[0].headers["User-Agent"].startswith("koord-scheduler/")
+
+
+async def test_a_name_with_odd_characters_cannot_leave_its_place_in_the_path() -> None:
+    async with scripted(ok(pod("a"))) as server, connected(server) as cluster:
+        await cluster.get(PodView, "a?b#c d", "shop")
+
+        assert server.asked[0].raw_path == "/api/v1/namespaces/shop/pods/a%3Fb%23c%20d"
+
+
+async def test_writes_carry_media_type_guards_and_options() -> None:
+    async with scripted() as server, connected(server) as cluster:
+        server.otherwise = ok(pod("a"))
+        await cluster.create(PodView, {"metadata": {"name": "a"}}, "shop")
+        await cluster.patch(PodView, "a", {"spec": {}}, "shop", subresource="status")
+        await cluster.patch(
+            PodView, "a", {"spec": {}}, "shop", patch_type=PatchType.APPLY, field_manager="koordlet"
+        )
+        await cluster.delete(PodView, "a", "shop", uid="u", grace_period_s=0, propagation="Background")
+        await cluster.bind("shop", "a", "n1", uid="u")
+        await cluster.evict("shop", "a", uid="u")
+
+        create, patch, apply, delete, bind, evict = server.asked
+        assert create.body == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
+        assert patch.path.endswith("/pods/a/status")
+        assert patch.headers["Content-Type"] == "application/merge-patch+json"
+        assert apply.query == {"fieldManager": "koordlet", "force": "true"}
+        assert delete.body["preconditions"] == {"uid": "u"}
+        assert (delete.body["gracePeriodSeconds"], delete.body["propagationPolicy"]) == (0, "Background")
+        assert bind.body["target"]["name"] == "n1"
+        assert evict.path == "/api/v1/namespaces/shop/pods/a/eviction"
+        assert evict.body["apiVersion"] == "policy/v1"
+
+
+async def test_failures_become_the_error_class_of_the_status() -> None:
+    async with scripted(status(409, "AlreadyExists"), status(404, "NotFound"), status(403, "Forbidden")) as s:
+        async with connected(s) as cluster:
+            with pytest.raises(errors.AlreadyExists, match="scripted AlreadyExists"):
+                await cluster.create(PodView, {"metadata": {"name": "a"}}, "shop")
+            with pytest.raises(errors.NotFound):
+                await cluster.get(PodView, "a", "shop")
+            with pytest.raises(errors.Forbidden):
+                await cluster.get(PodView, "a", "shop")
+        assert len(s.asked) == 3
+
+
+async def test_answers_that_are_no_json_name_what_came() -> None:
+    answers = [text("<html>a proxy"), text("down for tea", 418)]
+    async with scripted(*answers) as server, connected(server) as cluster:
+        with pytest.raises(errors.InternalError, match="a proxy"):
+            await cluster.get(PodView, "a", "shop")
+        with pytest.raises(errors.ApiError, match="HTTP 418: down for tea"):
+            await cluster.get(PodView, "a", "shop")
+
+
+async def test_an_object_that_does_not_fit_names_object_and_field() -> None:
+    async with scripted(ok(pod("a", priority="high"))) as server, connected(server) as cluster:
+        with pytest.raises(errors.Unreadable, match=r"Pod shop/a: \$\.spec\.priority: Expected `int`"):
+            await cluster.get(PodView, "a", "shop")
+
+
+async def test_nulls_mean_not_set() -> None:
+    answer = ok(pod_list(pod("a", nodeName=None) | {"status": None}))
+    async with scripted(answer) as server, connected(server) as cluster:
+        page = await cluster.list(PodView)
+        assert page.items[0].spec.node_name == ""
+        assert page.unreadable == ()
+
+
+# Retries
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(status(500, "InternalError"), id="500"),
+        pytest.param(status(503, "ServiceUnavailable"), id="503"),
+        pytest.param(status(429, "TooManyRequests"), id="429"),
+        pytest.param(text("bad gateway", 502), id="a proxy's 502"),
+        pytest.param(reset, id="a reset connection"),
+        pytest.param(slow(5, {}), id="a body that does not come"),
+    ],
+)
+async def test_reads_and_declarative_patches_survive_two_faults(fault: Any) -> None:
+    async with scripted(fault, fault, ok(pod("a")), fault, ok(pod("a"))) as server:
+        async with connected(server, timeout_s=0.1) as cluster:
+            await cluster.get(PodView, "a", "shop")
+            await cluster.patch(PodView, "a", {"metadata": {"labels": {"x": "y"}}}, "shop")
+
+        assert [asked.method for asked in server.asked] == ["GET"] * 3 + ["PATCH"] * 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(status(500, "InternalError"), id="500"),
+        pytest.param(status(504, "Timeout"), id="504"),
+        pytest.param(reset, id="a reset connection"),
+    ],
+)
+async def test_a_create_that_may_have_happened_is_not_repeated(fault: Any) -> None:
+    async with scripted(fault, ok(pod("a"))) as server, connected(server) as cluster:
+        with pytest.raises(errors.ApiError):
+            await cluster.create(PodView, {"metadata": {"name": "a"}}, "shop")
+        assert len(server.asked) == 1
+
+
+async def test_a_create_that_was_not_taken_in_hand_is_repeated() -> None:
+    faults = [status(429, "TooManyRequests"), status(503, "ServiceUnavailable")]
+    async with scripted(*faults, ok(pod("a"))) as server, connected(server) as cluster:
+        await cluster.create(PodView, {"metadata": {"name": "a"}}, "shop")
+        assert len(server.asked) == 3
+
+
+async def test_a_delete_is_repeated_only_when_its_uid_guards_a_successor() -> None:
+    async with scripted(reset, ok({}), reset, ok({})) as server, connected(server) as cluster:
+        await cluster.delete(PodView, "a", "shop", uid="u")
+        with pytest.raises(errors.ConnectionFailed):
+            await cluster.delete(PodView, "a", "shop")
+
+
+async def test_retry_after_is_obeyed() -> None:
+    async with scripted(status(429, "TooManyRequests", Retry_After="1"), ok(pod("a"))) as server:
+        async with connected(server) as cluster:
+            await cluster.get(PodView, "a", "shop")
+        assert server.asked[1].at_s - server.asked[0].at_s >= 1.0
+
+
+async def test_a_long_retry_after_is_left_to_the_caller() -> None:
+    async with scripted(status(429, "TooManyRequests", Retry_After="600")) as server:
+        async with connected(server) as cluster:
+            with pytest.raises(errors.TooManyRequests) as caught:
+                await cluster.get(PodView, "a", "shop")
+        assert caught.value.details.retry_after_seconds == 600
+        assert len(server.asked) == 1
+
+
+async def test_an_eviction_that_a_budget_forbids_is_not_repeated() -> None:
+    refusal = status(429, "TooManyRequests", causes=("DisruptionBudget",), Retry_After="10")
+    async with scripted(refusal) as server, connected(server) as cluster:
+        with pytest.raises(errors.TooManyRequests):
+            await cluster.evict("shop", "a", uid="u")
+        assert len(server.asked) == 1
+
+
+async def test_a_server_that_stays_down_ends_in_the_last_error() -> None:
+    async with scripted() as server, connected(server) as cluster:
+        server.otherwise = status(503, "ServiceUnavailable")
+        with pytest.raises(errors.ServiceUnavailable):
+            await cluster.get(PodView, "a", "shop")
+        assert len(server.asked) == transport.TRIES_MAX
+
+
+async def test_nobody_listening_is_a_failed_connection_that_names_the_request() -> None:
+    async with scripted() as server:
+        url = server.url
+    async with KubeCluster(from_url(url), rng=random.Random(1)) as cluster:
+        with pytest.raises(errors.ConnectionFailed, match=r"POST /api/v1/.*/pods: .*127\.0\.0\.1"):
+            await cluster.create(PodView, {"metadata": {"name": "a"}}, "shop")
+        assert cluster.transport.request_count == transport.TRIES_MAX
+
+
+async def test_the_client_keeps_its_own_rate() -> None:
+    async with scripted() as server, connected(server, rate=Rate(per_s=50, burst=2)) as cluster:
+        server.otherwise = ok(pod("a"))
+        await asyncio.gather(*(cluster.get(PodView, "a", "shop") for _ in range(12)))
+
+        assert server.asked[-1].at_s - server.asked[0].at_s >= 0.18
+
+
+async def test_retry_on_conflict_reads_afresh_up_to_four_times() -> None:
+    tries: list[float] = []
+
+    async def attempt() -> str:
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) < 3:
+            raise errors.Conflict("changed")
+        return "written"
+
+    assert await retry_on_conflict(attempt, random.Random(1)) == "written"
+    assert tries[1] - tries[0] >= 0.01
+    assert tries[2] - tries[1] >= 0.05
+
+    async def always() -> None:
+        tries.append(0)
+        raise errors.Conflict("changed")
+
+    tries.clear()
+    with pytest.raises(errors.Conflict):
+        await retry_on_conflict(always, random.Random(1))
+    assert len(tries) == 4
+
+
+# Lists
+
+
+async def test_a_list_is_fetched_in_chunks() -> None:
+    pages = [ok(pod_list(pod("a"), more="next")), ok(pod_list(pod("b"), version=10))]
+    async with scripted(*pages) as server, connected(server) as cluster:
+        page = await cluster.list(PodView, label_selector="app=web", field_selector="spec.nodeName=n1")
+
+        assert [obj.metadata.name for obj in page.items] == ["a", "b"]
+        assert page.resource_version == "10"
+        assert server.asked[1].query == {
+            "labelSelector": "app=web",
+            "fieldSelector": "spec.nodeName=n1",
+            "limit": "500",
+            "continue": "next",
+        }
+
+
+async def test_a_list_that_expires_midway_is_fetched_again_as_a_whole() -> None:
+    answers = [ok(pod_list(pod("a"), more="next")), status(410, "Expired"), ok(pod_list(pod("b")))]
+    async with scripted(*answers) as server, connected(server) as cluster:
+        page = await cluster.list(PodView)
+
+        assert [obj.metadata.name for obj in page.items] == ["b"]
+        assert server.asked[2].query == {}
+
+
+async def test_one_unreadable_object_costs_a_page_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    answer = ok(pod_list(pod("a"), pod("b", priority="high"), pod("c")))
+    async with scripted(answer) as server, connected(server) as cluster:
+        page = await cluster.list(PodView)
+
+        assert [obj.metadata.name for obj in page.items] == ["a", "c"]
+        assert page.unreadable == (("shop", "b"),)
+        assert "Pod shop/b: $.spec.priority" in caplog.text
+
+
+# Watches
+
+
+async def follow(cluster: KubeCluster) -> list[WatchEvent[PodView]]:
+    seen: list[WatchEvent[PodView]] = []
+    async for batch in cluster.watch(PodView, resource_version="5"):
+        seen += batch
+    return seen
+
+
+async def test_a_watch_puts_lines_together_from_any_cut() -> None:
+    whole = line("ADDED", pod("a", 6)) + line("MODIFIED", pod("a", 7)) + line("DELETED", pod("ü", 8))
+    for cut in (1, 20, len(whole) // 2, len(whole) - 1):
+        chunks = [whole[at : at + cut] for at in range(0, len(whole), cut)]
+        async with scripted(stream(*chunks, pause_s=0)) as server, connected(server) as cluster:
+            events = await follow(cluster)
+
+        assert [e.type.value for e in events] == ["ADDED", "MODIFIED", "DELETED"]
+        assert [e.resource_version for e in events] == ["6", "7", "8"]
+        assert events[2].obj is not None
+        assert events[2].obj.metadata.name == "ü"
+
+
+async def test_a_watch_asks_for_bookmarks_and_an_end() -> None:
+    async with scripted(stream()) as server, connected(server) as cluster:
+        await follow(cluster)
+
+        query = server.asked[0].query
+        assert (query["watch"], query["allowWatchBookmarks"], query["resourceVersion"]) == ("1", "true", "5")
+        assert 300 <= int(query["timeoutSeconds"]) <= 600
+
+
+async def test_bookmarks_only_tell_the_version() -> None:
+    obj = {"kind": "Pod", "metadata": {"resourceVersion": "42"}, "spec": {"priority": None}}
+    bookmark = line("BOOKMARK", obj)
+    async with scripted(stream(bookmark)) as server, connected(server) as cluster:
+        assert await follow(cluster) == [WatchEvent(EventType.BOOKMARK, None, "42")]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        pytest.param({"code": 410, "reason": "Expired", "message": "too old"}, errors.Gone, id="expired"),
+        pytest.param({"code": 410, "reason": "Gone", "message": "too old"}, errors.Gone, id="gone"),
+        pytest.param({"code": 500, "message": "etcd"}, errors.InternalError, id="internal"),
+        pytest.param({"code": "x"}, errors.InternalError, id="a strange status"),
+    ],
+)
+async def test_an_error_event_is_raised(body: dict[str, Any], error: type[errors.ApiError]) -> None:
+    answer = stream(line("ADDED", pod("a", 6)), line("ERROR", {"kind": "Status", **body}))
+    async with scripted(answer) as server, connected(server) as cluster:
+        with pytest.raises(error):
+            await follow(cluster)
+
+
+async def test_gone_before_the_watch_begins_is_raised_too() -> None:
+    async with scripted(status(410, "Expired")) as server, connected(server) as cluster:
+        with pytest.raises(errors.Gone):
+            await follow(cluster)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"<html>\n", b"{}\n", b'{"type":"ADDED"\n', b'{"type":"NEWS","object":{}}\n', b"[1]\n", b"\xff\xfe\n"],
+)
+async def test_garbage_in_a_watch_is_an_error_that_shows_it(garbage: bytes) -> None:
+    async with scripted(stream(garbage)) as server, connected(server) as cluster:
+        with pytest.raises(errors.InternalError):
+            await follow(cluster)
+
+
+async def test_a_reset_in_mid_watch_is_a_failed_connection() -> None:
+    answer = stream(line("ADDED", pod("a", 6)), end="reset")
+    async with scripted(answer) as server, connected(server) as cluster:
+        with pytest.raises(errors.ConnectionFailed):
+            await follow(cluster)
+
+
+async def test_an_unreadable_object_in_a_watch_comes_as_progress_and_its_deletion_by_name() -> None:
+    bad = pod("a", 7, priority="high")
+    chunk = line("ADDED", pod("b", 6)) + line("MODIFIED", bad) + line("DELETED", bad)
+    async with scripted(stream(chunk)) as server, connected(server) as cluster:
+        added, modified, deleted = await follow(cluster)
+
+    assert added.obj is not None
+    assert (modified.type, modified.obj, modified.resource_version) == (EventType.BOOKMARK, None, "7")
+    assert deleted.type is EventType.DELETED
+    assert deleted.obj is not None
+    assert deleted.obj.metadata.name == "a"
+
+
+async def test_a_line_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordinator.cluster.wire.LINE_BYTES_MAX", 1000)
+    async with scripted(stream(b"x" * 600, b"x" * 600)) as server, connected(server) as cluster:
+        with pytest.raises(errors.InternalError, match="more than 1000 bytes"):
+            await follow(cluster)
+
+
+async def test_raw_requests_return_the_body() -> None:
+    async with scripted(ok({"gitVersion": "v1.33.0"}), text("[]")) as server, connected(server) as cluster:
+        assert await cluster.request("GET", "/version") == {"gitVersion": "v1.33.0"}
+        with pytest.raises(errors.InternalError, match="no JSON object"):
+            await cluster.request("GET", "/version")
