@@ -6,14 +6,14 @@ Views only: how they match is decided by whoever asks (webhooks, controllers, sc
 from typing import Annotated
 
 from koordinator.api.meta import Part
-from koordinator.api.schema import ATOMIC_LIST, DATE_TIME, REQUIRED
+from koordinator.api.schema import ATOMIC_LIST, DATE_TIME, REQUIRED, always
 
 
 class LabelSelectorRequirement(Part, frozen=True, kw_only=True):
     """One condition on labels."""
 
-    key: Annotated[str, REQUIRED, "The label that the condition is about."] = ""
-    operator: Annotated[str, REQUIRED, "In, NotIn, Exists or DoesNotExist."] = ""
+    key: Annotated[str, REQUIRED, "The label that the condition is about."] = always("")
+    operator: Annotated[str, REQUIRED, "In, NotIn, Exists or DoesNotExist."] = always("")
     values: Annotated[list[str], ATOMIC_LIST, "Values for In and NotIn; empty for the others."] = []
 
 
@@ -107,9 +107,9 @@ class Toleration(Part, frozen=True, kw_only=True):
 class Taint(Part, frozen=True, kw_only=True):
     """A mark that keeps away pods which do not tolerate it."""
 
-    key: Annotated[str, REQUIRED, "Key of the taint."] = ""
+    key: Annotated[str, REQUIRED, "Key of the taint."] = always("")
     value: Annotated[str, "Value of the taint."] = ""
-    effect: Annotated[str, REQUIRED, "NoSchedule, PreferNoSchedule or NoExecute."] = ""
+    effect: Annotated[str, REQUIRED, "NoSchedule, PreferNoSchedule or NoExecute."] = always("")
     time_added: Annotated[str | None, DATE_TIME, "When the taint was added."] = None
 
 

@@ -6,21 +6,21 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.conditions import StandardCondition
 from koordinator.api.meta import Object, Part, Resource
 from koordinator.api.quantity import ResourceList
-from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED
+from koordinator.api.schema import ATOMIC, DATE_TIME, REQUIRED, always
 
 
 class WorkloadReference(Part, frozen=True, kw_only=True):
     """A workload of the same namespace."""
 
-    kind: Annotated[str, REQUIRED, "Kind of the workload."] = ""
-    name: Annotated[str, REQUIRED, "Name of the workload."] = ""
+    kind: Annotated[str, REQUIRED, "Kind of the workload."] = always("")
+    name: Annotated[str, REQUIRED, "Name of the workload."] = always("")
     api_version: Annotated[str, "API version of the workload."] = ""
 
 
 class RecommendationTarget(Part, frozen=True, kw_only=True):
     """Pods that the recommendation is for."""
 
-    type: Annotated[str, REQUIRED, "How the pods are named: workload or podSelector."] = ""
+    type: Annotated[str, REQUIRED, "How the pods are named: workload or podSelector."] = always("")
     workload: Annotated[WorkloadReference | None, "The workload that owns the pods."] = None
     pod_selector: Annotated[LabelSelector | None, ATOMIC, "Labels of the pods."] = None
 

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from koordinator.api.meta import Part
-from koordinator.api.schema import DATE_TIME, REQUIRED, at_least, limits, one_of
+from koordinator.api.schema import DATE_TIME, REQUIRED, always, at_least, limits, one_of
 
 
 class Condition(Part, frozen=True, kw_only=True):
@@ -32,18 +32,20 @@ class StandardCondition(Part, frozen=True, kw_only=True):
             r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
         ),
         "What the condition is about, in CamelCase or as domain/CamelCase.",
-    ] = ""
-    status: Annotated[str, REQUIRED, one_of("True", "False", "Unknown"), "Whether it holds."] = ""
+    ] = always("")
+    status: Annotated[str, REQUIRED, one_of("True", "False", "Unknown"), "Whether it holds."] = always("")
     reason: Annotated[
         str,
         REQUIRED,
         limits(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
         "Why it last changed, one CamelCase word for programs.",
-    ] = ""
-    message: Annotated[str, REQUIRED, limits(max_length=32768), "The same for people; may be empty."] = ""
+    ] = always("")
+    message: Annotated[str, REQUIRED, limits(max_length=32768), "The same for people; may be empty."] = (
+        always("")
+    )
     last_transition_time: Annotated[
-        str | None, REQUIRED, DATE_TIME, "When the status last went from one value to another."
-    ] = None
+        str, REQUIRED, DATE_TIME, "When the status last went from one value to another."
+    ] = always("")
     observed_generation: Annotated[
         int, at_least(0), "The metadata.generation for which the condition was found."
     ] = 0

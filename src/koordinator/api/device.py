@@ -7,20 +7,18 @@ import msgspec
 from koordinator.api.conditions import StandardCondition
 from koordinator.api.meta import Object, Part, Resource
 from koordinator.api.quantity import ResourceList
-from koordinator.api.schema import INT32, REQUIRED, default
+from koordinator.api.schema import INT32, REQUIRED, always, default
 
 
 class DeviceTopology(Part, frozen=True, kw_only=True):
     """Where a device is plugged in."""
 
-    socket_id: Annotated[int, REQUIRED, INT32, "CPU socket of the device; -1 when unknown."] = msgspec.field(
-        name="socketID", default=-1
+    socket_id: Annotated[int, REQUIRED, INT32, "CPU socket of the device; -1 when unknown."] = always(
+        -1, name="socketID"
     )
-    node_id: Annotated[int, REQUIRED, INT32, "NUMA node of the device."] = msgspec.field(
-        name="nodeID", default=-1
-    )
-    pcie_id: Annotated[str, REQUIRED, "PCIe switch of the device, unique within the node."] = msgspec.field(
-        name="pcieID", default=""
+    node_id: Annotated[int, REQUIRED, INT32, "NUMA node of the device."] = always(-1, name="nodeID")
+    pcie_id: Annotated[str, REQUIRED, "PCIe switch of the device, unique within the node."] = always(
+        "", name="pcieID"
     )
     bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = msgspec.field(
         name="busID", default=""
@@ -30,7 +28,7 @@ class DeviceTopology(Part, frozen=True, kw_only=True):
 class VirtualFunction(Part, frozen=True, kw_only=True):
     """A virtual function of a device."""
 
-    minor: Annotated[int, REQUIRED, INT32, "Minor number; -1 when it has no meaning."] = -1
+    minor: Annotated[int, REQUIRED, INT32, "Minor number; -1 when it has no meaning."] = always(-1)
     bus_id: Annotated[str, "PCI address, as domain:bus:device.function."] = msgspec.field(
         name="busID", default=""
     )
@@ -52,7 +50,7 @@ class DeviceInfo(Part, frozen=True, kw_only=True):
     module_id: Annotated[int | None, INT32, "Physical position."] = msgspec.field(
         name="moduleID", default=None
     )
-    health: Annotated[bool, REQUIRED, default(False), "Whether pods may be given the device."] = False
+    health: Annotated[bool, REQUIRED, default(False), "Whether pods may be given the device."] = always(False)
     labels: Annotated[dict[str, str], "Properties by which hints select the device."] = {}
     resources: Annotated[ResourceList, "What the device has to give."] = {}
     topology: Annotated[DeviceTopology | None, "Where the device is plugged in."] = None

@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from koordinator.api.meta import Object, Part, Resource
-from koordinator.api.schema import INT32, REQUIRED
+from koordinator.api.schema import INT32, REQUIRED, always
 
 CLUSTER_LAYER = "ClusterTopologyLayer"
 NODE_LAYER = "NodeTopologyLayer"
@@ -14,7 +14,9 @@ OBJECT_NAME = "default"
 class NetworkTopologySpec(Part, frozen=True, kw_only=True):
     """One layer of the tree."""
 
-    topology_layer: Annotated[str, REQUIRED, "Name of the layer; NodeTopologyLayer is the lowest."] = ""
+    topology_layer: Annotated[str, REQUIRED, "Name of the layer; NodeTopologyLayer is the lowest."] = always(
+        ""
+    )
     parent_topology_layer: Annotated[str, "Name of the layer above."] = ""
     label_key: Annotated[
         list[str], "Node labels that name the switch of this layer; the first that a node has counts."
@@ -24,24 +26,26 @@ class NetworkTopologySpec(Part, frozen=True, kw_only=True):
 class ClusterNetworkTopologySpec(Part, frozen=True, kw_only=True):
     """Layers of the network."""
 
-    network_topology_spec: Annotated[list[NetworkTopologySpec], REQUIRED, "The layers, in any order."] = []
+    network_topology_spec: Annotated[list[NetworkTopologySpec], REQUIRED, "The layers, in any order."] = (
+        always([])
+    )
 
 
 class TopologyInfo(Part, frozen=True, kw_only=True):
     """A switch, or whatever connects the nodes of a layer."""
 
-    topology_layer: Annotated[str, REQUIRED, "Layer of the switch."] = ""
-    topology_name: Annotated[str, REQUIRED, "Name of the switch."] = ""
+    topology_layer: Annotated[str, REQUIRED, "Layer of the switch."] = always("")
+    topology_name: Annotated[str, REQUIRED, "Name of the switch."] = always("")
 
 
 class TopologyDetail(Part, frozen=True, kw_only=True):
     """A switch with what is below it."""
 
-    topology_info: Annotated[TopologyInfo, REQUIRED, "The switch."] = TopologyInfo()
+    topology_info: Annotated[TopologyInfo, REQUIRED, "The switch."] = always(TopologyInfo())
     parent_topology_info: Annotated[TopologyInfo | None, "The switch above."] = None
     child_topology_layer: Annotated[str, "The layer below."] = ""
     child_topology_names: Annotated[list[str], "Switches of the layer below."] = []
-    node_num: Annotated[int, REQUIRED, INT32, "Nodes below the switch."] = 0
+    node_num: Annotated[int, REQUIRED, INT32, "Nodes below the switch."] = always(0)
 
 
 class ClusterNetworkTopologyStatus(Part, frozen=True, kw_only=True):

@@ -2,12 +2,10 @@
 
 from typing import Annotated, Any, ClassVar
 
-import msgspec
-
 from koordinator.api.device import DeviceInfo
 from koordinator.api.meta import Object, Part, Resource
 from koordinator.api.quantity import ResourceList
-from koordinator.api.schema import DATE_TIME, INT32, REQUIRED, one_of
+from koordinator.api.schema import DATE_TIME, INT32, REQUIRED, always, one_of
 
 AGGREGATE_DURATION_S = 300
 REPORT_INTERVAL_S = 60
@@ -67,9 +65,7 @@ class AggregatedUsage(Part, frozen=True, kw_only=True):
 class NUMAUsage(Part, frozen=True, kw_only=True):
     """Usage of one NUMA node."""
 
-    numa_node_id: Annotated[int, REQUIRED, INT32, "Number of the NUMA node."] = msgspec.field(
-        name="numaNodeID", default=0
-    )
+    numa_node_id: Annotated[int, REQUIRED, INT32, "Number of the NUMA node."] = always(0, name="numaNodeID")
     node_usage: Annotated[ResourceMap, "Usage of all on the NUMA node."] = ResourceMap()
     system_usage: Annotated[ResourceMap, "Usage of what is no pod."] = ResourceMap()
 

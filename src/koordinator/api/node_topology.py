@@ -8,37 +8,37 @@ from typing import Annotated, ClassVar
 
 from koordinator.api.meta import Object, Part, Resource
 from koordinator.api.quantity import RawQuantity
-from koordinator.api.schema import REQUIRED
+from koordinator.api.schema import REQUIRED, always
 
 
 class ZoneCost(Part, frozen=True, kw_only=True):
     """Distance to another zone."""
 
-    name: Annotated[str, REQUIRED, "The other zone."] = ""
-    value: Annotated[int, REQUIRED, "Distance, as the kernel reports it."] = 0
+    name: Annotated[str, REQUIRED, "The other zone."] = always("")
+    value: Annotated[int, REQUIRED, "Distance, as the kernel reports it."] = always(0)
 
 
 class Attribute(Part, frozen=True, kw_only=True):
     """A property."""
 
-    name: Annotated[str, REQUIRED, "Name of the property."] = ""
-    value: Annotated[str, REQUIRED, "Value of the property."] = ""
+    name: Annotated[str, REQUIRED, "Name of the property."] = always("")
+    value: Annotated[str, REQUIRED, "Value of the property."] = always("")
 
 
 class ZoneResource(Part, frozen=True, kw_only=True):
     """One resource of a zone."""
 
-    name: Annotated[str, REQUIRED, "Name of the resource."] = ""
-    capacity: Annotated[RawQuantity, REQUIRED, "What the zone has."] = 0
-    allocatable: Annotated[RawQuantity, REQUIRED, "What pods may request of it."] = 0
-    available: Annotated[RawQuantity, REQUIRED, "What pods have not yet requested."] = 0
+    name: Annotated[str, REQUIRED, "Name of the resource."] = always("")
+    capacity: Annotated[RawQuantity, REQUIRED, "What the zone has."] = always(0)
+    allocatable: Annotated[RawQuantity, REQUIRED, "What pods may request of it."] = always(0)
+    available: Annotated[RawQuantity, REQUIRED, "What pods have not yet requested."] = always(0)
 
 
 class Zone(Part, frozen=True, kw_only=True):
     """A part of the node, such as a NUMA node."""
 
-    name: Annotated[str, REQUIRED, "Name of the zone, such as node-0."] = ""
-    type: Annotated[str, REQUIRED, "What the zone is, such as Node."] = ""
+    name: Annotated[str, REQUIRED, "Name of the zone, such as node-0."] = always("")
+    type: Annotated[str, REQUIRED, "What the zone is, such as Node."] = always("")
     parent: Annotated[str, "The zone that this one is a part of."] = ""
     costs: Annotated[list[ZoneCost], "Distances to other zones."] = []
     attributes: Annotated[list[Attribute], "Properties of the zone."] = []
@@ -59,8 +59,8 @@ class NodeResourceTopology(Object, frozen=True, kw_only=True):
 
     topology_policies: Annotated[
         list[str], REQUIRED, "Topology manager policy of the kubelet, such as SingleNUMANodePodLevel."
-    ] = []
-    zones: Annotated[list[Zone], REQUIRED, "Zones of the node."] = []
+    ] = always([])
+    zones: Annotated[list[Zone], REQUIRED, "Zones of the node."] = always([])
 
 
 class NodeResourceTopologyV1Alpha2(Object, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class NodeResourceTopologyV1Alpha2(Object, frozen=True, kw_only=True):
     )
 
     topology_policies: Annotated[list[str], "The old form of the topology manager's attributes."] = []
-    zones: Annotated[list[Zone], REQUIRED, "Zones of the node."] = []
+    zones: Annotated[list[Zone], REQUIRED, "Zones of the node."] = always([])
     attributes: Annotated[
         list[Attribute], "Properties of the node, such as its topology manager policy."
     ] = []

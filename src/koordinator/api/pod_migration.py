@@ -6,7 +6,7 @@ import msgspec
 
 from koordinator.api.meta import Object, Part, Resource
 from koordinator.api.references import ObjectReference
-from koordinator.api.schema import ATOMIC, DATE_TIME, NULLABLE, REQUIRED
+from koordinator.api.schema import ATOMIC, DATE_TIME, NULLABLE, REQUIRED, always
 
 
 class PreemptionOptions(Part, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class DeleteOptions(Part, frozen=True, kw_only=True):
 class PodMigrationJobSpec(Part, frozen=True, kw_only=True):
     """Which pod is moved, and how."""
 
-    pod_ref: Annotated[ObjectReference, REQUIRED, ATOMIC, "The pod to move."] = ObjectReference()
+    pod_ref: Annotated[ObjectReference, REQUIRED, ATOMIC, "The pod to move."] = always(ObjectReference())
     paused: Annotated[bool, "Whether the job stands still."] = False
     ttl: Annotated[
         str | None, "Time after which the job fails, such as 5m; the controller's when absent."
@@ -76,8 +76,8 @@ class PreemptedReservation(Part, frozen=True, kw_only=True):
 class PodMigrationCondition(Part, frozen=True, kw_only=True):
     """One step of the job."""
 
-    type: Annotated[str, REQUIRED, "The step, such as ReservationScheduled or Eviction."] = ""
-    status: Annotated[str, REQUIRED, "True, False or Unknown."] = ""
+    type: Annotated[str, REQUIRED, "The step, such as ReservationScheduled or Eviction."] = always("")
+    status: Annotated[str, REQUIRED, "True, False or Unknown."] = always("")
     reason: Annotated[str, "Why, one CamelCase word for programs."] = ""
     message: Annotated[str, "The same for people."] = ""
     last_probe_time: Annotated[str | None, DATE_TIME, NULLABLE, "When it was last looked at."] = None

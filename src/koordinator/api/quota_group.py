@@ -4,14 +4,14 @@ from typing import Annotated, ClassVar
 
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import Object, Part, Resource
-from koordinator.api.schema import ATOMIC, REQUIRED
+from koordinator.api.schema import ATOMIC, REQUIRED, always
 
 
 class ElasticQuotaProfileSpec(Part, frozen=True, kw_only=True):
     """Which nodes make up which quota tree."""
 
-    quota_name: Annotated[str, REQUIRED, "Name of the ElasticQuota to keep up to date."] = ""
-    node_selector: Annotated[LabelSelector | None, REQUIRED, ATOMIC, "Nodes of the tree."] = None
+    quota_name: Annotated[str, REQUIRED, "Name of the ElasticQuota to keep up to date."] = always("")
+    node_selector: Annotated[LabelSelector, REQUIRED, ATOMIC, "Nodes of the tree."] = always(LabelSelector())
     quota_labels: Annotated[dict[str, str], "Labels that the ElasticQuota gets."] = {}
     resource_ratio: Annotated[
         str | None, "Share of the nodes' allocatable that the tree gets, such as 0.9; all when absent."

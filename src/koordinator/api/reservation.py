@@ -10,6 +10,7 @@ from koordinator.api.schema import (
     ATOMIC,
     DATE_TIME,
     REQUIRED,
+    always,
     default,
     limits,
     one_of,
@@ -19,10 +20,10 @@ from koordinator.api.schema import (
 class ReservationController(Part, frozen=True, kw_only=True):
     """The controller that owns a pod, in any namespace or in the one named."""
 
-    api_version: Annotated[str, REQUIRED, "API version of the controller."] = ""
-    kind: Annotated[str, REQUIRED, "Kind of the controller."] = ""
-    name: Annotated[str, REQUIRED, "Name of the controller."] = ""
-    uid: Annotated[str, REQUIRED, "UID of the controller."] = ""
+    api_version: Annotated[str, REQUIRED, "API version of the controller."] = always("")
+    kind: Annotated[str, REQUIRED, "Kind of the controller."] = always("")
+    name: Annotated[str, REQUIRED, "Name of the controller."] = always("")
+    uid: Annotated[str, REQUIRED, "UID of the controller."] = always("")
     namespace: Annotated[str, "Namespace of the controller."] = ""
     controller: Annotated[bool | None, "Whether it is the managing owner."] = None
     block_owner_deletion: Annotated[bool | None, "Whether its deletion waits for the pod."] = None
@@ -52,13 +53,13 @@ class ReservationSpec(Part, frozen=True, kw_only=True):
         dict[str, Any],
         REQUIRED,
         "Pod template with the requests and placement rules; its spec.nodeName names the node.",
-    ] = {}
+    ] = always({})
     owners: Annotated[
         list[Annotated[ReservationOwner, limits(min_properties=1)]],
         REQUIRED,
         limits(min_items=1),
         "Pods that may use the room; one must fit.",
-    ] = []
+    ] = always([])
     ttl: Annotated[
         str | None, default("24h"), "Lifetime, such as 24h; 0 never ends. Exclusive with expires."
     ] = None

@@ -10,14 +10,17 @@ object that another version of the CRD let in must still be readable.
 The schemas are structural (spec 01b): every node has a type, or is int-or-string, or keeps unknown fields.
 """
 
+import copy
 import inspect
 import typing
 from types import NoneType, UnionType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from koordinator.api.quantity import RawQuantity
+
+T = TypeVar("T")
 
 QUANTITY_PATTERN = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -37,6 +40,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REQUIRED = Rules(required=True)
+"""The field must be there; its default is given as `always(...)`, so that it is also written."""
 NULLABLE = Rules(members={"nullable": True})
 ATOMIC = Rules(members={"x-kubernetes-map-type": "atomic"})
 """Server-side apply treats the object as one value."""
@@ -44,6 +48,13 @@ ATOMIC_LIST = Rules(members={"x-kubernetes-list-type": "atomic"})
 INT32 = Rules(members={"format": "int32"})
 DATE_TIME = Rules(members={"format": "date-time"})
 FREE_FORM = Rules(members={"x-kubernetes-preserve-unknown-fields": True})
+
+
+def always(value: T, name: str | None = None) -> T:
+    """A default that is written, too, although views leave defaults out when they are encoded."""
+    # msgspec leaves out only what equals a plain default, not what a factory made.
+    field: T = msgspec.field(default_factory=lambda: copy.copy(value), name=name)
+    return field
 
 
 def between(minimum: int, maximum: int) -> Rules:
