@@ -1,0 +1,77 @@
+"""What a simulated pod does: the annotation `simulation.koordinator.sh/behaviour` and its defaults."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from koordinator.api.errors import ProtocolError
+
+DOMAIN = "simulation.koordinator.sh/"
+ANNOTATION = DOMAIN + "behaviour"
+HOLLOW_LABEL = DOMAIN + "hollow"
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Behaviour(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """A pod's load while its container runs, and how it ends.
+
+    `cpu_milli` is what it wants on average over a day; `follows_trace` replaces the generator by the pod's
+    share of its node's trace (in proportion to `cpu_milli`).
+    A pod with `cpu_work_core_seconds` or `run_seconds` ends with `exit_code` once it had that much CPU and
+    ran that long. `service_time_ms` makes it a service with a latency figure. `oom_after_seconds` kills the
+    container once, as the kernel's OOM killer would.
+    """
+
+    cpu_milli: NotNegative | None = None
+    daily_amplitude_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    peak_hour: Annotated[float, msgspec.Meta(ge=0, lt=24)] = 14.0
+    noise_sigma: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
+    follows_trace: bool = False
+    memory_bytes: NotNegative | None = None
+    service_time_ms: Positive | None = None
+    cpu_work_core_seconds: Positive | None = None
+    run_seconds: Positive | None = None
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    oom_after_seconds: Positive | None = None
+    start_delay_seconds: NotNegative | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        return (self.cpu_work_core_seconds is not None) or (self.run_seconds is not None)
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """What a pod without (readable) annotation does, relative to its requests."""
+
+    cpu_ratio: float
+    memory_ratio: float
+
+
+# Services use little of what they request (docs/models.md, section 3); batch pods use what they ask for.
+SERVICE = Defaults(cpu_ratio=0.15, memory_ratio=0.45)
+BATCH = Defaults(cpu_ratio=0.9, memory_ratio=0.85)
+# What a pod without requests uses: a small side process.
+CPU_MILLI_DEFAULT = 20.0
+MEMORY_BYTES_DEFAULT = 32.0 * 2**20
+
+
+def decode(text: str) -> Behaviour:
+    """Raises: ProtocolError naming the annotation and what is wrong with it."""
+    try:
+        return msgspec.json.decode(text, type=Behaviour)
+    except msgspec.DecodeError as error:
+        raise ProtocolError("", ANNOTATION, str(error)) from error
+
+
+def encode(behaviour: Behaviour) -> str:
+    """The annotation's text."""
+    return msgspec.json.encode(behaviour).decode()
+
+
+def annotations(behaviour: Behaviour) -> dict[str, Any]:
+    """The annotations of a pod that behaves like this."""
+    return {ANNOTATION: encode(behaviour)}

@@ -1,0 +1,189 @@
+"""What pods get when they want more CPU than their node has, and what that does to response times.
+
+Everything is elementwise over pods, grouped by a node index. Sources, calibration and limits: docs/models.md.
+"""
+
+import enum
+
+import msgspec
+import numpy as np
+
+from koordinator.local.nodes.usage import F64, Index, Mask, per_node
+
+# The kernel's smallest cpu.shares: the weight of the whole best-effort tier beside services.
+BEST_EFFORT_SHARES = 2.0
+# SCHED_IDLE entities weigh 3 against 1024 for a nice-0 task (kernel/sched/sched.h), i.e. nothing to speak of.
+IDLE_SHARES = 0.003
+
+
+class Protection(enum.StrEnum):
+    """What keeps best-effort pods from services on a node."""
+
+    NONE = "none"  # best-effort pods weigh as much as services of the same size
+    SHARES = "shares"  # cpu.shares=2 on the best-effort tier, as the kubelet sets it
+    IDLE = "idle"  # and cpu.idle=1
+    SUPPRESS = "suppress"  # and a quota of threshold - services, as the node agent's CPU suppression sets it
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Measured growth of a service's p99 beside batch: `slowdown` at `load` (services, ratio of the node).
+
+    Logarithms are interpolated; beyond the last point the last slope goes on.
+    """
+
+    load: tuple[float, ...]
+    slowdown: tuple[float, ...]
+
+
+# p99 relative to the service alone, measured with batch hogs on every CPU: docs/models.md, table 1.
+# What was measured as faster than alone counts as 1: batch never helps.
+CURVES = {
+    Protection.NONE: Curve((0.2, 0.4, 0.6), (1.0, 4.7, 870.0)),
+    Protection.SHARES: Curve((0.2, 0.4, 0.6), (1.0, 1.4, 2.5)),
+    Protection.IDLE: Curve((0.4, 0.6), (1.0, 2.1)),
+    Protection.SUPPRESS: Curve((0.4, 0.6), (1.0, 1.9)),
+}
+# With the quota, batch had 13 % of what services left over at 60 % load and slowed them as much as with all
+# of it: a protected tier disturbs by being there. An unprotected one disturbs in proportion to what it has.
+PRESENCE_RATIO = 0.13
+# Requests that waited this many times the usual are given up by their callers: nothing above is reported.
+SLOWDOWN_MAX = 1_000.0
+# Utilisation above which a queue has no steady state within a sampling step.
+UTILISATION_MAX = 0.99
+# The measurement gave p99 only. Half of the requests meet a busy CPU far less often than the slowest percent;
+# a quarter of the growth in logarithms is our assumption.
+P50_SHARE_OF_GROWTH = 0.25
+
+
+def water_fill(demand: F64, weight: F64, group: Index, capacity: F64) -> F64:
+    """Weighted max-min shares: nobody gets more than its demand, no group more than its capacity.
+
+    Shapes: demand, weight, group (pods,), capacity (groups,). Where a group's demand fits, all of it is
+    granted; else each gets min(demand, weight × level) with one level per group that uses the capacity up.
+    """
+    assert demand.shape == weight.shape == group.shape, (demand.shape, weight.shape, group.shape)
+    granted = demand.copy()
+    wanted = per_node(group, demand, capacity.size)
+    over = wanted > capacity
+    if not over.any():
+        return granted
+    pods = np.flatnonzero(over[group])
+    level = _levels(demand[pods], weight[pods], group[pods], capacity)
+    granted[pods] = np.minimum(demand[pods], weight[pods] * level[group[pods]])
+    return granted
+
+
+def _levels(demand: F64, weight: F64, group: Index, capacity: F64) -> F64:
+    """Grant per weight in each group, for groups whose demand exceeds the capacity; (groups,)."""
+    thirst = demand / weight
+    order = np.lexsort((thirst, group))
+    demand, weight, group, thirst = demand[order], weight[order], group[order], thirst[order]
+    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    sizes = np.diff(np.r_[first, group.size])
+    # Going up in thirst: if all before were sated, this level would be left for the rest of the group.
+    sated = np.cumsum(demand) - demand
+    sated -= np.repeat(sated[first], sizes)
+    lighter = np.cumsum(weight) - weight
+    lighter -= np.repeat(lighter[first], sizes)
+    left_weight = (
+        np.repeat(np.bincount(group, weight, minlength=capacity.size)[group[first]], sizes) - lighter
+    )
+    level_if = (capacity[group] - sated) / left_weight
+    is_thirsty = thirst > level_if
+    # The first pod that stays thirsty fixes the level; rounding may leave none, then the last one does.
+    is_thirsty[first + sizes - 1] = True
+    positions = np.where(is_thirsty, np.arange(group.size), group.size)
+    fixing = np.minimum.reduceat(positions, first)
+    levels = np.zeros(capacity.size)
+    levels[group[first]] = np.maximum(level_if[fixing], 0.0)
+    return levels
+
+
+def suppress_milli(capacity: F64, services: F64, system: F64, reserved: F64, threshold_percent: float) -> F64:
+    """CPU that best-effort pods may use on each node: threshold − services − max(system, reserved).
+
+    Never below what the slowest setting of either policy leaves them: 2 ms per 100 ms, 20 milli-cores.
+    Source: CPU suppression, policy cfsQuota (spec 11, sections 4.2 and 4.6).
+    """
+    left = capacity * (threshold_percent / 100) - services - np.maximum(system, reserved)
+    return np.maximum(left, 20.0)
+
+
+def share_cpu(
+    demand: F64,
+    weight: F64,
+    is_best_effort: Mask,
+    node: Index,
+    available: F64,
+    best_effort_limit: F64,
+    protection: Protection,
+) -> F64:
+    """CPU that each pod gets: services and the best-effort tier by weight, then the tier among its pods.
+
+    Shapes: demand, weight, is_best_effort, node (pods,); available, best_effort_limit (nodes,); milli-cores.
+    `available` is what the node has left beside system processes, which are served first.
+    """
+    if protection is Protection.NONE:
+        return water_fill(demand, weight, node, available)
+    nodes = available.size
+    tier_demand = per_node(node, demand * is_best_effort, nodes)
+    if protection is Protection.SUPPRESS:
+        tier_demand = np.minimum(tier_demand, best_effort_limit)
+    tier_weight = IDLE_SHARES if protection is Protection.IDLE else BEST_EFFORT_SHARES
+    services = np.flatnonzero(~is_best_effort)
+    batch = np.flatnonzero(is_best_effort)
+    top = water_fill(
+        np.r_[demand[services], tier_demand],
+        np.r_[weight[services], np.full(nodes, tier_weight)],
+        np.r_[node[services], np.arange(nodes)],
+        available,
+    )
+    granted = np.empty_like(demand)
+    granted[services] = top[: services.size]
+    granted[batch] = water_fill(demand[batch], weight[batch], node[batch], top[services.size :])
+    return granted
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Response times of each service pod, (pods,), in units of its mean service time."""
+
+    p50: F64
+    p99: F64
+
+
+def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
+    """Response times of a service that wants `demand` and could get `reachable` milli-cores.
+
+    A queue with as many servers as reachable cores and exponential service times, waiting probability by
+    Sakasegawa's approximation; then multiplied by what co-runners do (`slowdown`).
+    """
+    cores = np.maximum(reachable, 1.0) / 1000
+    # A service that cannot get one whole core runs each request slower.
+    stretch = 1 / np.minimum(cores, 1.0)
+    servers = np.maximum(cores, 1.0)
+    busy = np.minimum(demand / np.maximum(reachable, 1.0), UTILISATION_MAX)
+    waiting = busy ** (np.sqrt(2 * (servers + 1)) - 1)
+    drain = servers * (1 - busy)
+    wait_p50 = np.log(np.maximum(waiting / 0.5, 1.0)) / drain
+    wait_p99 = np.log(np.maximum(waiting / 0.01, 1.0)) / drain
+    growth = np.minimum(slowdown, SLOWDOWN_MAX)
+    p50 = (np.log(2) + wait_p50) * stretch * growth**P50_SHARE_OF_GROWTH
+    p99 = (np.log(100) + wait_p99) * stretch * growth
+    return Latency(p50, p99)
+
+
+def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
+    """Growth of a service's p99 on each node that comes from batch there.
+
+    `load` is what services use (ratio of the node, 0–1), `occupied` what batch has of the rest (0–1).
+    """
+    curve = CURVES[protection]
+    xs, ys = np.array(curve.load), np.log(curve.slowdown)
+    steepness = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+    growth = np.interp(load, xs, ys) + np.maximum(load - xs[-1], 0) * steepness
+    if protection is Protection.NONE:
+        presence = np.minimum(occupied, 1.0)
+    else:
+        presence = np.minimum(occupied / PRESENCE_RATIO, 1.0)
+    factor: F64 = np.minimum(np.exp(growth * presence), SLOWDOWN_MAX)
+    return factor

@@ -1,0 +1,425 @@
+"""Kubelet and node agent of all hollow nodes: one informer on pods, one ticker.
+
+The ticker moves the fleet, then carries out what is due: containers that start or end, pods that must go,
+reports, heartbeats. What the API refuses for a passing reason is tried again; what is about an object that is
+gone is forgotten.
+"""
+
+import asyncio
+import enum
+import heapq
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+
+from koordinator.api.coordination import Lease
+from koordinator.api.core import Namespace, Node, Pod
+from koordinator.api.node_metric import NodeMetric
+from koordinator.cluster import errors
+from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.supervise import Guard, supervise
+from koordinator.local.nodes import kubelet, pod_shape, reports
+from koordinator.local.nodes.fleet import Fleet, StepResult
+from koordinator.local.nodes.reports import CollectPolicy
+
+log = logging.getLogger(__name__)
+
+# Writes between two chances for everybody else; watchers must keep up with a burst of registrations.
+WRITES_PER_TURN = 64
+RETRY_S = 5.0
+TICK_BACKOFF = BackoffPolicy(initial_s=1.0, max_s=30.0, factor=2.0, jitter_ratio=0.1)
+# As the node agent: a pod told to go is not told again for two minutes.
+EVICTED_S = 120.0
+OVER = ("Succeeded", "Failed")
+
+
+class HollowConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How often hollow nodes act. The defaults are those of the kubelet and of the node agent."""
+
+    tick_s: float = 1.0
+    lease_interval_s: float = 10.0
+    lease_duration_s: int = 40
+    status_interval_s: float = 300.0
+    # Pulling the image and starting the container; each pod's own value is drawn between both.
+    start_s_min: float = 0.5
+    start_s_max: float = 3.0
+    # Most processes stop soon after SIGTERM; the pod's grace period is the longest it can take.
+    stop_s_max: float = 2.0
+    pod_events: bool = False
+
+
+class _Action(enum.Enum):
+    START = "start"
+    STOP = "stop"
+    RETRY_END = "retry end"
+
+
+class _Pod:
+    """A pod on one of our nodes."""
+
+    __slots__ = (
+        "ended",
+        "evicted_until_s",
+        "last_state",
+        "obj",
+        "restarts",
+        "row",
+        "slot",
+        "started_s",
+        "stopping",
+    )
+
+    def __init__(self, obj: Pod, slot: int, row: int) -> None:
+        self.obj = obj
+        self.slot = slot
+        self.row = row
+        self.restarts = 0
+        self.started_s = 0.0
+        self.last_state: dict[str, Any] = {}
+        self.ended: dict[str, Any] | None = None
+        self.stopping = False
+        self.evicted_until_s = 0.0
+
+
+class HollowNodes:
+    """Plays the nodes of a fleet on a cluster until cancelled."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: Fleet,
+        config: HollowConfig,
+        *,
+        rng: random.Random,
+        on_step: Callable[[float], Any] | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self.guard = Guard("hollow nodes")
+        self.registered = asyncio.Event()
+        self.evicted_count = 0
+        self._cluster = cluster
+        self._config = config
+        self._on_step = on_step
+        self._backoff = Backoff(TICK_BACKOFF, rng)
+        self._factory = InformerFactory(cluster, rng)
+        self._events = EventRecorder(cluster, "koordlet", rng=rng)
+        self._pods: dict[str, _Pod] = {}
+        self._pod_in: dict[int, _Pod] = {}
+        self._due: list[tuple[float, int, _Action, str]] = []
+        self._sequence = 0
+        self._silent: set[int] = set()
+        self._policies: dict[int, CollectPolicy] = {}
+        rows = len(fleet.shapes)
+        self._started_s = 0.0
+        self._ticked_s = 0.0
+        self._next_report_s = np.full(rows, np.inf)
+        self._next_lease_s = np.zeros(rows)
+        self._next_status_s = np.zeros(rows)
+        self._writes = 0
+
+    # Faults, for tests and scenarios
+
+    def silence(self, names: Iterable[str]) -> None:
+        """These nodes stop talking to the API (dead or cut off); their pods run on."""
+        self._silent.update(self.fleet.row_of[name] for name in names)
+
+    def revive(self, names: Iterable[str]) -> None:
+        self._silent.difference_update(self.fleet.row_of[name] for name in names)
+
+    def slow_down(self, names: Iterable[str], speed_ratio: float) -> None:
+        """The CPUs of these nodes do only this share of the usual work."""
+        for name in names:
+            self.fleet.speed[self.fleet.row_of[name]] = speed_ratio
+
+    # Running
+
+    async def run(self) -> NoReturn:
+        """Register all nodes, then tick until cancelled."""
+        now_s = self._cluster.clock.now()
+        self._started_s = self._ticked_s = now_s
+        await self._register(now_s)
+        async with asyncio.TaskGroup() as group:
+            pods = self._factory.informer(Pod)
+            pods.add_handler(self._on_pod, lambda old, new: self._on_pod(new), self._on_pod_gone)
+            metrics = self._factory.informer(NodeMetric)
+            metrics.add_handler(self._on_metric, lambda old, new: self._on_metric(new), self._on_metric_gone)
+            self._factory.start(group)
+            group.create_task(self._events.run(), name="hollow events")
+            await self._factory.wait_synced()
+            self.registered.set()
+            await supervise(self._tick_and_pause, self._backoff, self.guard)
+        raise AssertionError("the ticker never ends by itself")
+
+    async def _register(self, now_s: float) -> None:
+        await self._ignoring(errors.AlreadyExists, self._ensure_namespace())
+        for row, shape in enumerate(self.fleet.shapes):
+            try:
+                node = await self._cluster.create(Node, kubelet.node_object(shape, row, now_s))
+            except errors.AlreadyExists:
+                patch = kubelet.node_status(shape, row, now_s, now_s)
+                node = await self._cluster.patch(Node, shape.name, patch, subresource="status")
+            lease = kubelet.lease_object(shape, node.metadata.uid, self._config.lease_duration_s, now_s)
+            await self._ignoring(
+                errors.AlreadyExists, self._cluster.create(Lease, lease, kubelet.LEASE_NAMESPACE)
+            )
+            await self._breathe()
+        # Spread over the interval, as kubelets that started at different times are.
+        spread = np.arange(len(self.fleet.shapes)) / len(self.fleet.shapes)
+        self._next_lease_s = now_s + self._config.lease_interval_s * (0.5 + spread / 2)
+        self._next_status_s = now_s + self._config.status_interval_s * (0.5 + spread / 2)
+
+    async def _ensure_namespace(self) -> None:
+        await self._cluster.create(Namespace, {"metadata": {"name": kubelet.LEASE_NAMESPACE}})
+
+    async def _tick_and_pause(self) -> float:
+        await self.tick()
+        return self._config.tick_s
+
+    async def tick(self) -> None:
+        """Bring the fleet up to now and carry out what is due."""
+        now_s = self._cluster.clock.now()
+        elapsed_s, self._ticked_s = now_s - self._ticked_s, now_s
+        if elapsed_s > 0:
+            ended = self.fleet.step(now_s, elapsed_s)
+            if self._on_step is not None:
+                self._on_step(now_s)
+            await self._end(ended, now_s)
+        await self._carry_out(now_s)
+        await self._report(now_s)
+        await self._heartbeat(now_s)
+
+    # What the API says
+
+    def _on_pod(self, obj: Pod) -> None:
+        row = self.fleet.row_of.get(obj.spec.node_name)
+        if row is None:
+            return
+        known = self._pods.get(obj.metadata.uid)
+        if known is None:
+            known = self._admit(obj, row)
+            if known is None:
+                return
+        known.obj = obj
+        if (obj.metadata.deletion_timestamp is not None) and not known.stopping:
+            known.stopping = True
+            grace_s = obj.metadata.deletion_grace_period_seconds or 0
+            self._plan(self._stop_delay_s(known, grace_s), _Action.STOP, known)
+
+    def _admit(self, obj: Pod, row: int) -> _Pod | None:
+        if obj.status.phase in OVER:
+            return None
+        shape, error = pod_shape.read(obj)
+        if error is not None:
+            self._events.warning(obj, "InvalidBehaviour", str(error))
+        slot = self.fleet.add(shape, row)
+        pod = _Pod(obj, slot, row)
+        self._pods[obj.metadata.uid] = self._pod_in[slot] = pod
+        if obj.status.phase == "Running":  # we were restarted, the pod was not
+            pod.started_s = self._cluster.clock.now()
+            self.fleet.start(slot)
+        else:
+            wanted_s = shape.behaviour.start_delay_seconds
+            config = self._config
+            drawn_s = config.start_s_min + _draw(shape.seed) * (config.start_s_max - config.start_s_min)
+            self._plan(drawn_s if wanted_s is None else wanted_s, _Action.START, pod)
+        return pod
+
+    def _on_pod_gone(self, obj: Pod) -> None:
+        pod = self._pods.pop(obj.metadata.uid, None)
+        if pod is not None:
+            del self._pod_in[pod.slot]
+            self.fleet.remove(pod.slot)
+
+    def _on_metric(self, metric: NodeMetric) -> None:
+        row = self.fleet.row_of.get(metric.metadata.name)
+        if row is None:
+            return
+        policy = reports.collect_policy(metric)
+        if self._policies.get(row) == policy:
+            return
+        self._policies[row] = policy
+        if self._next_report_s[row] == np.inf:
+            # The first report comes one interval after the start; spread as the starts of real agents are.
+            spread = row / len(self.fleet.shapes)
+            self._next_report_s[row] = self._cluster.clock.now() + policy.interval_s * (0.5 + spread / 2)
+
+    def _on_metric_gone(self, metric: NodeMetric) -> None:
+        row = self.fleet.row_of.get(metric.metadata.name)
+        if row is not None:
+            self._policies.pop(row, None)
+            self._next_report_s[row] = np.inf
+
+    # What is due
+
+    def _plan(self, delay_s: float, action: _Action, pod: _Pod) -> None:
+        self._sequence += 1
+        at_s = self._cluster.clock.now() + delay_s
+        heapq.heappush(self._due, (at_s, self._sequence, action, pod.obj.metadata.uid))
+
+    async def _carry_out(self, now_s: float) -> None:
+        later: list[tuple[float, int, _Action, str]] = []
+        while self._due and self._due[0][0] <= now_s:
+            entry = heapq.heappop(self._due)
+            pod = self._pods.get(entry[3])
+            if pod is None:
+                continue
+            if pod.row in self._silent or not await self._attempt(self._act(entry[2], pod, now_s), pod.obj):
+                later.append((now_s + RETRY_S, *entry[1:]))
+        for entry in later:
+            heapq.heappush(self._due, entry)
+
+    def _is_ours(self, pod: _Pod) -> bool:
+        """False once the pod is gone: its slot may belong to another by now."""
+        return self._pods.get(pod.obj.metadata.uid) is pod
+
+    async def _act(self, action: _Action, pod: _Pod, now_s: float) -> None:
+        meta = pod.obj.metadata
+        if not self._is_ours(pod):
+            return
+        if action is _Action.STOP:
+            self.fleet.halt(pod.slot)
+            await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid, grace_period_s=0)
+        elif action is _Action.RETRY_END:
+            assert pod.ended is not None, meta.name
+            await self._write_end(pod, pod.ended, now_s)
+        elif not pod.stopping:
+            patch = kubelet.running_status(pod.obj, pod.row, pod.slot, now_s, pod.restarts, pod.last_state)
+            await self._patch_status(pod, patch)
+            if not self._is_ours(pod):
+                return
+            pod.started_s = now_s
+            self.fleet.start(pod.slot)
+            if self._config.pod_events:
+                self._events.normal(pod.obj, "Started", "Started all containers")
+
+    async def _end(self, result: StepResult, now_s: float) -> None:
+        # Slots are looked up before the first write: while we write, pods may go and slots change hands.
+        finished, killed, evicted = (
+            [self._pod_in[slot] for slot in slots]
+            for slots in (result.finished, result.killed, result.evicted)
+        )
+        for pod in filter(self._is_ours, finished):
+            exit_code = self.fleet.shape_of[pod.slot].behaviour.exit_code
+            await self._end_container(pod, exit_code, False, now_s)
+        for pod in filter(self._is_ours, killed):
+            await self._end_container(pod, kubelet.OOM_EXIT_CODE, True, now_s)
+        for pod in filter(self._is_ours, evicted):
+            await self._evict(pod, now_s)
+
+    async def _end_container(self, pod: _Pod, exit_code: int, oom_killed: bool, now_s: float) -> None:
+        self.fleet.halt(pod.slot)
+        pod.ended = kubelet.container_end(exit_code, oom_killed, pod.started_s, now_s)
+        if pod.row in self._silent or not await self._attempt(
+            self._write_end(pod, pod.ended, now_s), pod.obj
+        ):
+            self._plan(RETRY_S, _Action.RETRY_END, pod)
+
+    async def _write_end(self, pod: _Pod, ended: dict[str, Any], now_s: float) -> None:
+        obj, slot = pod.obj, pod.slot
+        exit_code = ended["terminated"]["exitCode"]
+        if pod.stopping or not kubelet.restarts_again(obj.spec.restart_policy, exit_code):
+            await self._patch_status(pod, kubelet.ended_status(obj, slot, ended, now_s, pod.restarts))
+            return
+        await self._patch_status(pod, kubelet.waiting_status(obj, slot, ended, now_s, pod.restarts))
+        pod.restarts += 1
+        pod.last_state = ended
+        self._plan(kubelet.restart_backoff_s(pod.restarts), _Action.START, pod)
+
+    async def _evict(self, pod: _Pod, now_s: float) -> None:
+        """As the node agent does when memory runs short; a budget may refuse, then it asks again later."""
+        if pod.stopping or now_s < pod.evicted_until_s or pod.row in self._silent:
+            return
+        pod.evicted_until_s = now_s + EVICTED_S
+        meta = pod.obj.metadata
+        reason = "trigger by koordlet feature BEMemoryEvict"
+        if await self._attempt(self._cluster.evict(meta.namespace, meta.name, uid=meta.uid), pod.obj):
+            self.evicted_count += 1
+            self._events.warning(pod.obj, "evictPodSuccess", f"{reason}, kill pod: {meta.name}")
+        else:
+            self._events.warning(pod.obj, "evictPodFail", f"{reason}, the API refused to evict {meta.name}")
+
+    def _stop_delay_s(self, pod: _Pod, grace_s: int) -> float:
+        """How long the pod takes to stop, never above its grace period; no time if nothing runs in it."""
+        if pod.started_s == 0.0 or pod.ended is not None:
+            return 0.0
+        seed = self.fleet.shape_of[pod.slot].seed >> 16  # other bits than for the start
+        return min(0.1 + _draw(seed) * max(self._config.stop_s_max - 0.1, 0.0), grace_s)
+
+    async def _patch_status(self, pod: _Pod, patch: dict[str, Any]) -> None:
+        meta = pod.obj.metadata
+        patch["metadata"] = {"uid": meta.uid}
+        await self._cluster.patch(Pod, meta.name, patch, meta.namespace, subresource="status")
+
+    # Reports and heartbeats
+
+    async def _report(self, now_s: float) -> None:
+        due = np.flatnonzero(self._next_report_s <= now_s).tolist()
+        by_policy: dict[CollectPolicy, list[int]] = {}
+        for row in due:
+            by_policy.setdefault(self._policies[row], []).append(row)
+            self._next_report_s[row] = _next(self._next_report_s[row], self._policies[row].interval_s, now_s)
+        for policy, rows in by_policy.items():
+            talking = np.array([row for row in rows if row not in self._silent], dtype=np.int64)
+            statuses = reports.statuses(self.fleet, talking, policy, now_s)
+            for row, status in zip(talking.tolist(), statuses, strict=True):
+                name = self.fleet.shapes[row].name
+                patch = {"status": status}
+                await self._attempt(self._cluster.patch(NodeMetric, name, patch, subresource="status"), None)
+
+    async def _heartbeat(self, now_s: float) -> None:
+        config = self._config
+        for row in np.flatnonzero(self._next_lease_s <= now_s).tolist():
+            self._next_lease_s[row] = _next(self._next_lease_s[row], config.lease_interval_s, now_s)
+            if row not in self._silent:
+                name = self.fleet.shapes[row].name
+                renewal = {"spec": kubelet.lease_renewal(now_s)}
+                await self._attempt(self._cluster.patch(Lease, name, renewal, kubelet.LEASE_NAMESPACE), None)
+        for row in np.flatnonzero(self._next_status_s <= now_s).tolist():
+            self._next_status_s[row] = _next(self._next_status_s[row], config.status_interval_s, now_s)
+            if row not in self._silent:
+                name = self.fleet.shapes[row].name
+                conditions = {"status": {"conditions": kubelet.node_conditions(self._started_s, now_s)}}
+                await self._attempt(self._cluster.patch(Node, name, conditions, subresource="status"), None)
+
+    # Writing
+
+    async def _attempt(self, write: Awaitable[Any], about: Pod | None) -> bool:
+        """Whether the write is done with: carried out, or its object is gone or another one now."""
+        await self._breathe()
+        try:
+            await write
+        except (errors.NotFound, errors.Conflict):
+            log.debug("write skipped: object changed or gone", extra={"pod": about.key if about else ""})
+        except errors.ApiError as error:
+            self.guard.failed(error)
+            return False
+        return True
+
+    async def _ignoring(self, expected: type[errors.ApiError], write: Awaitable[Any]) -> None:
+        try:
+            await write
+        except expected:
+            log.debug("already there")
+
+    async def _breathe(self) -> None:
+        self._writes += 1
+        if self._writes % WRITES_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _next(at_s: float, interval_s: float, now_s: float) -> float:
+    """The next turn of something that was due at `at_s`; missed turns are skipped."""
+    missed = int(max(now_s - at_s, 0.0) // interval_s)
+    return at_s + (missed + 1) * interval_s
+
+
+def _draw(seed: int) -> float:
+    """A number from 0 to 1 that depends on the pod only."""
+    return (seed % 65_536) / 65_536

@@ -1,0 +1,157 @@
+"""Sharing CPU: conservation and fairness; latency: monotony and the measured points."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.local.nodes import contention
+from koordinator.local.nodes.contention import Protection
+from koordinator.local.nodes.usage import F64, Index
+
+EPSILON = 1e-6
+milli = st.floats(0, 64_000)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[F64, F64, Index, F64]:
+    nodes = draw(st.integers(1, 4))
+    pods = draw(st.integers(1, 20))
+    demand = np.array(draw(st.lists(milli, min_size=pods, max_size=pods)))
+    weight = np.array(draw(st.lists(st.floats(2, 10_000), min_size=pods, max_size=pods)))
+    node = np.array(draw(st.lists(st.integers(0, nodes - 1), min_size=pods, max_size=pods)))
+    capacity = np.array(draw(st.lists(milli, min_size=nodes, max_size=nodes)))
+    return demand, weight, node, capacity
+
+
+@given(crowds())
+def test_nobody_gets_more_than_it_wants_and_no_node_gives_more_than_it_has(
+    crowd: tuple[F64, F64, Index, F64],
+) -> None:
+    demand, weight, node, capacity = crowd
+    granted = contention.water_fill(demand, weight, node, capacity)
+    assert (granted <= demand + EPSILON).all()
+    assert (granted >= 0).all()
+    assert (np.bincount(node, granted, minlength=capacity.size) <= capacity + EPSILON * 1e3).all()
+
+
+@given(crowds())
+def test_nothing_is_left_over_while_somebody_wants_more(crowd: tuple[F64, F64, Index, F64]) -> None:
+    demand, weight, node, capacity = crowd
+    granted = np.bincount(
+        node, contention.water_fill(demand, weight, node, capacity), minlength=capacity.size
+    )
+    wanted = np.bincount(node, demand, minlength=capacity.size)
+    assert granted == pytest.approx(np.minimum(wanted, capacity), rel=1e-9, abs=1e-3)
+
+
+@given(crowds())
+def test_who_gets_less_than_wanted_has_no_smaller_share_than_others(
+    crowd: tuple[F64, F64, Index, F64],
+) -> None:
+    demand, weight, node, capacity = crowd
+    granted = contention.water_fill(demand, weight, node, capacity)
+    level = granted / weight
+    for short in np.flatnonzero(granted < demand - 1e-3):
+        neighbours = node == node[short]
+        assert level[short] >= level[neighbours].max() - 1e-3
+
+
+@given(crowds())
+def test_one_node_shares_as_it_does_among_many(crowd: tuple[F64, F64, Index, F64]) -> None:
+    demand, weight, node, capacity = crowd
+    together = contention.water_fill(demand, weight, node, capacity)
+    for row in range(capacity.size):
+        mine = node == row
+        zeros = np.zeros(mine.sum(), dtype=np.int64)
+        alone = contention.water_fill(demand[mine], weight[mine], zeros, capacity[row : row + 1])
+        assert together[mine] == pytest.approx(alone, rel=1e-6, abs=1e-3)
+
+
+def share(protection: Protection, *, service: float, batch: float, limit: float = 1e9) -> tuple[float, float]:
+    """CPU of one service and one equally large best-effort pod on a node of ten cores."""
+    granted = contention.share_cpu(
+        demand=np.array([service, batch]),
+        weight=np.array([1_000.0, 1_000.0]),
+        is_best_effort=np.array([False, True]),
+        node=np.array([0, 0]),
+        available=np.array([10_000.0]),
+        best_effort_limit=np.array([limit]),
+        protection=protection,
+    )
+    return float(granted[0]), float(granted[1])
+
+
+def test_a_protected_service_gets_what_it_wants_and_batch_the_rest() -> None:
+    service, batch = share(Protection.SHARES, service=8_000, batch=10_000)
+    assert service == pytest.approx(8_000, rel=0.01)
+    assert service + batch == pytest.approx(10_000)
+
+
+def test_an_unprotected_service_shares_with_batch_equally() -> None:
+    assert share(Protection.NONE, service=8_000, batch=10_000) == pytest.approx((5_000, 5_000))
+
+
+def test_a_suppressed_tier_stops_at_its_limit_though_cpu_is_free() -> None:
+    assert share(Protection.SUPPRESS, service=1_000, batch=10_000, limit=5_500) == pytest.approx(
+        (1_000, 5_500)
+    )
+
+
+def test_suppression_leaves_threshold_minus_services_and_system() -> None:
+    allowed = contention.suppress_milli(
+        np.array([10_000.0, 10_000.0]), np.array([2_000.0, 9_000.0]), np.array([300.0, 300.0]),
+        np.array([500.0, 0.0]), 65,
+    )  # fmt: skip
+    assert allowed == pytest.approx([4_000, 20])
+
+
+@pytest.mark.parametrize(
+    ("protection", "load", "expected"),
+    [
+        (Protection.NONE, 0.2, 1.0),
+        (Protection.NONE, 0.4, 4.7),
+        (Protection.SHARES, 0.4, 1.4),
+        (Protection.SHARES, 0.6, 2.5),
+        (Protection.IDLE, 0.4, 1.0),
+        (Protection.IDLE, 0.6, 2.1),
+        (Protection.SUPPRESS, 0.6, 1.9),
+    ],
+)
+def test_slowdown_goes_through_the_measured_points(
+    protection: Protection, load: float, expected: float
+) -> None:
+    factor = contention.slowdown(np.array([load]), np.array([1.0]), protection)
+    assert factor[0] == pytest.approx(expected)
+
+
+@given(st.sampled_from(Protection), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_more_load_or_more_batch_never_makes_services_faster(
+    protection: Protection, load: float, more: float, occupied: float
+) -> None:
+    loads = np.array([load, min(load + more, 1)])
+    by_load = contention.slowdown(loads, np.full(2, occupied), protection)
+    by_batch = contention.slowdown(
+        np.full(2, load), np.array([occupied, min(occupied + more, 1)]), protection
+    )
+    assert by_load[1] >= by_load[0] >= 1
+    assert by_batch[1] >= by_batch[0]
+
+
+def test_without_batch_nothing_slows_a_service_down() -> None:
+    for protection in Protection:
+        assert contention.slowdown(np.array([0.9]), np.array([0.0]), protection)[0] == 1
+
+
+@given(demand=st.floats(1, 20_000), less=st.floats(1, 20_000))
+def test_a_service_that_can_reach_less_cpu_is_never_faster(demand: float, less: float) -> None:
+    times = contention.latency(np.full(2, demand), np.array([20_000.0, 20_000.0 - less + 1]), np.ones(2))
+    assert times.p99[1] >= times.p99[0] - EPSILON
+    assert times.p50[1] >= times.p50[0] - EPSILON
+    assert (times.p99 > times.p50).all()
+
+
+def test_an_idle_service_answers_in_its_service_time() -> None:
+    times = contention.latency(np.array([10.0]), np.array([8_000.0]), np.ones(1))
+    assert times.p50[0] == pytest.approx(np.log(2), rel=0.01)
+    assert times.p99[0] == pytest.approx(np.log(100), rel=0.01)
