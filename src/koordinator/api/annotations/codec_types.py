@@ -86,6 +86,8 @@ def _union(info: inspect.UnionType) -> Shape:
     members = [member for member in info.types if not isinstance(member, inspect.NoneType)]
     if {type(member) for member in members} == {inspect.StrType, inspect.IntType, inspect.FloatType}:
         shape = _QUANTITY
+    elif {type(member) for member in members} == {inspect.StrType, inspect.IntType}:
+        shape = _INT_OR_TEXT
     elif len(members) == 1:
         shape = _shape(members[0])
     else:
@@ -199,6 +201,10 @@ def _decode_int(value: Any, low: int, high: int) -> int:
     return value
 
 
+def _decode_int_or_text(value: Any) -> int | str:
+    return value if isinstance(value, str) else _decode_int(value, _INT64_MIN, _INT64_MAX)
+
+
 def _decode_int_key(name: str) -> int:
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
@@ -302,5 +308,6 @@ def _kind(value: Any) -> str:
 _TEXT = Shape(_decode_text, _same, str)
 _BOOLEAN = Shape(_decode_boolean, _same, bool)
 _QUANTITY = Shape(_decode_quantity, lambda raw: quantity.of(raw).text, lambda: "0")
+_INT_OR_TEXT = Shape(_decode_int_or_text, _same, int)
 _DURATION = Shape(_decode_duration, duration.text_of, float)
 _TIME = Shape(_decode_time, _same, str)

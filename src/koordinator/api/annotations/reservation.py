@@ -7,6 +7,7 @@ from koordinator.api.affinity import NodeSelectorTerm, Toleration
 from koordinator.api.annotations.codec import Annotation, Empty, Payload
 from koordinator.api.quantity import ResourceList
 from koordinator.api.references import ObjectReference
+from koordinator.api.reservation import ReservationOwner
 
 
 class ReservationSelector(Payload, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ RESTRICTED_OPTIONS = Annotation(labels.RESERVATION_RESTRICTED_OPTIONS, Restricte
 EXACT_MATCH_RESERVATION = Annotation(
     labels.EXACT_MATCH_RESERVATION, ExactMatchReservation, empty=Empty.ABSENT
 )
+OWNERS = Annotation(labels.RESERVATION_OWNERS, list[ReservationOwner], empty=Empty.ABSENT)
 CURRENT_OWNER = Annotation(labels.RESERVATION_CURRENT_OWNER, ObjectReference, empty=Empty.ABSENT)
 RESIZE_ALLOCATABLE = Annotation(labels.RESERVATION_RESIZE_ALLOCATABLE, ResizeAllocatable)
 

@@ -1,0 +1,193 @@
+"""What every object goes through before its cache or decision sees it. Source: spec 01, section 5.4.
+
+Old resource names become current ones; a pod's replacements, priority, preemption policy and scheduler
+name take effect; a node's reservation is deducted from what pods may request. The results live in memory
+only and are never written back. Objects that need no change come back as they are.
+"""
+
+from collections.abc import Callable
+from typing import Self
+
+import msgspec
+from msgspec.structs import replace
+
+from koordinator.api import labels, node_reservation, pod_labels, priority, resource_list, resources
+from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceAllocation, DeviceAllocations
+from koordinator.api.core import Container, Node, Pod, PodSpec, ResourceRequirements
+from koordinator.api.device import Device, DeviceInfo
+from koordinator.api.errors import ProtocolError
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.pod_labels import ReplaceResources
+from koordinator.api.quantity import ResourceList
+from koordinator.api.sigs import ElasticQuota
+
+_DEPRECATED_NAMES = resources.DEPRECATED_BATCH_NAMES | resources.DEPRECATED_DEVICE_NAMES
+
+_Change = Callable[[ResourceList], ResourceList]
+"""Gives back the same list when there is nothing to change."""
+
+
+class PodSteps(msgspec.Struct, frozen=True):
+    """The steps for pods that feature gates switch on."""
+
+    replace_resources: bool = False
+    priority: bool = False
+    preemption_policy: bool = False
+
+    @classmethod
+    def of(cls, *gates: FeatureGates) -> Self:
+        """A step is on when any of the component's registries has its gate on."""
+
+        def is_on(gate: str) -> bool:
+            return any(registry.states.get(gate, False) for registry in gates)
+
+        return cls(
+            replace_resources=is_on("ReplaceResourcesTransformer"),
+            priority=is_on("PriorityTransformer"),
+            preemption_policy=is_on("PreemptionPolicyTransformer"),
+        )
+
+
+def normalize_pod(pod: Pod, steps: PodSteps) -> Pod:
+    """The pod as everyone should see it; doing it again changes nothing.
+
+    A malformed device allocation stays as it is: whoever needs it reports it.
+    """
+    pod = _with_lists(pod, lambda amounts: resources.rename_all(amounts, _DEPRECATED_NAMES))
+    pod = _with_current_device_names(pod)
+    if steps.replace_resources:
+        pod = replace_pod_resources(pod)
+    if steps.priority:
+        pod = _with_spec(pod, replace(pod.spec, priority=priority.default_number(pod)))
+    if steps.preemption_policy:
+        policy = priority.default_preemption_policy(pod.metadata.labels)
+        pod = _with_spec(pod, replace(pod.spec, preemption_policy=policy))
+    return _with_scheduler_name(pod)
+
+
+def replace_pod_resources(pod: Pod) -> Pod:
+    """The pod with the resources erased and renamed that its annotation `replace-resources` lists."""
+    wanted = pod_labels.replace_resources(pod.metadata.annotations)
+    if not wanted.erase and not wanted.replace:
+        return pod
+    return _with_lists(pod, lambda amounts: _replaced(amounts, wanted))
+
+
+def normalize_node(node: Node) -> Node:
+    """The node as everyone should see it. Only for a node as read: each time deducts the reservation."""
+    status = node.status
+    allocatable, capacity = status.allocatable, status.capacity
+    if labels.NODE_RESERVATION in node.metadata.annotations:
+        reservation = node_reservation.of_annotations(node.metadata.annotations)
+        whole = resource_list.of(allocatable)
+        left = node_reservation.trim_allocatable(whole, reservation)
+        allocatable = allocatable if left is whole else resource_list.to_wire(left)
+    allocatable = resources.rename_all(allocatable, _DEPRECATED_NAMES)
+    capacity = resources.rename_all(capacity, _DEPRECATED_NAMES)
+    if allocatable is status.allocatable and capacity is status.capacity:
+        return node
+    return replace(node, status=replace(status, allocatable=allocatable, capacity=capacity))
+
+
+def normalize_device(device: Device) -> Device:
+    """The devices with current resource names."""
+
+    def changed(info: DeviceInfo) -> DeviceInfo:
+        renamed = resources.rename_all(info.resources, resources.DEPRECATED_DEVICE_NAMES)
+        return info if renamed is info.resources else replace(info, resources=renamed)
+
+    infos = [changed(info) for info in device.spec.devices]
+    if all(new is old for new, old in zip(infos, device.spec.devices, strict=True)):
+        return device
+    return replace(device, spec=replace(device.spec, devices=infos))
+
+
+def normalize_quota(quota: ElasticQuota) -> ElasticQuota:
+    """The quota with current names of batch resources."""
+    low = resources.rename_all(quota.spec.min, resources.DEPRECATED_BATCH_NAMES)
+    high = resources.rename_all(quota.spec.max, resources.DEPRECATED_BATCH_NAMES)
+    if low is quota.spec.min and high is quota.spec.max:
+        return quota
+    return replace(quota, spec=replace(quota.spec, min=low, max=high))
+
+
+def _with_lists(pod: Pod, change: _Change) -> Pod:
+    """The pod with all resource lists of its containers and its overhead changed."""
+    spec = pod.spec
+    containers = _with_container_lists(spec.containers, change)
+    init_containers = _with_container_lists(spec.init_containers, change)
+    overhead = change(spec.overhead)
+    if (
+        containers is spec.containers
+        and init_containers is spec.init_containers
+        and overhead is spec.overhead
+    ):
+        return pod
+    return _with_spec(
+        pod,
+        replace(spec, containers=containers, init_containers=init_containers, overhead=overhead),
+    )
+
+
+def _with_container_lists(containers: list[Container], change: _Change) -> list[Container]:
+    def changed(container: Container) -> Container:
+        requirements = _with_requirements(container.resources, change)
+        if requirements is container.resources:
+            return container
+        return replace(container, resources=requirements)
+
+    new = [changed(container) for container in containers]
+    return new if any(a is not b for a, b in zip(new, containers, strict=True)) else containers
+
+
+def _with_requirements(requirements: ResourceRequirements, change: _Change) -> ResourceRequirements:
+    requests, limits = change(requirements.requests), change(requirements.limits)
+    if requests is requirements.requests and limits is requirements.limits:
+        return requirements
+    return replace(requirements, requests=requests, limits=limits)
+
+
+def _with_current_device_names(pod: Pod) -> Pod:
+    annotations = pod.metadata.annotations
+    try:
+        allocations = DEVICE_ALLOCATED.read(annotations)
+    except ProtocolError:
+        return pod
+    current = _renamed_allocations(allocations or {})
+    if current == (allocations or {}):
+        return pod
+    text = DEVICE_ALLOCATED.encode(current)
+    return _with_annotations(pod, {**annotations, labels.DEVICE_ALLOCATED: text})
+
+
+def _renamed_allocations(allocations: DeviceAllocations) -> DeviceAllocations:
+    def renamed(allocation: DeviceAllocation) -> DeviceAllocation:
+        names = resources.DEPRECATED_DEVICE_NAMES
+        return replace(allocation, resources=resources.rename_all(allocation.resources, names))
+
+    return {type_: [renamed(each) for each in of_type] for type_, of_type in allocations.items()}
+
+
+def _replaced(amounts: ResourceList, wanted: ReplaceResources) -> ResourceList:
+    if not wanted.erase.isdisjoint(amounts):
+        amounts = {name: amount for name, amount in amounts.items() if name not in wanted.erase}
+    for old, new in wanted.replace.items():
+        amounts = resources.rename(amounts, old, new)
+    return amounts
+
+
+def _with_scheduler_name(pod: Pod) -> Pod:
+    name = pod_labels.scheduler_name(pod.metadata.labels, pod.spec.scheduler_name)
+    if name == pod.spec.scheduler_name:
+        return pod
+    original = {labels.ORIGINAL_SCHEDULER_NAME: pod.spec.scheduler_name}
+    pod = _with_annotations(pod, {**pod.metadata.annotations, **original})
+    return _with_spec(pod, replace(pod.spec, scheduler_name=name))
+
+
+def _with_spec(pod: Pod, spec: PodSpec) -> Pod:
+    return replace(pod, spec=spec)
+
+
+def _with_annotations(pod: Pod, annotations: dict[str, str]) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
