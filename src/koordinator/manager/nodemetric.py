@@ -5,14 +5,15 @@ The status is the agent's alone; the object lives and dies with its node.
 
 import msgspec
 
-from koordinator.api import duration
+from koordinator.api import duration, slo_config
 from koordinator.api.core import Node
 from koordinator.api.node_metric import AggregatePolicy, MetricCollectPolicy, NodeMetric, NodeMetricSpec
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
-from koordinator.manager.colocation_config import ColocationConfigSource, ColocationState, default_strategy
+from koordinator.manager import colocation_config
+from koordinator.manager.colocation_config import ColocationConfigSource, ColocationState
 
 WORKERS = 4
 
@@ -24,9 +25,9 @@ def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) 
     """
     if state.error and old is not None:
         return old
-    strategy = state.strategy_of(node)
-    if not (strategy.enable and state.config.enable and strategy.is_valid()):
-        strategy = default_strategy()
+    strategy = colocation_config.node_strategy(state.config, node)
+    if colocation_config.is_disabled(state.config, strategy) or slo_config.colocation_problems(strategy):
+        strategy = slo_config.DEFAULT_COLOCATION_STRATEGY
     policy = strategy.metric_aggregate_policy
     return NodeMetricSpec(
         metric_collect_policy=MetricCollectPolicy(
@@ -87,7 +88,7 @@ class NodeMetricController:
                 await self._delete(name)
             return
         state = self._config.state
-        if state is None:
+        if not (state.available or state.error):
             return  # every node is queued again once a configuration is known
         spec = wanted_spec(state, node, metric.spec if metric is not None else None)
         if metric is None:

@@ -16,6 +16,7 @@ from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import RawQuantity
+from koordinator.api.resource_list import Amounts
 from koordinator.manager.noderesource.batch import MILLI, PodDemand
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,11 @@ def amount_of(amounts: Mapping[str, RawQuantity]) -> Amount:
     )
 
 
+def _of_amounts(amounts: Amounts) -> Amount:
+    zero = quantity.ZERO
+    return amounts.get(resources.CPU, zero).milli, amounts.get(resources.MEMORY, zero).milli
+
+
 def pod_facts(pod: Pod) -> PodFacts | None:
     """None for a pod that has ended: it holds nothing."""
     if pod.status.phase not in _COUNTED_PHASES:
@@ -90,7 +96,9 @@ def node_facts(node: Node) -> NodeFacts:
     """Capacity, and the larger of what kubelet and what the node annotation reserve."""
     capacity = amount_of(node.status.capacity)
     allocatable = amount_of(node.status.allocatable)
-    annotated = amount_of(node_reservation.reserved_amounts(node))
+    annotated = _of_amounts(
+        node_reservation.amounts(node_reservation.of_annotations(node.metadata.annotations))
+    )
     reserved = tuple(
         max(total - left, noted, 0)
         for total, left, noted in zip(capacity, allocatable, annotated, strict=True)

@@ -115,16 +115,21 @@ class PodDemand(msgspec.Struct, frozen=True):
     zones: tuple[int, ...] = ()
 
 
-class Demand(msgspec.Struct, frozen=True):
-    """Sums over high-priority pods, each (2,), thousandths."""
+class ZoneDemand(msgspec.Struct, frozen=True):
+    """Sums over high-priority pods per NUMA zone, each (zones, 2), thousandths."""
 
     request: I64
     used: I64
     maximum: I64
 
 
-def sum_demand(pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int]]) -> Demand:
-    """Node-level sums; `dangling` are usages reported for pods that are gone or finished (spec 02 §6.2)."""
+def sum_demand(
+    pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int]]
+) -> tuple[list[int], list[int], list[int]]:
+    """Sums over a node's high-priority pods: requested, used, and the larger of both; thousandths.
+
+    `dangling` are usages reported for pods that are gone or finished. Source: spec 02 §6.2.
+    """
     request = [0, 0]
     used = [0, 0]
     maximum = [0, 0]
@@ -142,7 +147,7 @@ def sum_demand(pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int]]) -
         for i in (CPU, MEMORY):
             used[i] += usage[i]
             maximum[i] += usage[i]
-    return Demand(np.array(request, np.int64), np.array(used, np.int64), np.array(maximum, np.int64))
+    return request, used, maximum
 
 
 def divide(amount: I64, parts: int) -> I64:
@@ -150,7 +155,7 @@ def divide(amount: I64, parts: int) -> I64:
     return amount if parts == 0 else -(-amount // parts)
 
 
-def sum_zone_demand(pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int]], zones: int) -> Demand:
+def sum_zone_demand(pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int]], zones: int) -> ZoneDemand:
     """Sums per NUMA zone, each (zones, 2): bound pods count where they are, others spread (spec 02 §6.6)."""
     request, used, maximum = (np.zeros((zones, 2), np.int64) for _ in range(3))
     for pod in pods:
@@ -168,7 +173,7 @@ def sum_zone_demand(pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int
         share = divide(np.array(usage, np.int64), zones)
         used += share
         maximum += share
-    return Demand(request, used, maximum)
+    return ZoneDemand(request, used, maximum)
 
 
 def differs(old: int | None, new: int | None, threshold: float) -> bool:

@@ -12,10 +12,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from koordinator.manager.colocation_config import ColocationConfigSource, NodeStrategy
 
 from koordinator import clock
-from koordinator.api import resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
@@ -25,7 +23,8 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.workqueue import WorkQueue
-from koordinator.manager.noderesource import account, batch, prepare, zones
+from koordinator.manager.colocation_config import ColocationConfigSource, NodeStrategy
+from koordinator.manager.noderesource import account, batch, decide, prepare, zones
 from koordinator.manager.noderesource.account import MetricFacts, NodeFacts, PodFacts
 
 log = logging.getLogger(__name__)
@@ -171,7 +170,7 @@ class NodeResourceController:
             strategy = self._config.strategy_of(node) if node is not None else None
             if node is None or strategy is None:
                 continue
-            reason = self._withdrawal(name, strategy, now_s)
+            reason = decide.withdrawal(strategy, self._reported_s.get(name), now_s)
             if reason:
                 self._degraded.add(name)
                 plans.append(NodePlan(name, dict.fromkeys(prepare.BATCH), {}, reason, strategy))
@@ -182,64 +181,34 @@ class NodeResourceController:
             plans += self._calculate(members, policy)
         return plans
 
-    def _withdrawal(self, name: str, strategy: NodeStrategy, now_s: float) -> str:
-        """Why the node must have no Batch resources; empty when it may."""
-        if not strategy.enabled:
-            return "colocation is disabled"
-        reported_s = self._reported_s.get(name)
-        if reported_s is None or now_s > reported_s + strategy.degrade_s:
-            return "degrade node resource because of abnormal nodeMetric, reason: degradedByBatchResource"
-        return ""
-
     def _calculate(
         self, members: Sequence[tuple[str, NodeStrategy]], policy: batch.ReclaimPolicy
     ) -> Iterable[NodePlan]:
         self.calculate_count += len(members)
-        demands = []
-        rows = []
-        for name, _ in members:
-            facts, metrics = self._node_facts[name], self._metric_facts[name]
-            pods, dangling = account.demands(self._pods_of.get(name, {}).values(), metrics)
-            demand = batch.sum_demand(pods, dangling)
-            demands.append((pods, dangling))
-            rows.append(
-                (
-                    facts.capacity,
-                    facts.reserved,
-                    metrics.system_usage,
-                    demand.request,
-                    demand.used,
-                    demand.maximum,
+        inputs = [
+            decide.NodeInputs(
+                self._node_facts[name],
+                self._metric_facts[name],
+                list(self._pods_of.get(name, {}).values()),
+            )
+            for name, _ in members
+        ]
+        results = decide.calculate(inputs, policy)
+        for (name, strategy), known, result in zip(members, inputs, results, strict=True):
+            topology = self._topologies.get(name)
+            per_zone = (
+                {}
+                if topology is None
+                else zones.zone_amounts(
+                    topology.zones,
+                    known.node.reserved,
+                    known.metrics.system_usage,
+                    result.pods,
+                    result.dangling,
+                    policy,
                 )
             )
-        columns = np.array(rows, np.int64).transpose(1, 0, 2)
-        result = batch.batch_allocatable(batch.BatchInputs(*columns), policy)
-        for (name, strategy), (pods, dangling), row in zip(members, demands, result.tolist(), strict=True):
-            yield NodePlan(
-                name,
-                {
-                    resources.BATCH_CPU: row[batch.CPU] * batch.MILLI,
-                    resources.BATCH_MEMORY: row[batch.MEMORY],
-                },
-                self._zones(name, pods, dangling, policy),
-                "",
-                strategy,
-            )
-
-    def _zones(
-        self,
-        name: str,
-        pods: Sequence[batch.PodDemand],
-        dangling: Sequence[tuple[int, int]],
-        policy: batch.ReclaimPolicy,
-    ) -> dict[str, dict[str, int]]:
-        topology = self._topologies.get(name)
-        if topology is None:
-            return {}
-        facts, metrics = self._node_facts[name], self._metric_facts[name]
-        return zones.zone_amounts(
-            topology.zones, facts.reserved, metrics.system_usage, pods, dangling, policy
-        )
+            yield NodePlan(name, dict(result.amounts), per_zone, "", strategy)
 
     # Writing
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, quantity, resources
+from koordinator.api import labels, quantity, resources, scalars
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
@@ -46,6 +46,14 @@ def whole_amount(name: str, thousandths: int, ratio: float) -> int:
     if name == resources.BATCH_CPU and ratio > 1:
         thousandths = int(thousandths * ratio)
     return -(-thousandths // batch.MILLI)
+
+
+def parse_ratio(text: str) -> float:
+    """The CPU normalization ratio of an annotation's text, 0 (not applied) when it is none."""
+    try:
+        return scalars.parse_float(text)
+    except scalars.ScalarError:
+        return 0.0
 
 
 def _third_party(node: Node) -> dict[str, int]:

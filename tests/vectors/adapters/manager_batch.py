@@ -1,0 +1,190 @@
+"""Areas `noderesource-batch` and `colocation-config`."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api import quantity, resources, slo_config
+from koordinator.api.annotations import node as node_annotations
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.node_metric import NodeMetricSpec, NodeMetricStatus
+from koordinator.api.node_topology import Zone
+from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
+from koordinator.manager import colocation_config, nodemetric
+from koordinator.manager.colocation_config import ColocationState
+from koordinator.manager.noderesource import account, batch, decide, prepare, zones
+
+_CONFIG = slo_config.COLOCATION
+_STRATEGY = slo_config.NODE_COLOCATION_STRATEGY
+NOW_S = 1_700_000_000.0
+
+
+def noderesource_batch(case: dict[str, Any]) -> Any:
+    return {
+        "calculate": _calculate,
+        "prepare": _prepare,
+        "needSync": _need_sync,
+        "updateZones": _update_zones,
+        "divide": _divide,
+    }[case["op"]](case)
+
+
+def _calculate(case: dict[str, Any]) -> Any:
+    strategy = _STRATEGY.decode(msgspec.json.encode(case["strategy"]).decode())
+    wanted = colocation_config.resource_strategy(ColocationConfig(enable=True), _enabled(strategy))
+    node = from_builtins(case["node"], Node)
+    age_s = case["nodeMetricAgeSeconds"]
+    reported_s = None if age_s is None else NOW_S - age_s
+    if decide.withdrawal(wanted, reported_s, NOW_S):
+        return {"reset": True}
+    facts = account.node_facts(node)
+    metrics = account.metric_facts(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
+    pods = [account.pod_facts(from_builtins(pod, Pod)) for pod in case["pods"]]
+    known = decide.NodeInputs(facts, metrics, [pod for pod in pods if pod is not None])
+    (result,) = decide.calculate([known], wanted.reclaim)
+    answer: dict[str, Any] = _amounts(result.amounts)
+    if "nrtZones" in case:
+        found = zones.zone_amounts(
+            [from_builtins(zone, Zone) for zone in case["nrtZones"]],
+            facts.reserved,
+            metrics.system_usage,
+            result.pods,
+            result.dangling,
+            wanted.reclaim,
+        )
+        if found:
+            answer["zones"] = {name: _amounts(amounts) for name, amounts in found.items()}
+    return answer
+
+
+def _enabled(strategy: ColocationStrategy) -> ColocationStrategy:
+    return msgspec.structs.replace(strategy, enable=True)
+
+
+def _amounts(amounts: Any) -> dict[str, int]:
+    return {
+        "batchCPU": prepare.whole_amount(resources.BATCH_CPU, amounts[resources.BATCH_CPU], 0),
+        "batchMemory": prepare.whole_amount(resources.BATCH_MEMORY, amounts[resources.BATCH_MEMORY], 0),
+    }
+
+
+def _prepare(case: dict[str, Any]) -> Any:
+    body = case["node"]
+    node = from_builtins(
+        {
+            "metadata": {"name": "n", "annotations": body["annotations"]},
+            "status": {"capacity": body["capacity"], "allocatable": body["allocatable"]},
+        },
+        Node,
+    )
+    calculated: dict[str, int | None] = {
+        name: quantity.milli(amount) for name, amount in case["calculated"].items()
+    }
+    calculated.update(dict.fromkeys(case["resets"]))
+    target = prepare.node_target(node, calculated, prepare.parse_ratio(case.get("cpuNormalizationRatio", "")))
+    patch = prepare.status_patch(node, target)
+    written = {}
+    for field in ("capacity", "allocatable"):
+        have = {name: quantity.value(v) for name, v in body[field].items() if name in prepare.BATCH}
+        for name, text in patch.get("status", {}).get(field, {}).items():
+            have.pop(name, None)
+            if text is not None:
+                have[name] = quantity.value(text)
+        written[field] = have
+    origin = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE.decode(target.origin_annotation)
+    return {
+        **written,
+        "originExtendedAllocatable": {name: quantity.value(v) for name, v in origin.resources.items()},
+    }
+
+
+def _need_sync(case: dict[str, Any]) -> Any:
+    old, new = (None if case[side] is None else quantity.milli(case[side]) for side in ("old", "new"))
+    return {"needSync": batch.differs(old, new, case["resourceDiffThreshold"])}
+
+
+def _update_zones(case: dict[str, Any]) -> Any:
+    updated, changed = zones.zones_target(
+        [from_builtins(zone, Zone) for zone in case["zones"]],
+        {
+            zone: {name: quantity.milli(amount) for name, amount in amounts.items()}
+            for zone, amounts in case["zoneResources"].items()
+        },
+        case["resourceDiffThreshold"],
+        case.get("ratio") or 0.0,
+    )
+    return {
+        "changed": changed,
+        "zones": {
+            zone.name: [
+                [r.name, *(quantity.value(a) for a in (r.capacity, r.allocatable, r.available))]
+                for r in zone.resources
+            ]
+            for zone in updated
+        },
+    }
+
+
+def _divide(case: dict[str, Any]) -> Any:
+    parts = case.get("zones", case.get("n"))
+    amount = np.array([quantity.milli(case.get("quantity", case.get("value")))], np.int64)
+    return {"milli": int(batch.divide(amount, parts)[0])}
+
+
+def colocation(case: dict[str, Any]) -> Any:
+    return {
+        "sync": _sync,
+        "nodeStrategy": _node_strategy,
+        "isValid": _is_valid,
+        "nodeMetricSpec": _metric_spec,
+        "isDisabled": _is_disabled,
+    }[case["op"]](case)
+
+
+def _config(body: dict[str, Any]) -> ColocationConfig:
+    return _CONFIG.decode(msgspec.json.encode(body).decode())
+
+
+def _node(body: dict[str, Any]) -> Node:
+    return from_builtins(body, Node)
+
+
+def _sync(case: dict[str, Any]) -> Any:
+    old = ColocationState(_config(case["old"]["config"]), case["old"]["available"], case["old"]["error"])
+    outcome = colocation_config.sync(old, case["configMapData"])
+    state = outcome.state
+    return {
+        "changed": outcome.changed,
+        "state": {
+            "config": msgspec.json.decode(_CONFIG.encode(state.config)),
+            "available": state.available,
+            "error": state.error,
+        },
+    }
+
+
+def _node_strategy(case: dict[str, Any]) -> Any:
+    strategy = colocation_config.node_strategy(_config(case["colocationConfig"]), _node(case["node"]))
+    return {"strategy": msgspec.json.decode(_STRATEGY.encode(strategy))}
+
+
+def _is_valid(case: dict[str, Any]) -> Any:
+    strategy = _STRATEGY.decode(msgspec.json.encode(case["strategy"]).decode())
+    return {"valid": not slo_config.colocation_problems(strategy)}
+
+
+def _metric_spec(case: dict[str, Any]) -> Any:
+    state = ColocationState(_config(case["colocationConfig"]), True, case["configErrorStatus"])
+    old = from_builtins(case["oldSpec"], NodeMetricSpec) if case.get("oldSpec") else None
+    return {"spec": msgspec.to_builtins(nodemetric.wanted_spec(state, _node(case["node"]), old))}
+
+
+def _is_disabled(case: dict[str, Any]) -> Any:
+    config = _config(case["colocationConfig"])
+    strategy = colocation_config.node_strategy(config, _node(case["node"]))
+    return {"disabled": colocation_config.is_disabled(config, strategy)}
+
+
+ADAPTERS = {"noderesource-batch": noderesource_batch, "colocation-config": colocation}
