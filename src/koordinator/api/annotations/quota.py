@@ -26,17 +26,26 @@ MAX_STRICT_CHECK_RESOURCE_KEYS = Annotation(
     labels.QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS, list[str], empty=Empty.ABSENT
 )
 RESOURCE_KEYS = Annotation(labels.QUOTA_RESOURCE_KEYS, list[str])
-_SHARED_WEIGHT = _amounts(labels.QUOTA_SHARED_WEIGHT)
-_NAMESPACES = Annotation(labels.QUOTA_NAMESPACES, list[str])
+SHARED_WEIGHT = _amounts(labels.QUOTASHARED_WEIGHT)
+NAMESPACES = Annotation(labels.QUOTANAMESPACES, list[str])
 
 DEFAULT_RESOURCE_KEYS = ("cpu", "memory")
 """The resource keys of an ElasticQuotaProfile that names none."""
 
 
+def resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The resources that a profile's quota counts; the default ones when absent or malformed."""
+    try:
+        keys = RESOURCE_KEYS.read(annotations)
+    except ProtocolError:
+        keys = None
+    return DEFAULT_RESOURCE_KEYS if keys is None else tuple(keys)
+
+
 def shared_weight(annotations: Mapping[str, str], spec_max: ResourceList) -> ResourceList:
     """A quota's weight in the sharing of what is left, `spec.max` unless said (properly) otherwise."""
     try:
-        weight = _SHARED_WEIGHT.read(annotations)
+        weight = SHARED_WEIGHT.read(annotations)
     except ProtocolError:
         return spec_max
     return spec_max if not weight or resource_list.is_zero(resource_list.of(weight)) else weight
@@ -45,6 +54,6 @@ def shared_weight(annotations: Mapping[str, str], spec_max: ResourceList) -> Res
 def namespaces(annotations: Mapping[str, str]) -> list[str]:
     """Namespaces whose pods use the quota; none when absent or malformed."""
     try:
-        return _NAMESPACES.read(annotations) or []
+        return NAMESPACES.read(annotations) or []
     except ProtocolError:
         return []

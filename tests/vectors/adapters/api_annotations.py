@@ -1,0 +1,329 @@
+"""Areas of labels and annotations: how each is read, and how it is written."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from koordinator.api import (
+    gang_labels,
+    labels,
+    node_labels,
+    pod_labels,
+    quota_labels,
+    resource_list,
+)
+from koordinator.api.annotations import (
+    device,
+    extended_resource,
+    koordlet,
+    node,
+    placement,
+    quota,
+    reservation,
+    topology,
+)
+from koordinator.api.annotations.codec import Annotation
+from tests.vectors.compare import quantities
+
+Case = dict[str, Any]
+Read = Callable[[Case], Any]
+
+
+def _plain(annotation: Annotation[Any]) -> Read:
+    return lambda case: annotation.read(case["annotations"])
+
+
+def _by_labels(reader: Callable[[Any], Any]) -> Read:
+    return lambda case: reader(case.get("labels") or {})
+
+
+def _by_annotations(reader: Callable[[Any], Any]) -> Read:
+    return lambda case: reader(case.get("annotations") or {})
+
+
+def _by_both(reader: Callable[[Any, Any], Any]) -> Read:
+    return lambda case: reader(case.get("labels") or {}, case.get("annotations") or {})
+
+
+def _network_qos(case: Case) -> Case:
+    limits = koordlet.network_limits(case["annotations"]) or koordlet.NetworkLimits(0, 0)
+    return {
+        "ingressBytesPerSecond": limits.ingress_bytes_per_s,
+        "egressBytesPerSecond": limits.egress_bytes_per_s,
+    }
+
+
+def _core_sched(case: Case) -> Case:
+    found = pod_labels.core_sched(case.get("labels") or {})
+    return {"groupID": found.group_id, "policy": found.policy}
+
+
+def _replace_resources(case: Case) -> Case:
+    found = pod_labels.replace_resources(case["annotations"])
+    return {"erase": sorted(found.erase), "replace": found.replace}
+
+
+def _network_bandwidth(case: Case) -> str | None:
+    bandwidth = node_labels.network_bandwidth(case["annotations"])
+    return None if bandwidth is None else bandwidth.text
+
+
+def _cpu_bind_policy(case: Case) -> str:
+    kubelet = topology.KUBELET_CPU_MANAGER_POLICY.read(case["annotations"])
+    return node_labels.cpu_bind_policy(case.get("labels") or {}, kubelet)
+
+
+def _system_qos_exclusive(case: Case) -> bool:
+    found = node.SYSTEM_QOS_RESOURCE.read(case["annotations"]) or node.SystemQOSResource()
+    return found.is_exclusive
+
+
+def _third_party(case: Case) -> Any:
+    return resource_list.to_wire(node.third_party_by_priority(case["annotations"], case["name"]))
+
+
+def _reclaim_percent(case: Case) -> int | None:
+    return node_labels.ratio_percent(case.get("labels") or {}, labels.NODE_CPU_RECLAIM_RATIO)
+
+
+POD_READERS: dict[str, Read] = {
+    "resource-spec": _plain(placement.RESOURCE_SPEC),
+    "numa-topology-spec": _plain(placement.NUMA_TOPOLOGY_SPEC),
+    "resource-status": _plain(placement.RESOURCE_STATUS),
+    "network-topology-spec": _plain(placement.NETWORK_TOPOLOGY_SPEC),
+    "scheduling-hint": _by_annotations(placement.scheduling_hint),
+    "load-estimated-scaling-factors": _by_annotations(placement.load_scaling_factors),
+    "load-estimated-seconds-after-pod-scheduled": _by_annotations(
+        pod_labels.load_estimated_s_after_scheduled
+    ),
+    "load-estimated-seconds-after-initialized": _by_annotations(
+        pod_labels.load_estimated_s_after_initialized
+    ),
+    "device-allocated": _plain(device.DEVICE_ALLOCATED),
+    "device-allocate-hint": _plain(device.DEVICE_ALLOCATE_HINT),
+    "device-joint-allocate": _plain(device.DEVICE_JOINT_ALLOCATE),
+    "gpu-partition-spec": _plain(device.GPU_PARTITION_SPEC),
+    "reservation-affinity": _plain(reservation.RESERVATION_AFFINITY),
+    "reservation-allocated": _plain(reservation.RESERVATION_ALLOCATED),
+    "reservation-restricted-options": _plain(reservation.RESTRICTED_OPTIONS),
+    "exact-match-reservation": _plain(reservation.EXACT_MATCH_RESERVATION),
+    "reservation-owners": _plain(reservation.OWNERS),
+    "reservation-current-owner": _plain(reservation.CURRENT_OWNER),
+    "extended-resource-spec": _plain(extended_resource.EXTENDED_RESOURCE_SPEC),
+    "cpu-burst": _plain(koordlet.CPU_BURST),
+    "cpu-qos": _plain(koordlet.CPU_QOS),
+    "memory-qos": _plain(koordlet.MEMORY_QOS),
+    "blkio-qos": _plain(koordlet.BLKIO_QOS),
+    "network-qos": _network_qos,
+    "resctrl": _plain(koordlet.RESCTRL),
+    "soft-eviction": _plain(koordlet.SOFT_EVICTION),
+    "oom-score-adj": lambda case: koordlet.oom_score_adj(case["annotations"], case["name"]),
+    "eviction-policy-allows": lambda case: koordlet.allows_eviction_by(case["annotations"], case["name"]),
+    "eviction-cost": _by_annotations(pod_labels.eviction_cost),
+    "eviction-priority": _by_annotations(pod_labels.eviction_priority),
+    "eviction-enabled": _by_labels(pod_labels.is_eviction_enabled),
+    "core-sched": _core_sched,
+    "replace-resources": _replace_resources,
+    "scheduler-name": lambda case: pod_labels.scheduler_name(
+        case.get("labels") or {}, (case.get("spec") or {}).get("schedulerName", "")
+    ),
+    "reservation-ignored": _by_labels(pod_labels.is_reservation_ignored),
+    "pod-inactive": lambda case: pod_labels.is_inactive(case.get("phase") or ""),
+    "gang-name": _by_both(gang_labels.gang_name),
+    "gang-min-available": _by_both(gang_labels.min_available),
+    "gang-total-number": _by_annotations(gang_labels.total_number),
+    "gang-mode": _by_annotations(gang_labels.mode),
+    "gang-waiting-time": _by_annotations(gang_labels.waiting_time_s),
+    "gang-match-policy": _by_annotations(gang_labels.match_policy),
+    "gang-groups": _by_annotations(gang_labels.groups),
+    "network-topology-index": _by_annotations(gang_labels.network_topology_index),
+    "pod-non-preemptible": _by_labels(quota_labels.is_pod_non_preemptible),
+    "quota-parent": lambda case: quota_labels.parent_name(case.get("name") or "", case.get("labels") or {}),
+    "quota-is-parent": _by_labels(quota_labels.is_parent),
+    "quota-is-root": _by_labels(quota_labels.is_tree_root),
+    "quota-tree-id": _by_labels(quota_labels.tree_id),
+    "quota-allow-lent": _by_labels(quota_labels.allows_lending),
+    "quota-allow-force-update": _by_labels(quota_labels.allows_forced_update),
+    "quota-ignore-default-tree": _by_labels(quota_labels.ignores_default_tree),
+    "quota-shared-weight": lambda case: quota.shared_weight(case["annotations"], case["spec"]["max"]),
+    "quota-namespaces": _by_annotations(quota.namespaces),
+    "quota-runtime": _plain(quota.RUNTIME),
+    "quota-request": _plain(quota.REQUEST),
+    "quota-child-request": _plain(quota.CHILD_REQUEST),
+    "quota-allocated": _plain(quota.ALLOCATED),
+    "quota-guaranteed": _plain(quota.GUARANTEED),
+    "quota-non-preemptible-request": _plain(quota.NON_PREEMPTIBLE_REQUEST),
+    "quota-non-preemptible-used": _plain(quota.NON_PREEMPTIBLE_USED),
+    "quota-admission": _plain(quota.ADMISSION),
+    "quota-total-resource": _plain(quota.TOTAL_RESOURCE),
+    "quota-unschedulable-resource": _plain(quota.UNSCHEDULABLE_RESOURCE),
+    "quota-max-strict-check-resource-keys": _plain(quota.MAX_STRICT_CHECK_RESOURCE_KEYS),
+    "quota-resource-keys": _by_annotations(quota.resource_keys),
+}
+
+NODE_READERS: dict[str, Read] = {
+    "node-reservation": _plain(node.NODE_RESERVATION),
+    "system-qos-resource": _plain(node.SYSTEM_QOS_RESOURCE),
+    "system-qos-exclusive": _system_qos_exclusive,
+    "network-bandwidth": _network_bandwidth,
+    "cpu-normalization-ratio": _by_annotations(node_labels.cpu_normalization_ratio),
+    "cpu-normalization-enabled": _by_labels(node_labels.is_cpu_normalization_enabled),
+    "amplification-ratio": _plain(node.AMPLIFICATION_RATIO),
+    "amplification-ratio-of": lambda case: node.amplification_ratio_of(case["annotations"], case["name"]),
+    "raw-allocatable": _plain(node.RAW_ALLOCATABLE),
+    "usage-thresholds": _plain(node.USAGE_THRESHOLDS),
+    "origin-extended-allocatable": _plain(node.ORIGIN_EXTENDED_ALLOCATABLE),
+    "third-party-allocations": _plain(node.THIRD_PARTY_ALLOCATIONS),
+    "third-party-by-priority": _third_party,
+    "reclaim-percent": _reclaim_percent,
+    "node-cpu-bind-policy": _cpu_bind_policy,
+    "cpu-topology": _plain(topology.CPU_TOPOLOGY),
+    "cpu-basic-info": _plain(topology.CPU_BASIC_INFO),
+    "cpu-shared-pools": _plain(topology.CPU_SHARED_POOLS),
+    "be-cpu-shared-pools": _plain(topology.BE_CPU_SHARED_POOLS),
+    "pod-cpu-allocs": _plain(topology.POD_CPU_ALLOCS),
+    "kubelet-cpu-manager-policy": _plain(topology.KUBELET_CPU_MANAGER_POLICY),
+    "gpu-partitions": _plain(device.GPU_PARTITIONS),
+    "gpu-partition-policy": _by_labels(device.node_partition_policy),
+}
+
+
+def read(case: Case) -> Case:
+    reader = (POD_READERS | NODE_READERS)[case["read"]]
+    return {"result": msgspec.to_builtins(reader(case), str_keys=True)}
+
+
+def same_content(expected: Case, actual: Case) -> bool:
+    """Quantities by value; members that are empty are as if absent; nothing at all is the same as null."""
+    if "result" not in expected or "result" not in actual:
+        return expected == actual
+    return quantities(_comparable(expected["result"]), _comparable(actual["result"]))
+
+
+def _comparable(value: Any) -> Any:
+    pruned = _without_empty(value)
+    return None if pruned in ({}, []) else pruned
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        members = {name: _without_empty(member) for name, member in value.items()}
+        return {name: m for name, m in members.items() if not (m in (None, "", [], {}) or _is_zero(m))}
+    if isinstance(value, list):
+        return [_without_empty(member) for member in value]
+    return value
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, bool | int | float) and not value
+
+
+def write(case: Case) -> Case:
+    return {**WRITERS[case["op"]](case), "compare": case.get("compare", "text")}
+
+
+def _annotations(case: Case, key: str) -> dict[str, str]:
+    return {} if case.get("old") is None else {key: case["old"]}
+
+
+def _updated(case: Case, new: str | None) -> Case:
+    """`new` is None when nothing changes."""
+    return {"text": case["old"] if new is None else new, "changed": new is not None}
+
+
+def _set_amplification_ratio(case: Case) -> Case:
+    annotations = _annotations(case, labels.NODE_RESOURCE_AMPLIFICATION_RATIO)
+    return _updated(case, node.with_amplification_ratio(annotations, case["resource"], case["ratio"]))
+
+
+def _set_cpu_normalization_ratio(case: Case) -> Case:
+    text = node_labels.cpu_normalization_ratio_text(case["ratio"])
+    return _updated(case, None if text == case["old"] else text)
+
+
+def _ratio_differs(case: Case) -> Case:
+    return {"changed": node_labels.is_cpu_normalization_ratio_different(case["old"], case["new"])}
+
+
+def _set_resource_status(case: Case) -> Case:
+    status = msgspec.convert(case["status"], placement.ResourceStatus)
+    return {"text": placement.RESOURCE_STATUS.encode(status)}
+
+
+def _set_device_allocated(case: Case) -> Case:
+    allocations = msgspec.convert(case["allocations"], device.DeviceAllocations)
+    return {"text": device.DEVICE_ALLOCATED.encode(allocations)}
+
+
+def _set_reservation_allocated(case: Case) -> Case:
+    allocated = reservation.ReservationAllocated(name=case["name"], uid=case["uid"])
+    return {"text": reservation.RESERVATION_ALLOCATED.encode(allocated)}
+
+
+def _remove_reservation_allocated(case: Case) -> Case:
+    left = reservation.without_allocated(_annotations(case, labels.RESERVATION_ALLOCATED), case["uid"])
+    if left is None:
+        return {"text": case["old"], "changed": False}
+    return {"text": left.get(labels.RESERVATION_ALLOCATED), "changed": True}
+
+
+def _set_origin_extended_allocatable(case: Case) -> Case:
+    annotations = _annotations(case, labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE)
+    amounts = resource_list.of(case["resources"])
+    return {"text": node.with_origin_extended_allocatable(annotations, amounts)}
+
+
+def _set_third_party_allocation(case: Case) -> Case:
+    annotations = _annotations(case, labels.NODE_THIRD_PARTY_ALLOCATIONS)
+    allocation = node.ThirdPartyAllocation(
+        name=case["name"], priority=case["priority"], resources=case["resources"]
+    )
+    return {"text": node.with_third_party_allocation(annotations, allocation)}
+
+
+def _set_extended_resource_spec(case: Case) -> Case:
+    spec = msgspec.convert({"containers": case["containers"]}, extended_resource.ExtendedResourceSpec)
+    return {"text": extended_resource.EXTENDED_RESOURCE_SPEC.encode(spec)}
+
+
+def _set_cpu_basic_info(case: Case) -> Case:
+    annotations = _annotations(case, labels.NODE_CPU_BASIC_INFO)
+    info = msgspec.convert(case["info"], topology.CPUBasicInfo)
+    return _updated(case, topology.with_cpu_basic_info(annotations, info))
+
+
+WRITERS: dict[str, Callable[[Case], Case]] = {
+    "amplificationRatioSet": _set_amplification_ratio,
+    "cpuNormalizationRatioSet": _set_cpu_normalization_ratio,
+    "cpuNormalizationRatioDiffers": _ratio_differs,
+    "rawAllocatableSet": lambda case: {"text": node.RAW_ALLOCATABLE.encode(case["resources"])},
+    "resourceStatusSet": _set_resource_status,
+    "deviceAllocatedSet": _set_device_allocated,
+    "reservationAllocatedSet": _set_reservation_allocated,
+    "reservationAllocatedRemove": _remove_reservation_allocated,
+    "originExtendedAllocatableSet": _set_origin_extended_allocatable,
+    "thirdPartyAllocationSet": _set_third_party_allocation,
+    "extendedResourceSpecSet": _set_extended_resource_spec,
+    "cpuBasicInfoSet": _set_cpu_basic_info,
+}
+
+
+def same_text(expected: Case, actual: Case) -> bool:
+    """All that is expected is the same; texts to the letter, or as JSON where the case says so."""
+    for name, value in expected.items():
+        own = actual.get(name)
+        if name == "text" and actual["compare"] == "json" and value is not None and own is not None:
+            value, own = json.loads(value), json.loads(own)
+        if value != own:
+            return False
+    return True
+
+
+ADAPTERS = {"api-annotations-pod": read, "api-annotations-node": read, "api-annotation-encode": write}
+COMPARE = {
+    "api-annotations-pod": same_content,
+    "api-annotations-node": same_content,
+    "api-annotation-encode": same_text,
+}
