@@ -17,8 +17,10 @@ def main(folders: tuple[Path, ...], quiet: bool, names: tuple[str, ...]) -> None
     areas = [area for area in find_areas(*folders) if not names or area.name in names]
     outcomes = [outcome for area in areas for outcome in _run(area, found, quiet)]
     failed = sum(1 for outcome in outcomes if outcome.problem)
+    for module, reason in found.broken.items():
+        click.echo(f"adapters/{module}.py cannot be imported:\n{reason}")
     click.echo(f"{len(outcomes) - failed} passed, {failed} failed")
-    if failed:
+    if failed or found.broken:
         raise SystemExit(1)
 
 

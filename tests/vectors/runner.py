@@ -4,9 +4,8 @@ import importlib
 import json
 import pkgutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -41,15 +40,22 @@ class Adapters(msgspec.Struct, frozen=True):
 
     adapters: dict[str, Adapter] = {}
     compare: dict[str, Compare] = {}
+    broken: dict[str, str] = {}
+    """Module → why it cannot be imported."""
 
 
 def find_adapters() -> Adapters:
-    """All adapters below `tests.vectors.adapters`.
+    """All adapters below `tests.vectors.adapters`; a module that cannot be imported stops only its own areas.
 
     Raises: ValueError when two modules claim the same area.
     """
-    found = Adapters({}, {})
-    for module in _adapter_modules():
+    found = Adapters({}, {}, {})
+    for name in sorted(info.name for info in pkgutil.iter_modules(adapters.__path__)):
+        try:
+            module = importlib.import_module(f"{adapters.__name__}.{name}")
+        except Exception:
+            found.broken[name] = traceback.format_exc(limit=-1)
+            continue
         for area, adapter in module.ADAPTERS.items():
             if area in found.adapters:
                 raise ValueError(f"area {area} has two adapters, one in {module.__name__}")
@@ -93,11 +99,6 @@ def difference(expected: Any, actual: Any) -> str:
         lines = [f"{n}: expected {_shown(e)}, got {_shown(a)}" for n, e, a in parts if not exact(e, a)]
         return "\n".join(lines)
     return f"expected {_shown(expected)}, got {_shown(actual)}"
-
-
-def _adapter_modules() -> Iterator[ModuleType]:
-    for info in pkgutil.iter_modules(adapters.__path__):
-        yield importlib.import_module(f"{adapters.__name__}.{info.name}")
 
 
 def _shown(value: Any) -> str:

@@ -26,8 +26,8 @@ MAX_STRICT_CHECK_RESOURCE_KEYS = Annotation(
     labels.QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS, list[str], empty=Empty.ABSENT
 )
 RESOURCE_KEYS = Annotation(labels.QUOTA_RESOURCE_KEYS, list[str])
-SHARED_WEIGHT = _amounts(labels.QUOTASHARED_WEIGHT)
-NAMESPACES = Annotation(labels.QUOTANAMESPACES, list[str])
+SHARED_WEIGHT = _amounts(labels.QUOTA_SHARED_WEIGHT)
+NAMESPACES = Annotation(labels.QUOTA_NAMESPACES, list[str])
 
 DEFAULT_RESOURCE_KEYS = ("cpu", "memory")
 """The resource keys of an ElasticQuotaProfile that names none."""
