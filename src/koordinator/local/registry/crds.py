@@ -7,6 +7,7 @@ from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
+from koordinator.local.registry.builtin import BUILTIN
 from koordinator.local.registry.selection import FieldReader
 from koordinator.local.registry.strategies import Strategy, Surroundings
 from koordinator.local.selectors import text_at
@@ -23,14 +24,11 @@ class DefinitionStrategy(Strategy):
         if CLEANUP_FINALIZER not in (meta.get("finalizers") or ()):
             meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP_FINALIZER]
         obj["spec"] = with_names(obj.get("spec") or {})
+        others = [record.obj for record in around.store.table(TABLE).records()]
+        clash = conflict(obj, others)
         obj["status"] = {
-            "conditions": [
-                _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
-                _condition(
-                    "Established", "InitialNamesAccepted", "the initial names have been accepted", now
-                ),
-            ],
-            "acceptedNames": obj["spec"].get("names", {}),
+            "conditions": _conditions(clash, now),
+            "acceptedNames": {} if clash[0] else obj["spec"].get("names", {}),
             "storedVersions": [stored_version(obj)] if stored_version(obj) else [],
         }
         return []
@@ -49,8 +47,39 @@ class DefinitionStrategy(Strategy):
         return []
 
 
-def _condition(kind: str, reason: str, message: str, now: str) -> dict[str, Any]:
-    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
+def conflict(crd: dict[str, Any], others: list[dict[str, Any]]) -> tuple[str, str]:
+    """Reason and message when a name is taken in the definition's group; two empty texts when none is."""
+    spec, group = crd["spec"], crd["spec"].get("group")
+    mine = spec["names"]
+    taken = [{"plural": one.plural, "kind": one.kind} for one in BUILTIN if one.group == group]
+    taken += [
+        other["spec"]["names"]
+        for other in others
+        if other["spec"].get("group") == group and is_established(other)
+    ]
+    for field, reason in (("plural", "PluralConflict"), ("kind", "KindConflict")):
+        if mine.get(field) and any(names.get(field) == mine[field] for names in taken):
+            return reason, f'"{mine[field]}" is already in use'
+    return "", ""
+
+
+def is_established(crd: dict[str, Any]) -> bool:
+    """Whether its names were accepted, so that it can be served."""
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Established" and one.get("status") == "True" for one in conditions)
+
+
+def _conditions(clash: tuple[str, str], now: str) -> list[dict[str, Any]]:
+    if clash[0]:
+        refused = ("Established", "False", "NotAccepted", "not all names are accepted")
+        rows = [("NamesAccepted", "False", *clash), refused]
+    else:
+        accepted = ("Established", "True", "InitialNamesAccepted", "the initial names have been accepted")
+        rows = [("NamesAccepted", "True", "NoConflicts", "no conflicts found"), accepted]
+    return [
+        {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
+        for kind, status, reason, message in rows
+    ]
 
 
 def with_names(spec: dict[str, Any]) -> dict[str, Any]:
@@ -97,6 +126,12 @@ def selectable_fields(crd: dict[str, Any]) -> dict[str, FieldReader]:
 
 
 def scale_paths(crd: dict[str, Any]) -> dict[str, str] | None:
-    """The paths of the scale subresource, if there is one."""
+    """The paths of the scale subresource by their names in `scale.Paths`, if there is one."""
     scale = (_version(crd, stored_version(crd)).get("subresources") or {}).get("scale")
-    return dict(scale) if scale else None
+    if not scale:
+        return None
+    return {
+        "spec_replicas_path": scale.get("specReplicasPath", ".spec.replicas"),
+        "status_replicas_path": scale.get("statusReplicasPath", ".status.replicas"),
+        "label_selector_path": scale.get("labelSelectorPath", ""),
+    }

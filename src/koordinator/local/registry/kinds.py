@@ -10,6 +10,7 @@ from koordinator.local.registry.builtin import Facts
 from koordinator.local.registry.conversion import Converter
 from koordinator.local.registry.crds import DefinitionStrategy
 from koordinator.local.registry.pods import PodStrategy
+from koordinator.local.registry.scale import BUILTIN_PATHS, Paths
 from koordinator.local.registry.selection import INDEXES, SELECTABLE, FieldReader
 from koordinator.local.registry.special import JobStrategy, NamespaceStrategy, ServiceStrategy
 from koordinator.local.registry.strategies import Strategy
@@ -41,7 +42,7 @@ class Kind:
         converter: Converter | None = None,
         selectable: dict[str, FieldReader] | None = None,
         is_custom: bool = False,
-        scale_paths: dict[str, str] | None = None,
+        scale_paths: Paths | None = None,
     ) -> None:
         self.resource = resource
         self.table = table
@@ -96,7 +97,7 @@ class Kinds:
         stored: Resource,
         versions: Sequence[Resource],
         selectable: dict[str, FieldReader],
-        scale_paths: dict[str, str] | None,
+        scale_paths: Paths | None,
     ) -> Kind:
         """Serve a custom resource (again); its objects stay."""
         versions = [served for served in versions if served.plural == stored.plural]
@@ -141,4 +142,5 @@ class Kinds:
             versions=(resource,),
             converter=converter,
             selectable=SELECTABLE.get(name),
+            scale_paths=BUILTIN_PATHS if "scale" in resource.subresources else None,
         )

@@ -6,7 +6,7 @@ admission (webhooks) and the journal await; a write that finds its object change
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from koordinator.api.meta import Resource
@@ -23,7 +23,8 @@ from koordinator.cluster.backend import (
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
-from koordinator.local.registry import metadata, reading, refusals, selection
+from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
+from koordinator.local.registry.definitions import Definitions
 from koordinator.local.registry.kinds import Kind, Kinds
 from koordinator.local.registry.writing import Writer
 from koordinator.local.store import Store
@@ -33,6 +34,10 @@ PATCH_TRIES_MAX = 5
 
 YIELD_EVERY = 128
 """Writes after which a writer that never waits lets others run; far fewer than a watch may lag behind."""
+
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+"""The object that follows from the current one."""
 
 
 class Registry:
@@ -56,6 +61,7 @@ class Registry:
         self._patcher = patcher
         self._checks = checks
         self.writer = Writer(store, clock, rng, schemas, patcher, checks=checks)
+        self.definitions = Definitions(self.kinds, self.writer, schemas)
         self._writes = 0
 
     # Discovery
@@ -70,7 +76,11 @@ class Registry:
 
     def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
         kind, resource = self._find(resource)
-        return kind.shown(self._stored(kind, resource, namespace, name), resource)
+        self._check_subresource(resource, subresource)
+        record = self._stored(kind, resource, namespace, name)
+        if subresource == "scale":
+            return Record(scale.of(record.obj, _paths(kind)), record.version)
+        return kind.shown(record, resource)
 
     def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList:
         kind, resource = self._find(resource)
@@ -147,6 +157,8 @@ class Registry:
             self._check_namespace(kind, resource, namespace, obj["metadata"])
         record = self.writer.insert(kind, resource, namespace, obj, options, is_tracked=is_tracked)
         if not options.dry_run:
+            if kind.table.name == crds.TABLE:
+                self.definitions.written(record.obj)
             await self._acknowledge()
         return kind.shown(record, resource)
 
@@ -214,6 +226,8 @@ class Registry:
     ) -> Record:
         kind, resource = self._find(resource)
         self._check_subresource(resource, subresource)
+        if subresource == "scale":
+            return await self._scale(kind, resource, namespace, name, lambda _: obj, options)
         obj = self._decoded(resource, obj, options)
         for _ in range(PATCH_TRIES_MAX):
             old = self._stored(kind, resource, namespace, name)
@@ -234,21 +248,18 @@ class Registry:
     ) -> Record:
         kind, resource = self._find(resource)
         self._check_subresource(resource, subresource)
+        if subresource == "scale":
+            change = self._patch_function(resource, patch, patch_type, options, subresource)
+            return await self._scale(kind, resource, namespace, name, change, options)
         is_apply = patch_type is PatchType.APPLY
         for _ in range(PATCH_TRIES_MAX):
             old = kind.table.get(namespace, name)
             if old is None and not (is_apply and not subresource):
                 raise refusals.not_found(resource, name)
             current = {} if old is None else kind.shown(old, resource).obj
-            obj = self._patcher.apply(
-                patch_type,
-                current,
-                patch,
-                resource=resource,
-                options=options,
-                now_s=self.clock.now(),
-                subresource=subresource,
-            )
+            obj = self._patch_function(resource, patch, patch_type, options, subresource)(current)
+            if obj is current and old is not None:
+                return kind.shown(old, resource)
             if old is None:
                 _check_applied_name(obj, name)
                 return await self._create(kind, resource, namespace, obj, options, is_tracked=True)
@@ -258,6 +269,49 @@ class Registry:
                 return await self._replace(
                     kind, resource, old, admitted, options, subresource, is_tracked=is_apply
                 )
+        raise refusals.conflict(resource, name)
+
+    def _patch_function(
+        self, resource: Resource, patch: Any, patch_type: PatchType, options: WriteOptions, subresource: str
+    ) -> Change:
+        return lambda current: self._patcher.apply(
+            patch_type,
+            current,
+            patch,
+            resource=resource,
+            options=options,
+            now_s=self.clock.now(),
+            subresource=subresource,
+        )
+
+    async def _scale(
+        self,
+        kind: Kind,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        change: Change,
+        options: WriteOptions,
+    ) -> Record:
+        """Change the replicas of an object by way of its Scale."""
+        paths = _paths(kind)
+        for _ in range(PATCH_TRIES_MAX):
+            old = self._stored(kind, resource, namespace, name)
+            current = scale.of(old.obj, paths)
+            wanted = change(current)
+            admission = self.admission
+            if admission is not None and admission.wants(resource, "UPDATE", "scale"):
+                admitted = await admission.admit(
+                    "UPDATE", resource, namespace, name, wanted, current, options, "scale"
+                )
+                assert admitted is not None, name
+                wanted = admitted
+            if kind.table.get(namespace, name) is old:
+                obj = kind.shown(Record(scale.scaled(old.obj, wanted, paths), 0), resource).obj
+                if "resourceVersion" not in obj["metadata"]:
+                    obj["metadata"]["resourceVersion"] = old.obj["metadata"]["resourceVersion"]
+                record = await self._replace(kind, resource, old, obj, options, "")
+                return Record(scale.of(record.obj, paths), record.version)
         raise refusals.conflict(resource, name)
 
     async def _admit_update(
@@ -291,10 +345,23 @@ class Registry:
         *,
         is_tracked: bool = False,
     ) -> Record:
-        record, _ = self.writer.replace(kind, resource, old, obj, options, subresource, is_tracked=is_tracked)
+        record, is_gone = self.writer.replace(
+            kind, resource, old, obj, options, subresource, is_tracked=is_tracked
+        )
         if not options.dry_run and record is not old:
+            self._follow_up(kind, record, is_gone=is_gone)
             await self._acknowledge()
         return kind.shown(record, resource)
+
+    def _follow_up(self, kind: Kind, record: Record, *, is_gone: bool) -> None:
+        """What a change means for the resources that are served."""
+        if kind.table.name == crds.TABLE:
+            if is_gone:
+                self.definitions.removed(record.obj)
+            else:
+                self.definitions.written(record.obj)
+        elif is_gone and kind.is_terminating:
+            self.definitions.thinned(kind.resource.group, kind.resource.plural)
 
     def _check_subresource(self, resource: Resource, subresource: str) -> None:
         if subresource and subresource not in resource.subresources:
@@ -315,6 +382,7 @@ class Registry:
             record = self._stored(kind, resource, namespace, name)
         deleted, is_gone = self.writer.delete(kind, resource, record, options)
         if not options.dry_run and deleted is not record:
+            self._follow_up(kind, deleted, is_gone=is_gone)
             await self._acknowledge()
         return kind.shown(deleted, resource), is_gone
 
@@ -343,7 +411,21 @@ class Registry:
         obj: dict[str, Any],
         options: WriteOptions = WriteOptions(),
     ) -> dict[str, Any]:
-        raise refusals.not_allowed(resource, "create")
+        kind, resource = self._find(resource)
+        action = actions.find(resource, subresource)
+        pod = self._stored(kind, resource, namespace, name)
+        admission = self.admission
+        if admission is not None and admission.wants(resource, "CREATE", subresource):
+            admitted = await admission.admit(
+                "CREATE", resource, namespace, name, obj, None, options, subresource
+            )
+            assert admitted is not None, name
+            obj = admitted
+            pod = self._stored(kind, resource, namespace, name)
+        answer: dict[str, Any] = action(self.writer, kind, resource, pod, obj, options)
+        if not options.dry_run:
+            await self._acknowledge()
+        return answer
 
     async def _acknowledge(self) -> None:
         """Return when the write cannot be lost any more."""
@@ -354,6 +436,11 @@ class Registry:
         self._writes += 1
         if self._writes % YIELD_EVERY == 0:
             await asyncio.sleep(0)
+
+
+def _paths(kind: Kind) -> scale.Paths:
+    assert kind.scale_paths is not None, kind.resource.qualified
+    return kind.scale_paths
 
 
 def _check_applied_name(obj: dict[str, Any], name: str) -> None:

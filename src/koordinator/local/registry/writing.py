@@ -14,7 +14,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.interfaces import Patcher, SchemaCatalog
-from koordinator.local.registry import deletion, metadata, refusals
+from koordinator.local.registry import crds, deletion, metadata, refusals
 from koordinator.local.registry.kinds import Kind
 from koordinator.local.registry.strategies import Surroundings
 from koordinator.local.store import Store
@@ -86,6 +86,8 @@ class Writer:
             meta["generation"] = 1
         if self._checks:
             causes += self._schemas.schema_of(resource).validate(obj, None)
+            if kind.table.name == crds.TABLE:
+                causes += self._schemas.check_crd(obj)
         if not name:
             causes.insert(0, refusals.required("metadata.name", "name or generateName is required"))
         if causes:
@@ -176,6 +178,8 @@ class Writer:
         was = kind.shown(old, resource).obj
         shown = kind.shown(Record(obj, 0), resource).obj
         causes += self._schemas.schema_of(resource).validate(shown, was)
+        if kind.table.name == crds.TABLE and not subresource:
+            causes += self._schemas.check_crd(obj)
         if causes:
             raise refusals.invalid(resource, shown["metadata"]["name"], causes)
         if not is_tracked:
@@ -249,7 +253,20 @@ class Writer:
             return Record(obj, self.store.version), True
         return kind.table.put(meta.get("namespace", ""), meta["name"], obj), False
 
+    def overwrite(self, kind: Kind, old: Record, obj: dict[str, Any]) -> Record:
+        """Store the successor of `old` that the server itself worked out: nothing is checked.
+
+        `obj` and its metadata must be copies.
+        """
+        meta = old.obj["metadata"]
+        return kind.table.put(meta.get("namespace", ""), meta["name"], obj)
+
     # Delete
+
+    def check_preconditions(self, resource: Resource, record: Record, options: DeleteOptions) -> None:
+        """Raises: Conflict when the object is not the one (or the version) that was meant."""
+        meta = record.obj["metadata"]
+        _check_preconditions(resource, meta["name"], meta, options)
 
     def delete(
         self, kind: Kind, resource: Resource, record: Record, options: DeleteOptions
@@ -257,7 +274,7 @@ class Writer:
         """Delete an object, or begin to; says whether it is gone. Raises: Conflict, Forbidden, Invalid."""
         meta = record.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
-        _check_preconditions(resource, name, meta, options)
+        self.check_preconditions(resource, record, options)
         if name in kind.facts.immortal:
             raise refusals.forbidden(resource, name, "this namespace may not be deleted")
         decided = self._decide(kind, record, options)
@@ -322,6 +339,7 @@ def _refuse_malformed(resource: Resource, name: str, version: str) -> None:
 
 
 def _check_preconditions(resource: Resource, name: str, meta: dict[str, Any], options: DeleteOptions) -> None:
+    """Raises: Conflict when the object is not the one (or the version) that was meant."""
     if options.uid and options.uid != meta["uid"]:
         why = (
             f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "

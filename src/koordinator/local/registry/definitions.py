@@ -1,0 +1,76 @@
+"""Serving custom resources: what follows from a write to a CustomResourceDefinition or to its objects."""
+
+from typing import Any
+
+from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
+from koordinator.local.interfaces import SchemaCatalog
+from koordinator.local.registry import crds
+from koordinator.local.registry.kinds import Kind, Kinds
+from koordinator.local.registry.scale import Paths
+from koordinator.local.registry.writing import Writer
+
+
+class Definitions:
+    """Keeps what is served in step with the stored definitions."""
+
+    def __init__(self, kinds: Kinds, writer: Writer, schemas: SchemaCatalog) -> None:
+        self._kinds = kinds
+        self._writer = writer
+        self._schemas = schemas
+
+    def restore(self) -> None:
+        """Serve everything that is defined in the store (after a start)."""
+        for record in list(self._writer.store.table(crds.TABLE).records()):
+            self.written(record.obj)
+
+    def written(self, crd: dict[str, Any]) -> None:
+        """A definition was created or changed: serve it as it is now, or begin to clean up after it."""
+        spec = crd["spec"]
+        group, plural = spec["group"], spec["names"]["plural"]
+        if not crds.is_established(crd):
+            return
+        served = self._schemas.add_crd(crd)
+        paths = crds.scale_paths(crd)
+        kind = self._kinds.serve_custom(
+            crds.stored_resource(crd, served),
+            served,
+            crds.selectable_fields(crd),
+            None if paths is None else Paths(**paths),
+        )
+        if "deletionTimestamp" in crd["metadata"]:
+            kind.is_terminating = True
+            self._delete_objects(kind)
+            self.thinned(group, plural)
+
+    def removed(self, crd: dict[str, Any]) -> None:
+        """A definition is gone: its resource is no longer served."""
+        spec = crd["spec"]
+        if crds.is_established(crd):
+            self._kinds.stop_serving(spec["group"], spec["names"]["plural"])
+            self._schemas.remove_crd(crd)
+
+    def thinned(self, group: str, plural: str) -> None:
+        """An object of a custom resource is gone: the last one lets a deleted definition go."""
+        kind = self._kinds.of_group(group, plural)
+        if kind is None or not kind.is_terminating or len(kind.table):
+            return
+        definitions = self._kinds.of_group("apiextensions.k8s.io", "customresourcedefinitions")
+        assert definitions is not None
+        record = definitions.table.get("", f"{plural}.{group}")
+        if record is None:
+            return
+        meta = record.obj["metadata"]
+        kept = [name for name in meta.get("finalizers") or () if name != crds.CLEANUP_FINALIZER]
+        changed = {**record.obj, "metadata": {**meta, "finalizers": kept}}
+        _, is_gone = self._writer.replace(
+            definitions, definitions.resource, record, changed, WriteOptions(), is_tracked=True
+        )
+        if is_gone:
+            self.removed(record.obj)
+
+    def _delete_objects(self, kind: Kind) -> None:
+        for record in list(kind.table.records()):
+            self._delete(kind, record)
+
+    def _delete(self, kind: Kind, record: Record) -> None:
+        self._writer.delete(kind, kind.resource, record, DeleteOptions(propagation="Background"))
