@@ -20,7 +20,8 @@ class Asked:
         self.raw_path = request.raw_path
         self.query = dict(request.query)
         self.headers = request.headers.copy()
-        self.body = json.loads(body) if body else None
+        is_form = request.content_type == "application/x-www-form-urlencoded"
+        self.body = json.loads(body) if body and not is_form else None
         self.at_s = at_s
 
 
@@ -32,7 +33,6 @@ class ScriptedServer:
         self.otherwise: Answer = status(404, "NotFound")
         self.asked: list[Asked] = []
         self.url = ""
-        self._writing = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(Asked(request, await request.read(), asyncio.get_running_loop().time()))

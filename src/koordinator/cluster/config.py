@@ -1,10 +1,8 @@
-"""How to reach an API server: address, trust, identity.
-
-`load` is what command lines use: an explicit URL, a kubeconfig, or the pod that we run in.
-"""
+"""How to reach an API server: address, trust, identity. `connect.load` finds them for a command line."""
 
 import os
 import ssl
+import tempfile
 from pathlib import Path
 from typing import Protocol
 
@@ -68,7 +66,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where the API is and how to speak to it.
 
     `tls` is None for plain HTTP; `server_name` is the name expected in the server's certificate when it is
-    not the address's.
+    not the address's; `headers` go with every request (impersonation).
     """
 
     server: str
@@ -77,6 +75,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
     proxy_url: str = ""
     credentials: Credentials = Anonymous()
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool = False) -> ClientConfig:
@@ -116,6 +115,18 @@ def tls_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def load_certificate(tls: ssl.SSLContext, certificate: bytes, key: bytes, source: str) -> None:
+    """Present a client certificate (PEM) on new connections. Raises: ConfigError."""
+    # OpenSSL reads files only; ours is readable by nobody else and gone at once.
+    with tempfile.NamedTemporaryFile(prefix="koordinator-") as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        try:
+            tls.load_cert_chain(file.name)
+        except (OSError, ValueError) as error:
+            raise ConfigError(source, "client-certificate", str(error)) from error
 
 
 class TokenFile:

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
+from multidict import CIMultiDict
 from yarl import URL
 
 from koordinator.cluster import errors, wire
@@ -77,7 +78,8 @@ class Transport:
         self._rate = rate
         self._bucket: TokenBucket | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._renewing: asyncio.Lock = asyncio.Lock()
+        self._renewing = asyncio.Lock()
+        self._identity = 0
 
     async def open(self) -> None:
         """Make the connection pool (in the running loop)."""
@@ -91,7 +93,9 @@ class Transport:
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
-            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+            headers=CIMultiDict(
+                [("User-Agent", self._user_agent), ("Accept", "application/json"), *self._config.headers]
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         # aiohttp would repeat any DELETE by itself; what is repeatable is decided here (a test holds it).
@@ -111,10 +115,11 @@ class Transport:
         backoff: Backoff | None = None
         renewed = False
         for attempt in range(1, TRIES_MAX + 1):
+            identity = self._identity
             try:
                 return await self._once(call)
             except errors.Unauthorized:
-                if renewed or not await self._renew():
+                if renewed or not await self._renew(identity):
                     raise
                 renewed = True
             except errors.ApiError as error:
@@ -130,10 +135,11 @@ class Transport:
         """The chunks of a long answer, as they arrive. Raises: as `send`, also between chunks; not retried,
         except once after renewing the identity."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        identity = self._identity
         try:
             async with contextlib.AsyncExitStack() as stack:
                 response = await stack.enter_async_context(await self._request(call, timeout))
-                if response.status == 401 and await self._renew():
+                if response.status == 401 and await self._renew(identity):
                     response = await stack.enter_async_context(await self._request(call, timeout))
                 if response.status >= 400:
                     raise _failure(response, await response.read())
@@ -178,13 +184,17 @@ class Transport:
             headers["Authorization"] = authorization
         return headers
 
-    async def _renew(self) -> bool:
-        """Once for all requests that were refused at the same time."""
+    async def _renew(self, refused: int) -> bool:
+        """A new identity after number `refused`: made once for all requests that were refused together."""
         async with self._renewing:
+            if self._identity != refused:
+                return True
             try:
-                return await self._config.credentials.renew()
+                renewed = await self._config.credentials.renew()
             except ConfigError as error:
                 raise errors.Unauthorized(f"no credentials: {error}") from error
+            self._identity += 1
+            return renewed
 
     def _url(self, call: Call) -> URL:
         path = call.path if _PLAIN_PATH.fullmatch(call.path) else quote(call.path, safe="/:")
