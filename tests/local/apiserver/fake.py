@@ -25,11 +25,12 @@ NODES = Resource(
     group="", version="v1", kind="Node", plural="nodes", namespaced=False, subresources=("status",)
 )
 NAMESPACES = Resource(
-    group="", version="v1", kind="Namespace", plural="namespaces", namespaced=False, subresources=("status", "finalize")
+    group="", version="v1", kind="Namespace", plural="namespaces", namespaced=False,
+    subresources=("status", "finalize"),
 )  # fmt: skip
 CRDS = Resource(
-    group="apiextensions.k8s.io", version="v1", kind="CustomResourceDefinition", plural="customresourcedefinitions",
-    namespaced=False,
+    group="apiextensions.k8s.io", version="v1", kind="CustomResourceDefinition",
+    plural="customresourcedefinitions", namespaced=False,
 )  # fmt: skip
 WIDGETS = Resource(group="example.com", version="v1", kind="Widget", plural="widgets")
 

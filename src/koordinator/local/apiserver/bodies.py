@@ -103,7 +103,7 @@ def summary(body: bytes) -> str:
     return text if len(text) <= _SUMMARY_CHARS else text[:_SUMMARY_CHARS] + " ..."
 
 
-def unrecognised(kind: str, body: bytes, error: MalformedBody) -> errors.BadRequest:
+def unrecognised(kind: str, body: bytes, error: ValueError) -> errors.BadRequest:
     """400 for a body whose kind could not even be read."""
     return errors.BadRequest(
         f"the object provided is unrecognized (must be of type {kind}): "

@@ -97,8 +97,8 @@ def _rules(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
 def _check_attributes(spec: dict[str, Any]) -> None:
     if bool(spec.get("resourceAttributes")) == bool(spec.get("nonResourceAttributes")):
         raise errors.Invalid(
-            "spec.resourceAttributes: Invalid value: exactly one of nonResourceAttributes or resourceAttributes "
-            "must be specified"
+            "spec.resourceAttributes: Invalid value: exactly one of nonResourceAttributes or "
+            "resourceAttributes must be specified"
         )
 
 

@@ -36,9 +36,9 @@ class Telemetry:
         lines = _head(
             "apiserver_request_total", "counter", "Requests by verb, group, resource and HTTP code."
         )
-        for (verb, group, resource, code), count in sorted(self._requests.items()):
+        for (verb, group, resource, code), requests in sorted(self._requests.items()):
             labels = f'code="{code}",group="{_label(group)}",resource="{_label(resource)}",verb="{verb}"'
-            lines.append(f"apiserver_request_total{{{labels}}} {count}")
+            lines.append(f"apiserver_request_total{{{labels}}} {requests}")
         name = "apiserver_request_duration_seconds"
         lines += _head(
             name, "histogram", "Time from the request's head to the answer's end, without watches."

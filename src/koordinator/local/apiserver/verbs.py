@@ -1,5 +1,6 @@
 """Get, list, create, update, patch and delete over HTTP: the thin shell around `Backend`."""
 
+import logging
 from typing import Any
 
 import msgspec
@@ -9,9 +10,11 @@ from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, Record
 from koordinator.cluster.protocol import PatchType
-from koordinator.local.apiserver import bodies, calls, negotiation, query, tables
+from koordinator.local.apiserver import bodies, calls, negotiation, protobuf, query, tables
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.negotiation import Form
+
+log = logging.getLogger(__name__)
 
 _OBJECT_TYPES = ("application/json", "application/yaml")
 _PATCH_TYPES = {patch.value: patch for patch in PatchType}
@@ -148,24 +151,18 @@ class Verbs:
 
         Raises: BadRequest, RequestTooLarge, UnsupportedMediaType.
         """
-        media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
-        if media not in _OBJECT_TYPES:
-            raise negotiation.unsupported(_OBJECT_TYPES)
-        body = await calls.read_body(call.request)
         kind = call.resource.kind
-        try:
-            obj = bodies.decode_json(body) if media == "application/json" else bodies.decode_yaml(body)
-        except bodies.MalformedBody as error:
-            raise bodies.unrecognised(kind, body, error) from None
+        body, obj = await _read_value(call, kind)
         if not isinstance(obj, dict):
             raise errors.BadRequest(
-                f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json "
-                f"parse error: json: cannot unmarshal {query.json_type(obj)} into Go value of type struct "
-                f"({bodies.summary(body)})"
+                f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
+                f"json parse error: json: cannot unmarshal {query.json_type(obj)} into Go value of type "
+                f"struct ({bodies.summary(body)})"
             )
         if not connect and call.target.subresource != "scale":
             _check_kind(call.resource, obj, body)
-        call.warnings += _duplicates(body, obj, field_validation)
+        if not body.startswith(b"k8s"):
+            call.warnings += _duplicates(body, obj, field_validation)
         return obj
 
 
@@ -258,8 +255,9 @@ def _metadata(call: Call, obj: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(meta, dict):
         kind = call.resource.kind
         raise errors.BadRequest(
-            f'{kind} in version "{call.resource.version}" cannot be handled as a {kind}: json: cannot unmarshal '
-            f"{query.json_type(meta)} into Go struct field {kind}.metadata of type v1.ObjectMeta"
+            f'{kind} in version "{call.resource.version}" cannot be handled as a {kind}: json: '
+            f"cannot unmarshal {query.json_type(meta)} into Go struct field {kind}.metadata of type "
+            "v1.ObjectMeta"
         )
     return meta
 
@@ -293,16 +291,32 @@ def _duplicates(body: bytes, value: Any, field_validation: str) -> list[str]:
 
 
 async def _read_options(call: Call) -> Any:
+    """The value in the body of a delete; None without a body."""
+    body, value = await _read_value(call, "DeleteOptions", may_be_empty=True)
+    return value if body.strip() else None
+
+
+async def _read_value(call: Call, kind: str, *, may_be_empty: bool = False) -> tuple[bytes, Any]:
+    """The body and the value that it holds, in any of the media types for objects.
+
+    Raises: BadRequest, RequestTooLarge, UnsupportedMediaType.
+    """
     body = await calls.read_body(call.request)
-    if not body.strip():
-        return None
+    if may_be_empty and not body.strip():
+        return body, None
     media = negotiation.body_type(call.request.headers.get("Content-Type", ""))
-    if media not in _OBJECT_TYPES:
-        raise negotiation.unsupported(_OBJECT_TYPES)
     try:
-        return bodies.decode_json(body) if media == "application/json" else bodies.decode_yaml(body)
-    except bodies.MalformedBody as error:
-        raise bodies.unrecognised("DeleteOptions", body, error) from None
+        if media == "application/json":
+            return body, bodies.decode_json(body)
+        if media == "application/yaml":
+            return body, bodies.decode_yaml(body)
+        if media == protobuf.MEDIA_TYPE:
+            return body, protobuf.decode(body)
+    except (bodies.MalformedBody, protobuf.Malformed) as error:
+        raise bodies.unrecognised(kind, body, error) from None
+    except protobuf.Unreadable as error:
+        log.info("protobuf refused", extra={"kind": kind, "reason": str(error)})
+    raise negotiation.unsupported(_OBJECT_TYPES)
 
 
 def _success(resource: Resource, record: Record) -> dict[str, Any]:
