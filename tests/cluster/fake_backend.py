@@ -125,7 +125,7 @@ class FakeBackend:
             raise errors.NotFound("the server could not find the requested resource")
         return POD
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Record:
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
         self._called("get")
         found = self.records.get((namespace, name))
         if found is None:

@@ -123,9 +123,7 @@ class EventRecorder:
                 "message": verdict.message,
             }
             try:
-                await self._cluster.patch(
-                    Event, verdict.name, patch, namespace, patch_type=PatchType.STRATEGIC
-                )
+                await self._cluster.patch(Event, verdict.name, patch, namespace, patch_type=PatchType.MERGE)
             except errors.NotFound:
                 pass  # it aged out on the server: begin anew, with the count
             else:

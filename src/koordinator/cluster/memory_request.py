@@ -80,7 +80,7 @@ async def request(
 
 def _read(backend: Backend, resource: Resource, target: Target, params: Mapping[str, str]) -> dict[str, Any]:
     if target.name:
-        return backend.get(resource, target.namespace, target.name).obj
+        return backend.get(resource, target.namespace, target.name, target.subresource).obj
     found = backend.list(resource, target.namespace, _list_options(params))
     meta: dict[str, Any] = {"resourceVersion": str(found.version)}
     if found.continue_token:
