@@ -42,6 +42,9 @@ class Journal(Protocol):
     async def committed(self) -> None:
         """Return when everything recorded so far is on disk. Raises: InternalError when it cannot be."""
 
+    async def close(self) -> None:
+        """Save what is left, and end."""
+
 
 class Change:
     """One write: the object before and after (None: was not, is not there)."""

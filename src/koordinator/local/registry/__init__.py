@@ -1,13 +1,16 @@
 """The life of API objects in the in-process cluster: create, read, change, watch, delete.
 
-`in_memory` builds a registry on a store; `Registry` is the `cluster.backend.Backend` that `MemoryCluster` and
-the API server stand on.
+`in_memory` and `on_disk` build a registry; `Registry` is the `cluster.backend.Backend` that `MemoryCluster`
+and the API server stand on.
 """
 
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 from koordinator.clock import Clock
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
+from koordinator.local.persistence import SqliteJournal
 from koordinator.local.registry import bootstrap
 from koordinator.local.registry.plain import PlainCatalog
 from koordinator.local.registry.plain_patcher import PlainPatcher
@@ -19,7 +22,6 @@ def in_memory(
     clock: Clock,
     *,
     seed: int = 0,
-    store: Store | None = None,
     schemas: SchemaCatalog | None = None,
     patcher: Patcher | None = None,
     checks: bool = True,
@@ -30,8 +32,46 @@ def in_memory(
     must be complete and right), never the life cycle. Strategic merge and server-side apply need checks.
     `schemas` and `patcher` default to the real ones.
     """
+    return _build(Store(), clock, str(seed), schemas, patcher, checks)
+
+
+def on_disk(
+    clock: Clock,
+    data_dir: Path,
+    *,
+    seed: int = 0,
+    schemas: SchemaCatalog | None = None,
+    patcher: Patcher | None = None,
+) -> Registry:
+    """A registry that keeps its objects in a directory; end it with `Registry.close`.
+
+    Raises: persistence.StorageError when the directory cannot be used or its file is damaged.
+    """
+    journal = SqliteJournal(data_dir)
+    store = Store(journal.version, journal)
+    # The version differs at every start, so that no generated name or uid comes twice.
+    registry_seed = f"{seed}/{journal.version}"
+    try:
+        return _build(store, clock, registry_seed, schemas, patcher, checks=True, load=journal.load_into)
+    except BaseException:
+        journal.abandon()
+        raise
+
+
+def _build(
+    store: Store,
+    clock: Clock,
+    seed: str,
+    schemas: SchemaCatalog | None,
+    patcher: Patcher | None,
+    checks: bool,
+    load: Callable[[Store], int] | None = None,
+) -> Registry:
     catalog, chosen = _collaborators(schemas, patcher, checks)
-    registry = Registry(store or Store(), clock, random.Random(seed), catalog, chosen, checks=checks)
+    registry = Registry(store, clock, random.Random(seed), catalog, chosen, checks=checks)
+    if load is not None:
+        load(store)
+        registry.definitions.restore()
     for group, version, plural, namespace, body in bootstrap.seeds():
         resource = registry.resolve(group, version, plural)
         if registry.store.table(resource.qualified).get(namespace, body["metadata"]["name"]) is None:
@@ -48,4 +88,4 @@ def _collaborators(
     return schemas, patcher
 
 
-__all__ = ["Admission", "Registry", "in_memory"]
+__all__ = ["Admission", "Registry", "in_memory", "on_disk"]

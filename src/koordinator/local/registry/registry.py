@@ -427,6 +427,11 @@ class Registry:
             await self._acknowledge()
         return answer
 
+    async def close(self) -> None:
+        """Save what is left; nothing may be written afterwards."""
+        if self.store.journal is not None:
+            await self.store.journal.close()
+
     async def _acknowledge(self) -> None:
         """Return when the write cannot be lost any more."""
         journal = self.store.journal
