@@ -9,7 +9,7 @@ import pytest
 from kubernetes import client as stock
 
 from koordinator.api import apps, core, decode, events, kinds, policy
-from koordinator.api.meta import Object, metadata_view, to_wire
+from koordinator.api.meta import Object, ObjectMeta, metadata_view, to_wire
 from tests.api.walk import structs
 
 TYPED = [view for view in map(kinds.view_of, kinds.ALL) if len(view.__struct_fields__) > 1]
@@ -40,7 +40,7 @@ def test_nulls_deep_inside_leave_their_neighbours_alone() -> None:
 
     main = core.Container(name="main", command=["x"])
     assert pod == core.Pod(
-        metadata=core.ObjectMeta(name="web-0"), spec=core.PodSpec(containers=[main]), status=core.PodStatus()
+        metadata=ObjectMeta(name="web-0"), spec=core.PodSpec(containers=[main]), status=core.PodStatus()
     )
 
 
@@ -158,7 +158,7 @@ def test_both_forms_of_an_event_read_the_same_object() -> None:
 
 
 def test_a_view_that_we_build_names_its_kind() -> None:
-    body = to_wire(core.ConfigMap(metadata=core.ObjectMeta(name="c", namespace="n"), data={"k": "v"}))
+    body = to_wire(core.ConfigMap(metadata=ObjectMeta(name="c", namespace="n"), data={"k": "v"}))
 
     assert body == {
         "apiVersion": "v1",
