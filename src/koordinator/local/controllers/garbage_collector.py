@@ -1,0 +1,204 @@
+"""Deletes what has lost all its owners; carries out foreground and orphan deletion.
+
+An owner counts as gone only when the API says so for its exact uid: a cache that is behind must never cost
+an object. Source: the garbage collector of kube-controller-manager.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from koordinator.api.apiextensions import CustomResourceDefinition
+from koordinator.api.meta import Object, OwnerReference, Resource, metadata_view
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.owner_graph import FOREGROUND, ORPHAN, Entry, OwnerGraph, entry_of
+
+log = logging.getLogger(__name__)
+
+WORKERS = 8
+ABSENT_MAX = 5_000  # uids known to be gone; a few per deleted workload, asked for again when forgotten
+
+# Objects that come and go by the thousands and own nothing.
+IGNORED = frozenset({"events", "events.events.k8s.io"})
+
+
+class GarbageCollector:
+    """Follows the metadata of every resource that `resources` names, custom ones as they appear."""
+
+    def __init__(
+        self, cluster: Cluster, factory: InformerFactory, resources: Callable[[], Iterable[Resource]]
+    ) -> None:
+        self._cluster = cluster
+        self._factory = factory
+        self._resources = resources
+        self._graph = OwnerGraph()
+        self._views: dict[tuple[str, str], type[Object]] = {}  # (group, kind)
+        self._absent: dict[str, None] = {}
+        self._controller: Controller[str] = Controller("garbage collector", self._process, workers=WORKERS)
+        self._crds = factory.informer(CustomResourceDefinition)
+        self._crds.add_handler(lambda _: self._follow_all(), lambda *_: self._follow_all())
+        self._follow_all()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._factory.wait_synced()
+        await self._controller.run()
+
+    def _follow_all(self) -> None:
+        for resource in self._resources():
+            identity = (resource.group, resource.kind)
+            if identity in self._views or resource.qualified in IGNORED:
+                continue
+            view = metadata_view(resource)
+            self._views[identity] = view
+            informer = self._factory.informer(view)
+            informer.add_handler(self._changed, lambda _, new: self._changed(new), self._gone)
+
+    def _changed(self, obj: Object) -> None:
+        entry = entry_of(obj.resource, obj)
+        self._absent.pop(entry.uid, None)
+        self._graph.put(entry)
+        if entry.owners or (entry.is_deleting and {FOREGROUND, ORPHAN} & set(entry.finalizers)):
+            self._controller.queue.add(entry.uid)
+
+    def _gone(self, obj: Object) -> None:
+        uid = obj.metadata.uid
+        entry = self._graph.remove(uid)
+        self._remember_absent(uid)
+        for child in self._graph.dependents(uid):
+            self._controller.queue.add(child.uid)
+        if entry is not None:
+            self._wake_owners(entry)
+
+    def _wake_owners(self, entry: Entry) -> None:
+        for owner in entry.owners:
+            known = self._graph.get(owner.uid)
+            if known is not None and known.is_deleting:
+                self._controller.queue.add(owner.uid)
+
+    def _remember_absent(self, uid: str) -> None:
+        self._absent[uid] = None
+        if len(self._absent) > ABSENT_MAX:
+            del self._absent[next(iter(self._absent))]
+
+    # One object
+
+    async def _process(self, uid: str) -> None:
+        entry = self._graph.get(uid)
+        if entry is None:
+            return
+        if entry.is_deleting:
+            if ORPHAN in entry.finalizers:
+                await self._orphan(entry)
+            elif FOREGROUND in entry.finalizers:
+                await self._delete_foreground(entry)
+            return
+        if entry.owners:
+            await self._collect(entry)
+
+    async def _collect(self, entry: Entry) -> None:
+        """Delete an object without a living owner; drop its references to dead ones otherwise."""
+        dead: list[OwnerReference] = []
+        waiting: list[OwnerReference] = []
+        alive: list[OwnerReference] = []
+        for owner in entry.owners:
+            if not await self._exists(owner, entry):
+                dead.append(owner)
+                continue
+            known = self._graph.get(owner.uid)
+            is_waiting = known is not None and known.is_deleting and FOREGROUND in known.finalizers
+            (waiting if is_waiting else alive).append(owner)
+        if alive:
+            if dead or waiting:
+                await self._drop_references(entry, {owner.uid for owner in (*dead, *waiting)})
+            return
+        if waiting and any(True for _ in self._graph.dependents(entry.uid)):
+            propagation = "Foreground"
+        elif ORPHAN in entry.finalizers:
+            propagation = "Orphan"
+        elif FOREGROUND in entry.finalizers:
+            propagation = "Foreground"
+        else:
+            propagation = "Background"
+        if dead or waiting:
+            await self._delete(entry, propagation)
+
+    async def _exists(self, owner: OwnerReference, dependent: Entry) -> bool:
+        if self._graph.get(owner.uid) is not None:
+            return True
+        if owner.uid in self._absent:
+            return False
+        group = owner.api_version.rpartition("/")[0]
+        view = self._views.get((group, owner.kind))
+        if view is None:
+            return True  # not served (any more, or yet): nobody can tell, so it stays
+        namespace = dependent.namespace if view.resource.namespaced else ""
+        if view.resource.namespaced and not namespace:
+            return True  # a cluster-scoped object cannot have a namespaced owner; not ours to mend
+        try:
+            found = await self._cluster.get(view, owner.name, namespace)
+        except errors.NotFound:
+            self._remember_absent(owner.uid)
+            return False
+        if found.metadata.uid != owner.uid:
+            self._remember_absent(owner.uid)
+            return False
+        return True
+
+    async def _delete(self, entry: Entry, propagation: str) -> None:
+        view = self._views[entry.resource.group, entry.resource.kind]
+        try:
+            await self._cluster.delete(
+                view, entry.name, entry.namespace, uid=entry.uid, propagation=propagation
+            )
+        except (errors.NotFound, errors.Conflict):
+            return  # gone, or another object of that name: its own events tell
+        log.info("dependent deleted", extra={"object": f"{entry.resource.qualified} {entry.name}"})
+
+    async def _drop_references(self, entry: Entry, uids: set[str]) -> None:
+        kept = [owner for owner in entry.owners if owner.uid not in uids]
+        await self._patch_metadata(entry, {"ownerReferences": [_wire(owner) for owner in kept] or None})
+
+    async def _delete_foreground(self, entry: Entry) -> None:
+        for child in self._graph.blocking(entry.uid):
+            if not child.is_deleting:
+                self._controller.queue.add(child.uid)
+        for child in self._graph.dependents(entry.uid):
+            if not child.is_deleting:
+                self._controller.queue.add(child.uid)
+        if not self._graph.blocking(entry.uid):
+            await self._remove_finalizer(entry, FOREGROUND)
+
+    async def _orphan(self, entry: Entry) -> None:
+        for child in list(self._graph.dependents(entry.uid)):
+            await self._drop_references(child, {entry.uid})
+        await self._remove_finalizer(entry, ORPHAN)
+
+    async def _remove_finalizer(self, entry: Entry, finalizer: str) -> None:
+        kept = [name for name in entry.finalizers if name != finalizer]
+        await self._patch_metadata(entry, {"finalizers": kept or None})
+
+    async def _patch_metadata(self, entry: Entry, metadata: dict[str, object]) -> None:
+        view = self._views[entry.resource.group, entry.resource.kind]
+        # Lists are replaced whole, so only the very version that we read may change (Conflict: tried again).
+        guard = {"uid": entry.uid, "resourceVersion": entry.version}
+        try:
+            await self._cluster.patch(view, entry.name, {"metadata": {**guard, **metadata}}, entry.namespace)
+        except errors.NotFound:
+            return
+
+
+def _wire(owner: OwnerReference) -> dict[str, object]:
+    wire: dict[str, object] = {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+    }
+    if owner.controller is not None:
+        wire["controller"] = owner.controller
+    if owner.block_owner_deletion is not None:
+        wire["blockOwnerDeletion"] = owner.block_owner_deletion
+    return wire

@@ -1,0 +1,167 @@
+"""Empties a namespace that is being deleted, then lets it go. Source: kube-controller-manager's namespace
+controller: every namespaced resource is cleared, what needs time (grace, finalizers) is waited for, and the
+finalizer `kubernetes` in `spec.finalizers` is removed last.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from koordinator import clock
+from koordinator.api.core import Namespace
+from koordinator.api.meta import Object, Resource, metadata_view
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.protocol import Cluster
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4
+RETRY_S = 1.0  # while objects with finalizers remain; their removal wakes nobody else
+FINALIZER = "kubernetes"
+
+
+class NamespaceController:
+    """`resources` names everything served now."""
+
+    def __init__(
+        self, cluster: Cluster, factory: InformerFactory, resources: Callable[[], Iterable[Resource]]
+    ) -> None:
+        self._cluster = cluster
+        self._resources = resources
+        self._views: dict[tuple[str, str], type[Object]] = {}
+        self._namespaces = factory.informer(Namespace)
+        self._controller: Controller[str] = Controller("namespace", self._reconcile, workers=WORKERS)
+        self._controller.watch(self._namespaces, lambda ns: [ns.metadata.name])
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run([self._namespaces])
+
+    async def _reconcile(self, name: str) -> float | None:
+        namespace = self._namespaces.get(name)
+        if namespace is None or namespace.metadata.deletion_timestamp is None:
+            return None
+        remaining, finalizers = await self._clear(name)
+        if remaining:
+            await self._report(namespace, remaining, finalizers)
+            return RETRY_S
+        if FINALIZER in namespace.spec.finalizers:
+            await self._finalize(name)
+        return None
+
+    async def _clear(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
+        """Delete everything inside; what remains, per resource and per finalizer.
+
+        Pods go first: as long as they run, their owners would only replace what is deleted after them.
+        """
+        remaining: dict[str, int] = {}
+        finalizers: dict[str, int] = {}
+        for resource in self._namespaced():
+            view = self._view(resource)
+            try:
+                items = (await self._cluster.list(view, name)).items
+            except errors.NotFound:
+                continue  # its CRD has just gone
+            left = 0
+            for obj in items:
+                if not await self._delete(view, obj):
+                    left += 1
+                    for finalizer in obj.metadata.finalizers:
+                        finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
+            if left:
+                remaining[resource.qualified] = left
+        return remaining, finalizers
+
+    def _namespaced(self) -> list[Resource]:
+        """One version of each namespaced resource, in a steady order with pods first."""
+        chosen: dict[tuple[str, str], Resource] = {}
+        for resource in self._resources():
+            if resource.namespaced:
+                chosen.setdefault((resource.group, resource.plural), resource)
+        return sorted(chosen.values(), key=lambda r: (r.qualified != "pods", r.qualified))
+
+    def _view(self, resource: Resource) -> type[Object]:
+        identity = (resource.group, resource.plural)
+        view = self._views.get(identity)
+        if view is None:
+            view = self._views[identity] = metadata_view(resource)
+        return view
+
+    async def _delete(self, view: type[Object], obj: Object) -> bool:
+        """Whether the object is gone now."""
+        meta = obj.metadata
+        if meta.deletion_timestamp is not None:
+            return False
+        try:
+            await self._cluster.delete(view, meta.name, meta.namespace, propagation="Background")
+            await self._cluster.get(view, meta.name, meta.namespace)
+        except errors.NotFound:
+            return True
+        return False
+
+    async def _report(
+        self, namespace: Namespace, remaining: Mapping[str, int], finalizers: Mapping[str, int]
+    ) -> None:
+        """The conditions that `kubectl describe namespace` shows while a deletion hangs."""
+        now = clock.rfc3339(self._cluster.clock.now())
+        content = ", ".join(f"{name} has {count} resource instances" for name, count in remaining.items())
+        waiting = ", ".join(f"{name} in {count} resource instances" for name, count in finalizers.items())
+        conditions = [
+            _condition(
+                "NamespaceDeletionContentFailure",
+                False,
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization",
+                now,
+            ),
+            _condition(
+                "NamespaceContentRemaining",
+                True,
+                "SomeResourcesRemain",
+                f"Some resources are remaining: {content}",
+                now,
+            ),
+            _condition(
+                "NamespaceFinalizersRemaining",
+                bool(finalizers),
+                "SomeFinalizersRemain" if finalizers else "ContentHasNoFinalizers",
+                f"Some content in the namespace has finalizers remaining: {waiting}"
+                if finalizers
+                else "All content-preserving finalizers finished",
+                now,
+            ),
+        ]
+        have = {c.type: (c.status, c.message) for c in namespace.status.conditions}
+        if have == {str(c["type"]): (c["status"], c["message"]) for c in conditions}:
+            return
+        try:
+            await self._cluster.patch(
+                Namespace,
+                namespace.metadata.name,
+                {"status": {"conditions": conditions}},
+                subresource="status",
+            )
+        except errors.NotFound:
+            return
+
+    async def _finalize(self, name: str) -> None:
+        path = Namespace.resource.path(name=name)
+        try:
+            body = await self._cluster.request("GET", path)
+            spec = dict(body.get("spec") or {})
+            spec["finalizers"] = [f for f in spec.get("finalizers") or [] if f != FINALIZER]
+            await self._cluster.request("PUT", f"{path}/finalize", {**body, "spec": spec})
+        except errors.NotFound:
+            return
+        log.info("namespace emptied", extra={"namespace": name})
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str, now: str) -> dict[str, str]:
+    return {
+        "type": kind,
+        "status": "True" if holds else "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": now,
+    }
