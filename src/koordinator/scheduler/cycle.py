@@ -1,0 +1,153 @@
+"""One scheduling cycle: evaluate, pick, assume, reserve, permit. No I/O. Source: spec 03, B3."""
+
+from collections.abc import Hashable
+
+import msgspec
+import numpy as np
+
+from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler.evaluation import Evaluation, EvaluationCache
+from koordinator.scheduler.nodes import NodeTable, Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+
+RESERVE_TRIES_MAX = 16
+"""Nodes tried in one cycle when Reserve refuses one after the other: more means that Filter is blind."""
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The pod is assumed and reserved on a node. `waits` maps Permit plugins that hold it to seconds."""
+
+    pod: PodInfo
+    node_name: str
+    evaluation: Evaluation
+    feasible_count: int
+    waits: dict[str, float]
+
+
+class Unplaced(msgspec.Struct, frozen=True):
+    """No node. `rejected_by` are the plugins whose events can change that; `nominated_node` is set when
+    PostFilter made room ("" clears a nomination, None leaves it)."""
+
+    pod: PodInfo
+    status: Status
+    rejected_by: frozenset[str]
+    nominated_node: str | None = None
+
+
+class CycleDiagnosis:
+    """What PostFilter plugins may ask."""
+
+    def __init__(self, evaluation: Evaluation, rejected_by: frozenset[str]) -> None:
+        self._evaluation = evaluation
+        self._rejected_by = rejected_by
+
+    @property
+    def rejected_by(self) -> frozenset[str]:
+        return self._rejected_by
+
+    def status_of(self, row: int) -> Status:
+        return self._evaluation.status_of(row)
+
+
+class Cycle:
+    """Places pods on the node table, one after the other."""
+
+    def __init__(self, table: NodeTable, cache: EvaluationCache, seed: int) -> None:
+        self._table = table
+        self._cache = cache
+        self._seed = seed
+        self._sample_start = 0
+
+    def run(
+        self, profile: Profile, pod: PodInfo, class_key: Hashable, attempt: int, now_s: float
+    ) -> Placed | Unplaced:
+        """Find a node and book it there."""
+        for plugin in profile.plugins:
+            plugin.refresh(now_s)
+        if self._table.node_count == 0:
+            return Unplaced(pod, unresolvable(diagnosis.NO_NODES), frozenset())
+        evaluation = self._cache.evaluate(profile, pod, class_key)
+        if evaluation.failure is not None:
+            return Unplaced(pod, evaluation.failure, frozenset())
+        rows = self._candidates(profile, pod, evaluation)
+        if rows.size == 0:
+            return self._no_fit(profile, pod, evaluation)
+        chance = pick.chance_of(self._seed, pod.uid, attempt)
+        totals = evaluation.totals_of(rows)
+        status = SUCCESS
+        for _ in range(RESERVE_TRIES_MAX):
+            row = pick.pick(rows, totals, chance)
+            if row is None:
+                break
+            placed = self._book(profile, pod, evaluation, row, int(rows.size))
+            if isinstance(placed, Placed):
+                return placed
+            status = placed
+            if not status.is_rejected:
+                break
+            keep = rows != row
+            rows, totals = rows[keep], totals[keep]
+        return Unplaced(pod, status, frozenset((status.plugin,) if status.plugin else ()))
+
+    def _candidates(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> Rows:
+        """Feasible rows to choose from: the nominated node alone if it is feasible, else all or a sample."""
+        nominated = pod.pod.status.nominated_node_name
+        if nominated:
+            row = self._table.row_of(nominated)
+            if row is not None and evaluation.is_feasible(row):
+                return np.array([row], np.intp)
+        if profile.sample_percent is None:
+            return evaluation.feasible
+        all_rows = evaluation.candidates
+        wanted = pick.nodes_to_find(int(all_rows.size), profile.sample_percent)
+        start = self._sample_start % max(int(all_rows.size), 1)
+        rows, looked_at = pick.sample(evaluation.feasible, all_rows, start, wanted)
+        self._sample_start = (self._sample_start + looked_at) % self._table.node_count
+        return rows
+
+    def _book(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int, feasible_count: int
+    ) -> Placed | Status:
+        """Assume, reserve and ask for permission; undone as a whole when somebody refuses."""
+        name = self._table.name_of(row)
+        self._table.assign(pod, name, assumed=True)
+        for plugin in profile.reserves:
+            status = plugin.reserve(evaluation.state_of(plugin.name), pod, row)
+            if not status.is_success:
+                self.forget(profile, pod, evaluation, name)
+                return status.by(plugin.name)
+        waits: dict[str, float] = {}
+        for permit in profile.permits:
+            result = permit.permit(evaluation.state_of(permit.name), pod, name)
+            if result.timeout_s > 0:
+                waits[permit.name] = result.timeout_s
+            elif not result.status.is_success:
+                self.forget(profile, pod, evaluation, name)
+                return result.status.by(permit.name)
+        return Placed(pod, name, evaluation, feasible_count, waits)
+
+    def forget(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str) -> None:
+        """Undo a placement: unreserve in reverse order, count the pod no longer."""
+        for plugin in reversed(profile.reserves):
+            plugin.unreserve(evaluation.state_of(plugin.name), pod, node_name)
+        self._table.unassign(pod.uid)
+
+    def _no_fit(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> Unplaced:
+        rejected_by = evaluation.rejected_by()
+        post_message, nominated = _post_filter(profile, pod, CycleDiagnosis(evaluation, rejected_by))
+        status = unschedulable(evaluation.fit_error(post_message))
+        return Unplaced(pod, status, rejected_by, nominated)
+
+
+def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple[str, str | None]:
+    """Texts of all PostFilter plugins asked, and the nomination of the first that made room."""
+    texts: list[str] = []
+    for plugin in profile.post_filters:
+        result = plugin.post_filter(pod, found)
+        if result.status.message:
+            texts.append(result.status.message)
+        if result.status.is_success or not result.status.is_rejected:
+            return ", ".join(texts), result.nominated_node
+    return ", ".join(texts), None

@@ -1,0 +1,46 @@
+"""What happens in a cluster that can make a refused pod schedulable."""
+
+import enum
+from typing import Any
+
+import msgspec
+
+
+class ClusterEvent(enum.Enum):
+    """A kind of change; plugins name those that can lift their refusals (`Plugin.wakes_on`)."""
+
+    NODE_ADDED = "NodeAdd"
+    NODE_ALLOCATABLE = "NodeUpdate/Allocatable"
+    NODE_LABELS = "NodeUpdate/Label"
+    NODE_TAINTS = "NodeUpdate/Taint"
+    NODE_CONDITIONS = "NodeUpdate/Condition"
+    NODE_ANNOTATIONS = "NodeUpdate/Annotation"
+    ASSIGNED_POD_ADDED = "AssignedPodAdd"
+    ASSIGNED_POD_UPDATED = "AssignedPodUpdate"
+    ASSIGNED_POD_DELETED = "AssignedPodDelete"
+    POD_UPDATED = "UnscheduledPodUpdate"
+    NODE_METRIC_ADDED = "NodeMetricAdd"
+    NODE_METRIC_UPDATED = "NodeMetricUpdate"
+    NODE_METRIC_DELETED = "NodeMetricDelete"
+    WILDCARD = "Wildcard"
+    """Wakes everything."""
+
+
+NODE_EVENTS = (
+    ClusterEvent.NODE_ADDED,
+    ClusterEvent.NODE_ALLOCATABLE,
+    ClusterEvent.NODE_LABELS,
+    ClusterEvent.NODE_TAINTS,
+    ClusterEvent.NODE_CONDITIONS,
+    ClusterEvent.NODE_ANNOTATIONS,
+)
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """One event. `row` is the node it concerns, None when it is not about one node; `old` and `new` are the
+    objects before and after (None when there is none)."""
+
+    event: ClusterEvent
+    row: int | None = None
+    old: Any = None
+    new: Any = None

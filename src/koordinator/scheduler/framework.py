@@ -1,0 +1,291 @@
+"""The plugin interface: the extension points of the Kubernetes scheduling framework over rows of nodes.
+
+A plugin implements the extension points that it inherits from (`FilterPlugin`, `ScorePlugin`, ...). Filter
+and Score take a set of rows of the node table and answer with one number per row. `prepare` makes, once per
+pod, the plugin's own typed state that these calls get.
+
+Nothing here reads a clock or does I/O, except for PreBind and Bind, which are coroutines.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api.meta import Object
+from koordinator.clock import Clock
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.nodes import Column, ColumnSpec, NodeTable, Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_patch import PodPatch
+from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status
+
+ReasonCodes = npt.NDArray[np.uint16]
+"""One per row: 0 lets the row pass, anything else is a number that `FilterPlugin.refusal` explains.
+
+Two bytes, not one: NodeResourcesFit names every resource that is short, so a code is a set of resources.
+"""
+
+Scores = npt.NDArray[np.int64]
+"""One per row."""
+
+SCORE_MAX = 100
+
+ENTRY_POINTS = "koordinator.scheduler.plugins"
+"""Group of entry points under which packages offer plugins; the entry's name is the plugin's."""
+
+S = TypeVar("S")
+T = TypeVar("T", bound=Object)
+
+
+class NoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of plugins that have none."""
+
+
+class Watch(msgspec.Struct, Generic[T], frozen=True):
+    """Objects that a plugin wants to be told about, apart from pods and nodes."""
+
+    view: type[T]
+    on_add: Callable[[T], Any]
+    on_update: Callable[[T, T], Any]
+    on_delete: Callable[[T], Any]
+
+
+class Handle:
+    """What the framework lends a plugin for its life.
+
+    `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
+    constructor only. `happened` reports an event that may lift refusals.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        clock: Clock,
+        *,
+        columns: Mapping[str, Column] | None = None,
+        cluster: Cluster | None = None,
+        happened: Callable[[Happening], None] = lambda _: None,
+    ) -> None:
+        self.table = table
+        self.clock = clock
+        self.columns = columns or {}
+        self.happened = happened
+        self.watches: list[Watch[Any]] = []
+        self._cluster = cluster
+
+    @property
+    def cluster(self) -> Cluster:
+        """The API, for plugins that act (Bind, PreBind)."""
+        assert self._cluster is not None, "this scheduler only decides"
+        return self._cluster
+
+    def watch(self, watch: Watch[Any]) -> None:
+        """Keep `watch` informed about all objects of its kind, from before the first pod is scheduled."""
+        self.watches.append(watch)
+
+
+class Plugin(Generic[S]):
+    """What every plugin declares before it runs.
+
+    `reads` says which kinds of changes on a row can alter what Filter and Score answer for it; a row is
+    looked at again only after such a change.
+    """
+
+    name: ClassVar[str]
+    args: ClassVar[type[msgspec.Struct]] = NoArgs
+    reads: ClassVar[Change] = Change.NODE
+    wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        self.handle = handle
+
+    @classmethod
+    def columns_of(cls, args: Any) -> tuple[ColumnSpec, ...]:
+        """The columns that the plugin keeps in the node table."""
+        return ()
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        """All that Filter and Score look at in a pod: equal keys get equal answers on every row."""
+        return ()
+
+    def prepare(self, pod: PodInfo) -> S:
+        """The plugin's state for this pod; it holds for all pods with the same `class_key`."""
+        return None  # type: ignore[return-value]
+
+    def epoch(self, state: S) -> Hashable:
+        """Changes when answers for rows may differ although nothing changed on these rows."""
+        return None
+
+    def refresh(self, now_s: float) -> None:
+        """Before each cycle: bring columns that depend on the time up to date, logging changed rows."""
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        """Whether an event (one of `wakes_on`) can lift this plugin's refusal of `pod`.
+
+        True costs a cycle in vain at worst; a wrong False leaves the pod waiting for minutes.
+        """
+        return True
+
+
+class PreEnqueuePlugin(Plugin[S]):
+    """Decides whether a pod may enter the queue at all."""
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        """Success, or a rejection: the pod is gated until it is updated."""
+        raise NotImplementedError
+
+
+class QueueSortPlugin(Plugin[S]):
+    """Orders the queue; exactly one per scheduler."""
+
+    def sort_key(self, pod: PodInfo, queued_s: float) -> tuple[Any, ...]:
+        """Smaller keys leave the queue first. `queued_s` is when the pod entered it."""
+        raise NotImplementedError
+
+
+class PreFilterResult(msgspec.Struct, frozen=True):
+    """Success, Skip (this plugin's Filter is left out) or a rejection of the pod as a whole.
+
+    `node_names`, when given, are the only nodes that can come into question.
+    """
+
+    status: Status = SUCCESS
+    node_names: frozenset[str] | None = None
+
+
+class PreFilterPlugin(Plugin[S]):
+    """Looks at the pod once, before the nodes."""
+
+    def pre_filter(self, state: S) -> PreFilterResult:
+        raise NotImplementedError
+
+
+class FilterPlugin(Plugin[S]):
+    """Refuses nodes."""
+
+    reasons: ClassVar[type[Reason] | None] = None
+
+    def filter(self, state: S, rows: Rows) -> ReasonCodes:
+        """A reason code per row, 0 for those where the pod can run."""
+        raise NotImplementedError
+
+    def refusal(self, state: S, code: int) -> Status:
+        """What a code means."""
+        assert self.reasons is not None, f"{self.name} needs `reasons` or its own `refusal`"
+        return self.reasons(code).status
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        """When the event is about one node: whether this Filter lets the pod onto it now."""
+        row = happening.row
+        if row is None or self.handle.table.node_at(row) is None:
+            return row is None
+        codes = self.filter(self.prepare(pod), np.array([row], np.intp))
+        return bool(codes[0] == 0)
+
+
+class Diagnosis(Protocol):
+    """Why no node was found, as PostFilter plugins see it."""
+
+    @property
+    def rejected_by(self) -> frozenset[str]: ...
+
+    def status_of(self, row: int) -> Status: ...
+
+
+class PostFilterResult(msgspec.Struct, frozen=True):
+    """Success when the plugin made room (`nominated_node` set; None leaves the nomination alone)."""
+
+    status: Status
+    nominated_node: str | None = None
+
+
+class PostFilterPlugin(Plugin[S]):
+    """Acts when no node passed the filters (preemption)."""
+
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        raise NotImplementedError
+
+
+class PreScorePlugin(Plugin[S]):
+    """Decides whether the plugin's Score takes part."""
+
+    def pre_score(self, state: S) -> Status:
+        return SUCCESS
+
+
+class ScorePlugin(Plugin[S]):
+    """Prefers nodes: higher is better, at most `SCORE_MAX` after normalisation.
+
+    `normalizes` is set by plugins whose final score of a row depends on the other feasible rows.
+    """
+
+    normalizes: ClassVar[bool] = False
+
+    def score(self, state: S, rows: Rows) -> Scores:
+        raise NotImplementedError
+
+    def normalize(self, state: S, scores: Scores) -> Scores:
+        """Final scores from the raw ones of all feasible rows."""
+        return scores
+
+
+class ReservePlugin(Plugin[S]):
+    """Books exact resources on the chosen node. `unreserve` is idempotent and may come without `reserve`."""
+
+    def reserve(self, state: S, pod: PodInfo, row: int) -> Status:
+        return SUCCESS
+
+    def unreserve(self, state: S, pod: PodInfo, node_name: str) -> None:
+        pass
+
+
+class PermitResult(msgspec.Struct, frozen=True):
+    """Success, a rejection, or WAIT for at most `timeout_s` for somebody's permission."""
+
+    status: Status = SUCCESS
+    timeout_s: float = 0.0
+
+
+class PermitPlugin(Plugin[S]):
+    """Holds a pod back between Reserve and Bind."""
+
+    def permit(self, state: S, pod: PodInfo, node_name: str) -> PermitResult:
+        raise NotImplementedError
+
+
+class PreBindPlugin(Plugin[S]):
+    """Prepares the binding; what shall be written on the pod goes into `patch`."""
+
+    async def pre_bind(self, state: S, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+        raise NotImplementedError
+
+
+class BindPlugin(Plugin[S]):
+    """Binds the pod, or answers Skip to leave it to the next one."""
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        return SKIP
+
+
+class PostBindPlugin(Plugin[S]):
+    """Is told about bound pods."""
+
+    def post_bind(self, pod: PodInfo, node_name: str) -> None:
+        raise NotImplementedError
+
+
+def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
+    """Scores scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
+
+    Source: the framework's DefaultNormalizeScore (spec 03, B2).
+    """
+    highest = int(scores.max(initial=0))
+    if highest == 0:
+        return np.full(scores.shape, SCORE_MAX if reverse else 0, np.int64)
+    scaled = scores * SCORE_MAX // highest
+    return SCORE_MAX - scaled if reverse else scaled

@@ -1,0 +1,394 @@
+"""The node table: a row per node, a NumPy column per fact, kept current in place.
+
+Rows of vanished nodes are reused. A row also stands for a node that is only known from pods on it; such
+a row is not alive. What changed is logged row by row, so that a cached evaluation can be brought up to
+date without looking at the other rows.
+"""
+
+import enum
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import resource_vector, resources
+from koordinator.api.core import Node
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.api.resource_vector import I64, ResourceRegistry
+from koordinator.scheduler.changes import Change, ChangeLog
+from koordinator.scheduler.pod_info import PodInfo
+
+Rows = npt.NDArray[np.intp]
+"""Indices of rows, ascending."""
+
+NODE_AMOUNT_MAX = 1 << 56
+"""Allocatable saturates here (64 PiB of memory): a hundred times it still fits 64 bits in score formulas."""
+
+_ROWS_INITIAL = 64
+
+
+class ColumnSpec(msgspec.Struct, frozen=True):
+    """A column that a plugin keeps: `width` numbers per row (0: one, as a plain vector)."""
+
+    name: str
+    dtype: npt.DTypeLike
+    width: int = 0
+    fill: Any = 0
+
+
+class Column:
+    """Numbers of all rows: `values` is (rows,) or (width, rows), and is replaced when the table grows."""
+
+    __slots__ = ("spec", "values")
+
+    def __init__(self, spec: ColumnSpec, capacity: int) -> None:
+        self.spec = spec
+        shape = (spec.width, capacity) if spec.width else (capacity,)
+        self.values: npt.NDArray[Any] = np.full(shape, spec.fill, spec.dtype)
+
+    def grow(self, capacity: int) -> None:
+        missing = capacity - self.values.shape[-1]
+        tail = np.full((*self.values.shape[:-1], missing), self.spec.fill, self.spec.dtype)
+        self.values = np.concatenate([self.values, tail], axis=-1)
+
+    def widen(self, width: int) -> None:
+        """Add leading entries to each row (a new resource was met)."""
+        missing = width - self.values.shape[0]
+        if missing > 0:
+            tail = np.full((missing, self.values.shape[1]), self.spec.fill, self.spec.dtype)
+            self.values = np.concatenate([self.values, tail])
+
+    def clear(self, row: int) -> None:
+        self.values[..., row] = self.spec.fill
+
+
+class RowKeeper:
+    """Keeps facts of its own in step with the table. Called after the table's own columns were updated."""
+
+    def node_changed(self, row: int, node: Node) -> None:
+        """A node came, or its object changed in more than conditions."""
+
+    def row_freed(self, row: int) -> None:
+        """Neither node nor pods are left; columns are cleared by the table."""
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        """A pod counts on the row from now on, assumed or confirmed."""
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        """The object of a pod on the row changed."""
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        """A pod counts on the row no more."""
+
+
+class NodeAspect(enum.Flag):
+    """Which facts of a node object differ from before."""
+
+    NONE = 0
+    ADDED = enum.auto()
+    ALLOCATABLE = enum.auto()
+    LABELS = enum.auto()
+    TAINTS = enum.auto()
+    CONDITIONS = enum.auto()
+    ANNOTATIONS = enum.auto()
+    IMAGES = enum.auto()
+
+
+class Place(msgspec.Struct):
+    """Where a pod counts. `assumed`: we decided it, the API has not confirmed yet."""
+
+    row: int
+    pod: PodInfo
+    assumed: bool
+
+
+class NodeTable:
+    """All nodes and the pods that count on them."""
+
+    def __init__(self, registry: ResourceRegistry) -> None:
+        self.registry = registry
+        self.changes = ChangeLog()
+        self.capacity = _ROWS_INITIAL
+        self.membership = 0
+        """Grows when a node comes or goes, or the table itself grows: cached row sets are void."""
+        self._columns: dict[str, Column] = {}
+        self._keepers: list[RowKeeper] = []
+        self._row_of: dict[str, int] = {}
+        self._free_rows: list[int] = []
+        self._row_count = 0
+        self._names: list[str] = []
+        self._nodes: list[Node | None] = []
+        self._pods: list[dict[str, PodInfo]] = []
+        self._places: dict[str, Place] = {}
+        self._alive_rows: Rows | None = None
+
+        width = len(registry)
+        self._allocatable = self.add_column(ColumnSpec("allocatable", np.int64, width))
+        self._requested = self.add_column(ColumnSpec("requested", np.int64, width))
+        self._nonzero = self.add_column(ColumnSpec("nonzeroRequested", np.int64, 2))
+        self._pod_count = self.add_column(ColumnSpec("podCount", np.int64))
+        self._pods_max = self.add_column(ColumnSpec("allocatablePods", np.int64))
+        self._is_alive = self.add_column(ColumnSpec("isAlive", np.bool_, fill=False))
+        self._is_unschedulable = self.add_column(ColumnSpec("isUnschedulable", np.bool_, fill=False))
+
+    # Columns
+
+    @property
+    def allocatable(self) -> I64:
+        """(resources, rows), in the units of `api.resource_vector`."""
+        return self._allocatable.values
+
+    @property
+    def requested(self) -> I64:
+        """(resources, rows): sum of what the pods of each node request."""
+        return self._requested.values
+
+    @property
+    def nonzero_requested(self) -> I64:
+        """(2, rows): milli-cores and bytes with the defaults for containers that do not say."""
+        return self._nonzero.values
+
+    @property
+    def pod_count(self) -> I64:
+        """(rows,)"""
+        return self._pod_count.values
+
+    @property
+    def pods_max(self) -> I64:
+        """(rows,): allocatable `pods`."""
+        return self._pods_max.values
+
+    @property
+    def is_unschedulable(self) -> npt.NDArray[np.bool_]:
+        """(rows,): `spec.unschedulable`."""
+        return self._is_unschedulable.values
+
+    def add_column(self, spec: ColumnSpec) -> Column:
+        """A column that grows with the table and is cleared when a row is freed; one per name."""
+        assert spec.name not in self._columns, spec.name
+        column = self._columns[spec.name] = Column(spec, self.capacity)
+        return column
+
+    def add_keeper(self, keeper: RowKeeper) -> None:
+        """Tell `keeper` about all later changes, and about everything there is already."""
+        self._keepers.append(keeper)
+        for row, node in enumerate(self._nodes):
+            if node is not None:
+                keeper.node_changed(row, node)
+        for place in self._places.values():
+            keeper.pod_assigned(place.row, place.pod)
+
+    # Reading
+
+    @property
+    def rows(self) -> Rows:
+        """Rows of all nodes that exist."""
+        if self._alive_rows is None:
+            self._alive_rows = np.flatnonzero(self._is_alive.values)
+            self._alive_rows.setflags(write=False)
+        return self._alive_rows
+
+    @property
+    def node_count(self) -> int:
+        return int(self.rows.size)
+
+    def row_of(self, name: str) -> int | None:
+        """The row of an existing node."""
+        row = self._row_of.get(name)
+        return row if row is not None and self._nodes[row] is not None else None
+
+    def name_of(self, row: int) -> str:
+        return self._names[row]
+
+    def node_at(self, row: int) -> Node | None:
+        """The node object; None when only its pods are known."""
+        return self._nodes[row] if row < len(self._nodes) else None
+
+    def pods_at(self, row: int) -> Mapping[str, PodInfo]:
+        """Pods that count on a row, by uid."""
+        return self._pods[row]
+
+    def place_of(self, uid: str) -> Place | None:
+        return self._places.get(uid)
+
+    @property
+    def assumed_count(self) -> int:
+        return sum(place.assumed for place in self._places.values())
+
+    # Nodes
+
+    def set_node(self, node: Node) -> NodeAspect:
+        """Enter a node or its new state; what differs from before.
+
+        Raises: ProtocolError when an allocatable amount is no quantity (the row keeps its last state).
+        """
+        name = node.metadata.name
+        allocatable, pods_max = self._read_allocatable(node)
+        row = self._row_for(name)
+        old = self._nodes[row]
+        aspect = _compare(old, node)
+        self._nodes[row] = node
+        if old is None:
+            self._is_alive.values[row] = True
+            self._alive_rows = None
+            self.membership += 1
+        if aspect is NodeAspect.NONE or aspect is NodeAspect.CONDITIONS:
+            return aspect
+        self.widen()
+        self._allocatable.values[:, row] = 0
+        self._allocatable.values[list(allocatable), row] = list(allocatable.values())
+        self._pods_max.values[row] = pods_max
+        self._is_unschedulable.values[row] = node.spec.unschedulable
+        for keeper in self._keepers:
+            keeper.node_changed(row, node)
+        self.changes.add(row, Change.NODE)
+        return aspect
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; its row stays while pods are known to be on it."""
+        row = self.row_of(name)
+        if row is None:
+            return
+        self._nodes[row] = None
+        self._is_alive.values[row] = False
+        self._alive_rows = None
+        self.membership += 1
+        self.changes.add(row, Change.NODE)
+        self._free_if_unused(row)
+
+    # Pods
+
+    def assign(self, pod: PodInfo, node_name: str, *, assumed: bool = False) -> int:
+        """Count a pod on a node; the row. Counting it there again brings it up to date."""
+        place = self._places.get(pod.uid)
+        if place is not None:
+            if self._names[place.row] == node_name:
+                self._refresh(place, pod, assumed)
+                return place.row
+            self.unassign(pod.uid)
+        self.widen()
+        row = self._row_for(node_name)
+        self._places[pod.uid] = Place(row, pod, assumed)
+        self._pods[row][pod.uid] = pod
+        self._count(row, pod, 1)
+        for keeper in self._keepers:
+            keeper.pod_assigned(row, pod)
+        self.changes.add(row, Change.PODS)
+        return row
+
+    def unassign(self, uid: str) -> int | None:
+        """Count a pod no longer; the row where it was."""
+        place = self._places.pop(uid, None)
+        if place is None:
+            return None
+        row = place.row
+        del self._pods[row][uid]
+        self._count(row, place.pod, -1)
+        for keeper in self._keepers:
+            keeper.pod_unassigned(row, place.pod)
+        self.changes.add(row, Change.PODS)
+        self._free_if_unused(row)
+        return row
+
+    def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
+        """The same pod on the same node, perhaps with other contents."""
+        old, place.pod, place.assumed = place.pod, pod, assumed
+        self._pods[place.row][pod.uid] = pod
+        if old.request_key != pod.request_key or old.host_ports != pod.host_ports:
+            self._count(place.row, old, -1)
+            self._count(place.row, pod, 1)
+            self.changes.add(place.row, Change.PODS)
+        for keeper in self._keepers:
+            keeper.pod_changed(place.row, old, pod)
+
+    def _count(self, row: int, pod: PodInfo, sign: int) -> None:
+        self._requested.values[pod.request_columns, row] += sign * pod.request_amounts
+        self._nonzero.values[:, row] += sign * pod.nonzero
+        self._pod_count.values[row] += sign
+
+    # Rows
+
+    def _row_for(self, name: str) -> int:
+        row = self._row_of.get(name)
+        if row is not None:
+            return row
+        if self._free_rows:
+            row = self._free_rows.pop()
+        else:
+            row = self._row_count
+            self._row_count += 1
+            self._names.append("")
+            self._nodes.append(None)
+            self._pods.append({})
+            if self._row_count > self.capacity:
+                self._grow()
+        self._row_of[name] = row
+        self._names[row] = name
+        return row
+
+    def _grow(self) -> None:
+        self.capacity *= 2
+        for column in self._columns.values():
+            column.grow(self.capacity)
+        self.membership += 1
+
+    def widen(self) -> None:
+        """Give each resource that the registry knows a column."""
+        if len(self.registry) > self._allocatable.values.shape[0]:
+            self._allocatable.widen(len(self.registry))
+            self._requested.widen(len(self.registry))
+
+    def _free_if_unused(self, row: int) -> None:
+        if self._nodes[row] is not None or self._pods[row]:
+            return
+        for keeper in self._keepers:
+            keeper.row_freed(row)
+        for column in self._columns.values():
+            column.clear(row)
+        del self._row_of[self._names[row]]
+        self._names[row] = ""
+        self._free_rows.append(row)
+
+    def _read_allocatable(self, node: Node) -> tuple[dict[int, int], int]:
+        """Column → amount, and how many pods the node takes."""
+        amounts: dict[int, int] = {}
+        pods_max = 0
+        for name, raw in node.status.allocatable.items():
+            try:
+                number = max(0, min(resource_vector.amount(name, raw), NODE_AMOUNT_MAX))
+            except QuantityError as error:
+                field = f"status.allocatable[{name}]"
+                raise ProtocolError(f"Node {node.metadata.name}", field, str(error)) from error
+            if name == resources.PODS:
+                pods_max = number
+            amounts[self.registry.column(name)] = number
+        return amounts, pods_max
+
+
+def _compare(old: Node | None, new: Node) -> NodeAspect:
+    if old is None:
+        return ~NodeAspect.NONE
+    pairs: tuple[tuple[NodeAspect, Any, Any], ...] = (
+        (NodeAspect.ALLOCATABLE, old.status.allocatable, new.status.allocatable),
+        (NodeAspect.LABELS, old.metadata.labels, new.metadata.labels),
+        (NodeAspect.TAINTS, _taint_facts(old), _taint_facts(new)),
+        (NodeAspect.CONDITIONS, _condition_facts(old), _condition_facts(new)),
+        (NodeAspect.ANNOTATIONS, old.metadata.annotations, new.metadata.annotations),
+        (NodeAspect.IMAGES, old.status.images, new.status.images),
+    )
+    aspect = NodeAspect.NONE
+    for flag, before, after in pairs:
+        if before != after:
+            aspect |= flag
+    return aspect
+
+
+def _taint_facts(node: Node) -> Hashable:
+    return (node.spec.unschedulable, tuple(node.spec.taints))
+
+
+def _condition_facts(node: Node) -> Hashable:
+    return tuple((condition.type, condition.status) for condition in node.status.conditions)

@@ -1,0 +1,58 @@
+"""Choosing one of the best nodes, and how many nodes to look at. Pure. Source: spec 03, B2 and B3."""
+
+import zlib
+
+import numpy as np
+
+from koordinator.scheduler.framework import Scores
+from koordinator.scheduler.nodes import Rows
+
+SAMPLE_MIN = 100
+_PERCENT_MIN = 5
+
+
+def pick(rows: Rows, totals: Scores, chance: int) -> int | None:
+    """A row with the highest total; among equals, `chance` decides. None when there are no rows.
+
+    Shapes: `rows` (n,), `totals` (n,) of these rows.
+    """
+    if rows.size == 0:
+        return None
+    best = np.flatnonzero(totals == totals.max())
+    return int(rows[best[chance % best.size]])
+
+
+def chance_of(seed: int, uid: str, attempt: int) -> int:
+    """A number that looks random and is the same whenever the seed, pod and attempt are."""
+    mixed = zlib.crc32(f"{seed}/{uid}/{attempt}".encode())
+    # crc32 is linear: the multiplications keep similar names from getting similar numbers.
+    mixed = (mixed ^ (mixed >> 16)) * 0x45D9F3B & 0xFFFFFFFF
+    mixed = (mixed ^ (mixed >> 16)) * 0x45D9F3B & 0xFFFFFFFF
+    return mixed ^ (mixed >> 16)
+
+
+def nodes_to_find(node_count: int, percent: int) -> int:
+    """How many feasible nodes the stock scheduler looks for; `percent` 0 means adaptive.
+
+    Few nodes are all looked at; the adaptive percentage falls from 50 to 5 as clusters grow.
+    """
+    if node_count < SAMPLE_MIN:
+        return node_count
+    if percent == 0:
+        percent = max(_PERCENT_MIN, 50 - node_count // 125)
+    return max(SAMPLE_MIN, node_count * percent // 100)
+
+
+def sample_percent(global_percent: int | None, profile_percent: int | None) -> int | None:
+    """The profile's percentage when it is set (0 counts as set), else the global one; None: all nodes."""
+    return profile_percent if profile_percent is not None else global_percent
+
+
+def sample(feasible: Rows, all_rows: Rows, start: int, wanted: int) -> tuple[Rows, int]:
+    """The first `wanted` feasible rows from position `start` of `all_rows` on, ascending, and how many
+    nodes were looked at to find them."""
+    if feasible.size <= wanted:
+        return feasible, int(all_rows.size)
+    positions = (np.searchsorted(all_rows, feasible) - start) % all_rows.size
+    order = np.argsort(positions, kind="stable")[:wanted]
+    return np.sort(feasible[order]), int(positions[order[-1]]) + 1

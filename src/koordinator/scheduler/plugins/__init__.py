@@ -1,0 +1,1 @@
+"""The plugins that come with the scheduler, one module or folder each."""

@@ -1,0 +1,34 @@
+"""The plugins of this package by name; other packages add theirs through entry points."""
+
+from typing import Any
+
+from koordinator.scheduler.framework import Plugin
+from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
+from koordinator.scheduler.plugins.image_locality import ImageLocality
+from koordinator.scheduler.plugins.node_affinity import NodeAffinity
+from koordinator.scheduler.plugins.node_name import NodeName
+from koordinator.scheduler.plugins.node_ports import NodePorts
+from koordinator.scheduler.plugins.node_resources_balanced import NodeResourcesBalancedAllocation
+from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koordinator.scheduler.plugins.node_unschedulable import NodeUnschedulable
+from koordinator.scheduler.plugins.priority_sort import PrioritySort
+from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
+from koordinator.scheduler.plugins.taint_toleration import TaintToleration
+
+PLUGINS: dict[str, type[Plugin[Any]]] = {
+    plugin.name: plugin
+    for plugin in (
+        DefaultBinder,
+        DefaultPreBind,
+        ImageLocality,
+        NodeAffinity,
+        NodeName,
+        NodePorts,
+        NodeResourcesBalancedAllocation,
+        NodeResourcesFit,
+        NodeUnschedulable,
+        PrioritySort,
+        SchedulingGates,
+        TaintToleration,
+    )
+}

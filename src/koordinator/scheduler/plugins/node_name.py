@@ -1,0 +1,34 @@
+"""NodeName: a pod that names its node runs there or nowhere. Source: spec 03, B1."""
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
+
+
+class NodeNameReason(Reason):
+    OK = 0, SUCCESS
+    OTHER_NODE = 1, unresolvable("node(s) didn't match the requested node name")
+
+
+class NodeName(FilterPlugin[str]):
+    name = "NodeName"
+    reasons = NodeNameReason
+    wakes_on = (ClusterEvent.NODE_ADDED,)
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return pod.node_name
+
+    def prepare(self, pod: PodInfo) -> str:
+        return pod.node_name
+
+    def filter(self, state: str, rows: Rows) -> ReasonCodes:
+        if not state:
+            return np.zeros(rows.size, np.uint16)
+        wanted = self.handle.table.row_of(state)
+        return np.where(rows == wanted, NodeNameReason.OK, NodeNameReason.OTHER_NODE).astype(np.uint16)

@@ -1,0 +1,84 @@
+"""NodePorts: a host port is given once per node, protocol and address. Source: spec 03, B1."""
+
+from collections import Counter
+from collections.abc import Collection, Hashable
+from typing import Any
+
+import numpy as np
+
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.framework import (
+    FilterPlugin,
+    Handle,
+    PreFilterPlugin,
+    PreFilterResult,
+    ReasonCodes,
+)
+from koordinator.scheduler.nodes import RowKeeper, Rows
+from koordinator.scheduler.pod_info import HostPort, PodInfo
+from koordinator.scheduler.status import SKIP, SUCCESS, Reason, unschedulable
+
+ANY_ADDRESS = "0.0.0.0"
+
+
+class PortReason(Reason):
+    OK = 0, SUCCESS
+    TAKEN = 1, unschedulable("node(s) didn't have free ports for the requested pod ports")
+
+
+class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPort, ...]], RowKeeper):
+    name = "NodePorts"
+    reasons = PortReason
+    reads = Change.NODE | Change.PODS
+    wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.NODE_ADDED, ClusterEvent.POD_UPDATED)
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._used: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return pod.host_ports
+
+    def prepare(self, pod: PodInfo) -> tuple[HostPort, ...]:
+        return pod.host_ports
+
+    def pre_filter(self, state: tuple[HostPort, ...]) -> PreFilterResult:
+        return PreFilterResult() if state else PreFilterResult(SKIP)
+
+    def filter(self, state: tuple[HostPort, ...], rows: Rows) -> ReasonCodes:
+        taken = {
+            row
+            for address, protocol, port in state
+            for row, used in self._used.get((protocol, port), {}).items()
+            if is_taken(address, used)
+        }
+        return np.isin(rows, sorted(taken)).astype(np.uint16)
+
+    # Who uses what
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        for address, protocol, port in pod.host_ports:
+            self._used.setdefault((protocol, port), {}).setdefault(row, Counter())[address] += 1
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        for address, protocol, port in pod.host_ports:
+            by_row = self._used[(protocol, port)]
+            used = by_row[row]
+            used[address] -= 1
+            if not used[address]:
+                del used[address]
+            if not used:
+                del by_row[row]
+            if not by_row:
+                del self._used[(protocol, port)]
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        if old.host_ports != new.host_ports:
+            self.pod_unassigned(row, old)
+            self.pod_assigned(row, new)
+
+
+def is_taken(address: str, used: Collection[str]) -> bool:
+    """Whether a port at an address collides with its uses at others; 0.0.0.0 stands for all addresses."""
+    return address in used or ANY_ADDRESS in used or (address == ANY_ADDRESS and bool(used))

@@ -1,0 +1,355 @@
+"""NodeResourcesFit: a pod fits where what it requests is left, and scores by how full nodes get.
+
+Source: spec 03, B2 and B9.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from koordinator.api import resource_vector, resources
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import (
+    SCORE_MAX,
+    FilterPlugin,
+    Handle,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReasonCodes,
+    ScorePlugin,
+    Scores,
+)
+from koordinator.scheduler.nodes import NodeTable, Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Code, Status, error
+
+Weight = Annotated[int, msgspec.Meta(ge=0, le=100)]
+SHAPE_SCORE_MAX = 10
+
+
+class WeightedResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A resource that counts in a score; weight 0 or absent means 1."""
+
+    name: str
+    weight: Weight = 1
+
+    @property
+    def effective_weight(self) -> int:
+        return self.weight or 1
+
+
+CPU_AND_MEMORY = (WeightedResource(resources.CPU), WeightedResource(resources.MEMORY))
+
+
+class ShapePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Score (0 to 10) at a utilisation in percent."""
+
+    utilization: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    score: Annotated[int, msgspec.Meta(ge=0, le=SHAPE_SCORE_MAX)] = 0
+
+
+class RatioParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The function of RequestedToCapacityRatio."""
+
+    shape: list[ShapePoint] = []
+
+
+class ScoringStrategy(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How a node's fullness becomes a score."""
+
+    type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    resources: list[WeightedResource] = msgspec.field(default_factory=lambda: list(CPU_AND_MEMORY))
+    requested_to_capacity_ratio: RatioParam | None = None
+
+    def __post_init__(self) -> None:
+        if self.type != "RequestedToCapacityRatio":
+            return
+        shape = self.requested_to_capacity_ratio.shape if self.requested_to_capacity_ratio else []
+        if not shape:
+            raise ValueError("requestedToCapacityRatio.shape needs at least one point")
+        utilizations = [point.utilization for point in shape]
+        if utilizations != sorted(set(utilizations)):
+            raise ValueError("requestedToCapacityRatio.shape: utilization must rise from point to point")
+
+
+class FitArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Arguments. Ignored names and groups (the text before `/`) concern extended resources only."""
+
+    ignored_resources: list[str] = []
+    ignored_resource_groups: list[str] = []
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+
+    def __post_init__(self) -> None:
+        for group in self.ignored_resource_groups:
+            if "/" in group:
+                raise ValueError(f"ignoredResourceGroups: {group!r} must not contain a slash")
+
+
+class FitState(msgspec.Struct, frozen=True):
+    """What a pod requests: `checked` lists (column, amount) in the order of the reasons; `requested` has
+    the amounts of the scored resources, `scored` their columns and weights."""
+
+    checked: tuple[tuple[int, int], ...]
+    names: tuple[str, ...]
+    scored: tuple["ScoredResource", ...]
+    combinations: list[int]
+    """Sets of reasons met so far, where they do not fit a code themselves."""
+
+
+class ScoredResource(msgspec.Struct, frozen=True):
+    """A resource in a score: what the pod adds, and where the nodes' figures are."""
+
+    column: int
+    weight: int
+    amount: int
+    nonzero_index: int | None
+    """Row of `nonzero_requested` for cpu and memory, which count with defaults."""
+
+
+# Bits of a reason code: the resource at position i of `checked` has bit 2 + i.
+_UNRESOLVABLE_BIT = 1
+_PODS_BIT = 2
+_FIRST_RESOURCE_BIT = 2
+_CODE_BITS = 16
+_MASK_BITS = 62
+
+
+class NodeResourcesFit(
+    PreFilterPlugin[FitState], FilterPlugin[FitState], PreScorePlugin[FitState], ScorePlugin[FitState]
+):
+    name = "NodeResourcesFit"
+    args = FitArgs
+    reads = Change.NODE | Change.PODS
+    wakes_on = (
+        ClusterEvent.ASSIGNED_POD_DELETED,
+        ClusterEvent.ASSIGNED_POD_UPDATED,
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_ALLOCATABLE,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: FitArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._ignored = frozenset(args.ignored_resources)
+        self._ignored_groups = frozenset(args.ignored_resource_groups)
+        strategy = args.scoring_strategy
+        self._weights = {resource.name: resource.effective_weight for resource in strategy.resources}
+        self._mean = _round_down_mean
+        self._resource_score: Callable[[I64, I64], I64] = least_allocated
+        if strategy.type == "MostAllocated":
+            self._resource_score = most_allocated
+        elif strategy.requested_to_capacity_ratio is not None:
+            points = strategy.requested_to_capacity_ratio.shape
+            shape = [(point.utilization, point.score * SCORE_MAX // SHAPE_SCORE_MAX) for point in points]
+            self._resource_score = lambda used, capacity: requested_to_capacity_ratio(used, capacity, shape)
+            self._mean = _half_up_mean_of_positive
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return pod.request_key
+
+    def prepare(self, pod: PodInfo) -> FitState:
+        registry = self.handle.table.registry
+        names = registry.names
+        amounts = dict(zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True))
+        wanted = [column for column in amounts if not self._is_ignored(names[column])]
+        wanted.sort(key=lambda column: _reason_order(names[column]))
+        return FitState(
+            checked=tuple((column, amounts[column]) for column in wanted),
+            names=tuple(names[column] for column in wanted),
+            scored=tuple(scored_resources(self._weights, pod, amounts, self.handle.table)),
+            combinations=[],
+        )
+
+    def _is_ignored(self, name: str) -> bool:
+        if not is_extended(name):
+            return False
+        return name in self._ignored or name.partition("/")[0] in self._ignored_groups
+
+    def pre_filter(self, state: FitState) -> PreFilterResult:
+        if len(state.checked) > _MASK_BITS - _FIRST_RESOURCE_BIT:
+            return PreFilterResult(error(f"pod requests {len(state.checked)} different resources"))
+        return PreFilterResult()
+
+    def filter(self, state: FitState, rows: Rows) -> ReasonCodes:
+        table = self.handle.table
+        masks = short_of(
+            table.allocatable, table.requested, table.pod_count, table.pods_max, state.checked, rows
+        )
+        if len(state.checked) <= _CODE_BITS - _FIRST_RESOURCE_BIT:
+            return masks.astype(np.uint16)
+        return _combination_codes(masks, state.combinations)
+
+    def refusal(self, state: FitState, code: int) -> Status:
+        mask = code
+        if len(state.checked) > _CODE_BITS - _FIRST_RESOURCE_BIT:
+            mask = state.combinations[code - 1]
+        reasons = ["Too many pods"] if mask & _PODS_BIT else []
+        for position, name in enumerate(state.names):
+            if mask >> (_FIRST_RESOURCE_BIT + position) & 1:
+                reasons.append(f"Insufficient {name}")
+        unresolvable = mask & _UNRESOLVABLE_BIT
+        return Status(
+            Code.UNSCHEDULABLE_AND_UNRESOLVABLE if unresolvable else Code.UNSCHEDULABLE, tuple(reasons)
+        )
+
+    def pre_score(self, state: FitState) -> Status:
+        if not self._weights:
+            return error("resources not found")
+        return SUCCESS
+
+    def score(self, state: FitState, rows: Rows) -> Scores:
+        table = self.handle.table
+        weighted = np.zeros(rows.size, np.int64)
+        weights = np.zeros(rows.size, np.int64)
+        for resource in state.scored:
+            capacity = table.allocatable[resource.column][rows]
+            if resource.nonzero_index is not None:
+                used = table.nonzero_requested[resource.nonzero_index][rows] + resource.amount
+            else:
+                used = table.requested[resource.column][rows] + resource.amount
+            score = self._resource_score(used, capacity)
+            self._mean(weighted, weights, score, np.where(capacity > 0, resource.weight, 0))
+        return self._finish(weighted, weights)
+
+    def _finish(self, weighted: I64, weights: I64) -> Scores:
+        divisor = np.maximum(weights, 1)
+        if self._mean is _half_up_mean_of_positive:
+            return np.asarray((2 * weighted + divisor) // (2 * divisor))
+        return np.asarray(weighted // divisor)
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        if happening.event is ClusterEvent.POD_UPDATED:
+            old, new = happening.old, happening.new
+            return bool(old is None or new is None or old.request_key != new.request_key)
+        return super().wakes(happening, pod)
+
+
+def short_of(
+    allocatable: I64,
+    requested: I64,
+    pod_count: I64,
+    pods_max: I64,
+    checked: tuple[tuple[int, int], ...],
+    rows: Rows,
+) -> I64:
+    """Per row the set of what is short, as bits; 0 where the pod fits.
+
+    Shapes: the columns (resources, nodes) and (nodes,); returns (rows,).
+    """
+    masks = (pod_count[rows] + 1 > pods_max[rows]).astype(np.int64) * _PODS_BIT
+    for position, (column, amount) in enumerate(checked):
+        capacity = allocatable[column][rows]
+        free = capacity - requested[column][rows]
+        short = amount > free
+        if short.any():
+            masks |= short.astype(np.int64) << (_FIRST_RESOURCE_BIT + position)
+            masks |= short & (amount > capacity)
+    return masks
+
+
+def scored_resources(
+    weights: dict[str, int], pod: PodInfo, amounts: dict[int, int], table: NodeTable
+) -> list[ScoredResource]:
+    """The configured resources that count for this pod: a scalar one only if the pod requests it."""
+    scored = []
+    for name, weight in weights.items():
+        column = table.registry.column(name)
+        amount = amounts.get(column, 0)
+        if is_scalar(name) and amount == 0:
+            continue
+        index = _NONZERO_INDEX.get(column)
+        if index is not None:
+            amount = int(pod.nonzero[index])
+        scored.append(ScoredResource(column, weight, amount, index))
+    table.widen()
+    return scored
+
+
+_NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
+
+
+def least_allocated(used: I64, capacity: I64) -> I64:
+    """100 when empty, 0 when full, over-full or without the resource. Shapes: (rows,)."""
+    divisor = np.maximum(capacity, 1)
+    free = np.maximum(capacity - used, 0)
+    return np.asarray(free * SCORE_MAX // divisor)
+
+
+def most_allocated(used: I64, capacity: I64) -> I64:
+    """100 when full or over-full, 0 when empty or without the resource. Shapes: (rows,)."""
+    divisor = np.maximum(capacity, 1)
+    return np.asarray(np.minimum(used, capacity) * SCORE_MAX // divisor)
+
+
+def requested_to_capacity_ratio(used: I64, capacity: I64, shape: list[tuple[int, int]]) -> I64:
+    """The shape's value at the utilisation in percent, rounded down; over-full counts as 100."""
+    divisor = np.maximum(capacity, 1)
+    utilization = np.where(used > capacity, 100, np.minimum(used, capacity) * 100 // divisor)
+    return piecewise_linear(utilization, shape)
+
+
+def piecewise_linear(utilization: I64, shape: list[tuple[int, int]]) -> I64:
+    """The piecewise linear function through (utilization, score) points, rising in utilization; flat outside.
+
+    Integer division truncates toward zero. Source: spec 03, B2.
+    """
+    points = np.array(shape, np.int64)
+    xs, ys = points[:, 0], points[:, 1]
+    right = np.clip(np.searchsorted(xs, utilization, side="left"), 1, max(len(shape) - 1, 1))
+    if len(shape) == 1:
+        return np.full(np.shape(utilization), ys[0], np.int64)
+    left = right - 1
+    rise = (ys[right] - ys[left]) * (utilization - xs[left])
+    run = xs[right] - xs[left]
+    between = ys[left] + np.sign(rise) * (np.abs(rise) // run)
+    between = np.where(utilization >= xs[-1], ys[-1], between)
+    return np.asarray(np.where(utilization <= xs[0], ys[0], between))
+
+
+def is_extended(name: str) -> bool:
+    """A resource that is neither native (no domain, or a `kubernetes.io` one) nor a huge page size.
+
+    Source: spec 03, B9: `kubernetes.io/batch-cpu` is native, `koordinator.sh/gpu` extended.
+    """
+    domain, slash, _ = name.partition("/")
+    if not slash:
+        return False
+    return not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
+
+
+def is_scalar(name: str) -> bool:
+    """Neither cpu, memory nor storage: extended resources, batch-cpu and the like, huge pages."""
+    return "/" in name or name.startswith((resources.HUGEPAGES_PREFIX, "attachable-volumes-"))
+
+
+_NATIVE_ORDER = {resources.CPU: 0, resources.MEMORY: 1, resources.EPHEMERAL_STORAGE: 2}
+
+
+def _reason_order(name: str) -> tuple[int, str]:
+    return _NATIVE_ORDER.get(name, 3), name
+
+
+def _round_down_mean(weighted: I64, weights: I64, score: I64, weight: I64) -> None:
+    weighted += score * weight
+    weights += weight
+
+
+def _half_up_mean_of_positive(weighted: I64, weights: I64, score: I64, weight: I64) -> None:
+    """Resources that score 0 do not pull the mean down."""
+    weighted += score * weight
+    weights += np.where(score > 0, weight, 0)
+
+
+def _combination_codes(masks: I64, combinations: list[int]) -> ReasonCodes:
+    """Codes for masks that are wider than a code: the position (from 1) in `combinations`, which grows."""
+    codes = np.zeros(masks.shape, np.uint16)
+    for mask in np.unique(masks[masks != 0]).tolist():
+        if mask not in combinations:
+            combinations.append(mask)
+        codes[masks == mask] = combinations.index(mask) + 1
+    return codes

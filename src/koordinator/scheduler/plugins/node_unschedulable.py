@@ -1,0 +1,39 @@
+"""NodeUnschedulable: cordoned nodes take pods only that tolerate it. Source: spec 03, B1 and B9."""
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from koordinator.api.core import Taint
+from koordinator.scheduler import tolerations
+from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
+
+UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=tolerations.NO_SCHEDULE)
+
+
+class UnschedulableReason(Reason):
+    OK = 0, SUCCESS
+    UNSCHEDULABLE = 1, unresolvable("node(s) were unschedulable")
+
+
+class NodeUnschedulable(FilterPlugin[bool]):
+    """The state says whether the pod tolerates cordoned nodes."""
+
+    name = "NodeUnschedulable"
+    reasons = UnschedulableReason
+    wakes_on = (ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS, ClusterEvent.POD_UPDATED)
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return self.prepare(pod)
+
+    def prepare(self, pod: PodInfo) -> bool:
+        return tolerations.is_tolerated(pod.pod.spec.tolerations, UNSCHEDULABLE_TAINT)
+
+    def filter(self, state: bool, rows: Rows) -> ReasonCodes:
+        if state:
+            return np.zeros(rows.size, np.uint16)
+        return self.handle.table.is_unschedulable[rows].astype(np.uint16)

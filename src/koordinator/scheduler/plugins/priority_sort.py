@@ -1,0 +1,17 @@
+"""PrioritySort: higher priority first, then who waits longer. Source: spec 03, B5."""
+
+from typing import Any
+
+from koordinator.scheduler.framework import QueueSortPlugin
+from koordinator.scheduler.pod_info import PodInfo
+
+
+class PrioritySort(QueueSortPlugin[None]):
+    name = "PrioritySort"
+
+    def sort_key(self, pod: PodInfo, queued_s: float) -> tuple[Any, ...]:
+        return priority_key(pod.priority, queued_s)
+
+
+def priority_key(priority: int, queued_s: float) -> tuple[int, float]:
+    return -priority, queued_s

@@ -1,0 +1,17 @@
+"""SchedulingGates: a pod with gates stays out of the queue. Source: spec 03, B1."""
+
+from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.framework import PreEnqueuePlugin
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable
+
+
+class SchedulingGates(PreEnqueuePlugin[None]):
+    name = "SchedulingGates"
+    wakes_on = (ClusterEvent.POD_UPDATED,)
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        gates = [gate.name for gate in pod.pod.spec.scheduling_gates]
+        if not gates:
+            return SUCCESS
+        return unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]")

@@ -1,0 +1,126 @@
+"""A pod as the scheduler works with it: the view plus what is computed from it once, at the edge."""
+
+from collections.abc import Hashable, Iterator
+
+import msgspec
+import numpy as np
+
+from koordinator.api import pod_resources, resource_vector, resources
+from koordinator.api.core import Container, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError, RawQuantity
+from koordinator.api.resource_vector import I64, ResourceRegistry
+
+POD_AMOUNT_MAX = 1 << 52
+"""Requests saturate here (4 PiB of memory), so that a node's sum of thousands stays within 64 bits."""
+
+NONZERO_DEFAULTS: dict[str, RawQuantity] = {resources.CPU: "100m", resources.MEMORY: "200Mi"}
+"""What a container counts for in scores when its requests lack the key (an explicit 0 stays 0)."""
+
+HostPort = tuple[str, str, int]
+"""(host IP, protocol, port); the IP 0.0.0.0 stands for all."""
+
+_TERMINAL_PHASES = ("Succeeded", "Failed")
+
+
+class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A pod with its requests as integers.
+
+    `request_columns` and `request_amounts` have one entry per resource requested with more than 0, in the
+    units of `api.resource_vector`; `nonzero` is (milli-cores, bytes) with `NONZERO_DEFAULTS` applied.
+    """
+
+    pod: Pod
+    key: str
+    uid: str
+    priority: int
+    request_columns: I64
+    request_amounts: I64
+    nonzero: I64
+    host_ports: tuple[HostPort, ...]
+
+    @classmethod
+    def of(cls, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
+        """Raises: ProtocolError when an amount is no quantity."""
+        meta = pod.metadata
+        try:
+            requested = _requests(pod, registry)
+            nonzero = _nonzero(pod, requested)
+        except QuantityError as error:
+            raise ProtocolError(f"Pod {pod.key}", "resources", str(error)) from error
+        return cls(
+            pod=pod,
+            key=pod.key,
+            uid=meta.uid or pod.key,
+            priority=pod.spec.priority or 0,
+            request_columns=np.fromiter(requested, np.int64, len(requested)),
+            request_amounts=np.fromiter(requested.values(), np.int64, len(requested)),
+            nonzero=nonzero,
+            host_ports=_host_ports(pod),
+        )
+
+    @property
+    def node_name(self) -> str:
+        return self.pod.spec.node_name
+
+    @property
+    def is_terminal(self) -> bool:
+        """Succeeded or Failed: it holds no resources any more."""
+        return self.pod.status.phase in _TERMINAL_PHASES
+
+    @property
+    def request_key(self) -> Hashable:
+        """Equal for pods that request the same."""
+        return (self.request_columns.tobytes(), self.request_amounts.tobytes(), self.nonzero.tobytes())
+
+
+def _requests(pod: Pod, registry: ResourceRegistry) -> dict[int, int]:
+    """Column → amount. `pods` is counted apart: it is no resource that a container can ask for."""
+    requested: dict[int, int] = {}
+    for name, raw in pod_resources.wire_requests(pod).items():
+        number = resource_vector.amount(name, raw)
+        if number > 0 and name != resources.PODS:
+            requested[registry.column(name)] = min(number, POD_AMOUNT_MAX)
+    return requested
+
+
+def _nonzero(pod: Pod, requested: dict[int, int]) -> I64:
+    spec = pod.spec
+    containers = [*spec.containers, *spec.init_containers]
+    if any(not c.resources.requests.keys() >= _NONZERO_NAMES for c in containers):
+        filled_spec = msgspec.structs.replace(
+            spec,
+            containers=[_filled(c) for c in spec.containers],
+            init_containers=[_filled(c) for c in spec.init_containers],
+        )
+        amounts = pod_resources.wire_requests(msgspec.structs.replace(pod, spec=filled_spec))
+        numbers = [resource_vector.amount(name, amounts.get(name, 0)) for name in NONZERO_DEFAULTS]
+    else:
+        columns = (resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN)
+        numbers = [requested.get(column, 0) for column in columns]
+    return np.array([max(0, min(number, POD_AMOUNT_MAX)) for number in numbers], np.int64)
+
+
+_NONZERO_NAMES = NONZERO_DEFAULTS.keys()
+
+
+def _filled(container: Container) -> Container:
+    requests = NONZERO_DEFAULTS | container.resources.requests
+    return msgspec.structs.replace(
+        container, resources=msgspec.structs.replace(container.resources, requests=requests)
+    )
+
+
+def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
+    """Ports on the node that the pod holds while it runs: containers and sidecars."""
+    return tuple(
+        (port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)
+        for container in _running(pod)
+        for port in container.ports
+        if port.host_port > 0
+    )
+
+
+def _running(pod: Pod) -> Iterator[Container]:
+    yield from pod.spec.containers
+    yield from filter(pod_resources.is_sidecar, pod.spec.init_containers)

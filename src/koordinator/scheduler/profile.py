@@ -1,0 +1,285 @@
+"""From configuration to plugins: merge the plugin lists of a profile and build the plugins.
+
+Source: spec 03, A3 (merge rules, automatic DefaultPreBind).
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from importlib import metadata
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import (
+    ConfigError,
+    PluginRef,
+    Plugins,
+    PluginSet,
+    ProfileConfig,
+    SchedulerConfig,
+    decode_args,
+)
+from koordinator.scheduler.framework import (
+    ENTRY_POINTS,
+    BindPlugin,
+    FilterPlugin,
+    PermitPlugin,
+    Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScorePlugin,
+)
+from koordinator.scheduler.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+PluginType = type[Plugin[Any]]
+Build = Callable[[PluginType, Any], Plugin[Any]]
+P = TypeVar("P", bound=Plugin[Any])
+
+DEFAULT_PRE_BIND = "DefaultPreBind"
+WEIGHT_SUM_MAX = (2**31 - 1) // 100
+"""So that a weighted sum of scores stays within 32 bits, as upstream asks."""
+
+POINTS: dict[str, PluginType] = {
+    "pre_enqueue": PreEnqueuePlugin,
+    "queue_sort": QueueSortPlugin,
+    "pre_filter": PreFilterPlugin,
+    "filter": FilterPlugin,
+    "post_filter": PostFilterPlugin,
+    "pre_score": PreScorePlugin,
+    "score": ScorePlugin,
+    "reserve": ReservePlugin,
+    "permit": PermitPlugin,
+    "pre_bind": PreBindPlugin,
+    "bind": BindPlugin,
+    "post_bind": PostBindPlugin,
+}
+"""Extension point → what a plugin must inherit from to stand there."""
+
+
+class Profile:
+    """The plugins of one scheduler name, by extension point, in order."""
+
+    def __init__(
+        self,
+        name: str,
+        points: Mapping[str, Sequence[tuple[Plugin[Any], int]]],
+        *,
+        sample_percent: int | None = None,
+    ) -> None:
+        def at(point: str, kind: type[P]) -> tuple[P, ...]:
+            plugins = tuple(plugin for plugin, _ in points.get(point, ()))
+            return tuple(plugin for plugin in plugins if isinstance(plugin, kind))
+
+        self.name = name
+        self.sample_percent = sample_percent
+        """Percentage of nodes to look for (0: adaptive); None looks at all."""
+        self.pre_enqueues = at("pre_enqueue", PreEnqueuePlugin)
+        self.queue_sort = at("queue_sort", QueueSortPlugin)[0]
+        self.pre_filters = at("pre_filter", PreFilterPlugin)
+        self.filters = at("filter", FilterPlugin)
+        self.post_filters = at("post_filter", PostFilterPlugin)
+        self.pre_scorers = at("pre_score", PreScorePlugin)
+        self.scorers = tuple(
+            (plugin, weight) for plugin, weight in points["score"] if isinstance(plugin, ScorePlugin)
+        )
+        self.reserves = at("reserve", ReservePlugin)
+        self.permits = at("permit", PermitPlugin)
+        self.pre_binds = at("pre_bind", PreBindPlugin)
+        self.binds = at("bind", BindPlugin)
+        self.post_binds = at("post_bind", PostBindPlugin)
+        self.plugins = tuple({plugin.name: plugin for row in points.values() for plugin, _ in row}.values())
+        scorers = tuple(plugin for plugin, _ in self.scorers)
+        cycle = (*self.pre_filters, *self.filters, *self.pre_scorers, *scorers)
+        cycle += (*self.reserves, *self.permits, *self.pre_binds)
+        self.evaluators = tuple({plugin.name: plugin for plugin in cycle}.values())
+        """Plugins with a state per pod class."""
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        """Pods with equal keys get the same answers from all plugins."""
+        return tuple(plugin.class_key(pod) for plugin in self.evaluators)
+
+
+def installed_plugins() -> dict[str, PluginType]:
+    """Every plugin that an installed package offers, by name.
+
+    Raises: ConfigError when an entry point does not lead to a plugin of that name.
+    """
+    found: dict[str, PluginType] = {}
+    for entry in metadata.entry_points(group=ENTRY_POINTS):
+        plugin = entry.load()
+        if not (isinstance(plugin, type) and issubclass(plugin, Plugin) and plugin.name == entry.name):
+            raise ConfigError(f"entry point {entry.name}", f"{entry.value} is no plugin of that name")
+        found[entry.name] = plugin
+    return found
+
+
+def build_profiles(
+    config: SchedulerConfig, registry: Mapping[str, PluginType], build: Build
+) -> dict[str, Profile]:
+    """Profiles by scheduler name. Plugins with equal arguments are shared between profiles, so that several
+    names cost no more bookkeeping than one.
+
+    Raises: ConfigError.
+    """
+    shared: dict[Hashable, Plugin[Any]] = {}
+    profiles: dict[str, Profile] = {}
+    for profile_config in config.profiles or [default_plugins.shipped_profile()]:
+        points = merge_plugins(profile_config.plugins, registry)
+        args = _args_by_plugin(profile_config, registry)
+        built = {
+            point: [(_built(ref.name, args, registry, build, shared), ref.weight) for ref in refs]
+            for point, refs in points.items()
+        }
+        sample = profile_config.percentage_of_nodes_to_score
+        if sample is None:
+            sample = config.percentage_of_nodes_to_score
+        profiles[profile_config.scheduler_name] = Profile(
+            profile_config.scheduler_name, built, sample_percent=sample
+        )
+    if len({profile.queue_sort.name for profile in profiles.values()}) > 1:
+        raise ConfigError("profiles", "all profiles need the same QueueSort plugin")
+    return profiles
+
+
+def merge_plugins(
+    plugins: Plugins | None,
+    registry: Mapping[str, PluginType],
+    defaults: Sequence[PluginRef] = default_plugins.MULTI_POINT,
+) -> dict[str, list[PluginRef]]:
+    """Plugins per extension point after merging the defaults with the configuration.
+
+    Raises: ConfigError for unknown plugins, duplicates, a plugin at a point that it does not implement, no
+    or several QueueSort plugins, no Bind plugin, weights out of range.
+    """
+    configured = plugins or Plugins()
+    multi_point = _merge_set(list(defaults), configured.multi_point, "multiPoint")
+    merged: dict[str, list[PluginRef]] = {}
+    for point, kind in POINTS.items():
+        own: PluginSet = getattr(configured, point)
+        refs = _expand(point, kind, own, multi_point, registry)
+        if point == "pre_bind" and plugins is not None:
+            refs = _with_default_pre_bind(refs, own, registry)
+        merged[point] = refs
+    _check(merged)
+    return merged
+
+
+def _merge_set(defaults: list[PluginRef], own: PluginSet, field: str) -> list[PluginRef]:
+    """Defaults that are not disabled, with new weights where listed again, then the other enabled ones."""
+    enabled = {ref.name: ref for ref in own.enabled}
+    if len(enabled) != len(own.enabled):
+        names = [ref.name for ref in own.enabled]
+        raise ConfigError(f"plugins.{field}.enabled", f"{_duplicate(names)} appears twice")
+    disabled = {ref.name for ref in own.disabled}
+    kept = [] if "*" in disabled else [ref for ref in defaults if ref.name not in disabled]
+    merged = [enabled.pop(ref.name, ref) for ref in kept]
+    return merged + list(enabled.values())
+
+
+def _expand(
+    point: str,
+    kind: PluginType,
+    own: PluginSet,
+    multi_point: list[PluginRef],
+    registry: Mapping[str, PluginType],
+) -> list[PluginRef]:
+    """The point's plugins: re-listed multi-point ones, the other multi-point ones, the rest listed here."""
+    names = [ref.name for ref in own.enabled]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"plugins.{point}.enabled", f"{_duplicate(names)} appears twice")
+    disabled = {ref.name for ref in own.disabled}
+    expanded = []
+    for ref in multi_point if "*" not in disabled else ():
+        plugin = _look_up(ref.name, registry, "multiPoint")
+        if plugin is not None and issubclass(plugin, kind) and ref.name not in disabled:
+            expanded.append(ref)
+    everywhere = {ref.name for ref in expanded}
+    relisted = [ref for ref in own.enabled if ref.name in everywhere]
+    added = [ref for ref in own.enabled if ref.name not in everywhere]
+    refs = []
+    for ref in [*relisted, *(ref for ref in expanded if ref.name not in names), *added]:
+        plugin = _look_up(ref.name, registry, point)
+        if plugin is None:
+            continue
+        if not issubclass(plugin, kind):
+            raise ConfigError(f"plugins.{point}.enabled", f"{ref.name} does not implement {point}")
+        refs.append(PluginRef(name=ref.name, weight=ref.weight or 1))
+    return refs
+
+
+def _duplicate(names: list[str]) -> str:
+    return next(name for name in names if names.count(name) > 1)
+
+
+def _look_up(name: str, registry: Mapping[str, PluginType], field: str) -> PluginType | None:
+    plugin = registry.get(name)
+    if plugin is None and name not in default_plugins.NOT_BUILT_IN:
+        raise ConfigError(f"plugins.{field}.enabled", f"no plugin is called {name!r}")
+    return plugin
+
+
+def _with_default_pre_bind(
+    refs: list[PluginRef], own: PluginSet, registry: Mapping[str, PluginType]
+) -> list[PluginRef]:
+    """Without DefaultPreBind nothing that plugins write on the pod would be stored."""
+    disabled = {ref.name for ref in own.disabled}
+    listed = {ref.name for ref in refs}
+    if {"*", DEFAULT_PRE_BIND} & disabled or DEFAULT_PRE_BIND in listed or DEFAULT_PRE_BIND not in registry:
+        return refs
+    return [*refs, PluginRef(name=DEFAULT_PRE_BIND, weight=1)]
+
+
+def _check(merged: Mapping[str, list[PluginRef]]) -> None:
+    if len(merged["queue_sort"]) != 1:
+        names = [ref.name for ref in merged["queue_sort"]]
+        raise ConfigError("plugins.queueSort", f"exactly one plugin is needed, got {names}")
+    if not merged["bind"]:
+        raise ConfigError("plugins.bind", "at least one plugin is needed")
+    if sum(ref.weight for ref in merged["score"]) > WEIGHT_SUM_MAX:
+        raise ConfigError("plugins.score", f"the weights add up to more than {WEIGHT_SUM_MAX}")
+
+
+def _args_by_plugin(profile: ProfileConfig, registry: Mapping[str, PluginType]) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    for entry in profile.plugin_config:
+        if entry.name in args:
+            raise ConfigError(f"pluginConfig[{entry.name}]", "appears twice")
+        plugin = _look_up(entry.name, registry, "pluginConfig")
+        args[entry.name] = decode_args(entry.name, entry.args, plugin.args) if plugin else None
+    return args
+
+
+def _built(
+    name: str,
+    args: Mapping[str, Any],
+    registry: Mapping[str, PluginType],
+    build: Build,
+    shared: dict[Hashable, Plugin[Any]],
+) -> Plugin[Any]:
+    plugin_type = registry[name]
+    own = args.get(name)
+    if own is None:
+        own = decode_args(name, {}, plugin_type.args)
+    key = (name, msgspec.json.encode(own))
+    if key not in shared:
+        shared[key] = build(plugin_type, own)
+    return shared[key]
+
+
+def missing_plugins(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> list[str]:
+    """Plugins that the configuration asks for and this version leaves out, for a warning at the start."""
+    wanted = {ref.name for ref in default_plugins.MULTI_POINT}
+    for profile in config.profiles:
+        for point in (*POINTS, "multi_point"):
+            own: PluginSet = getattr(profile.plugins or Plugins(), point)
+            wanted.update(ref.name for ref in own.enabled)
+    return sorted(wanted - registry.keys())

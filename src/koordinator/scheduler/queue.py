@@ -1,0 +1,380 @@
+"""Pods that wait for a node: active, backing off, unschedulable or gated.
+
+A pure data structure: times come in as arguments, `Scheduler` owns the timers. Iteration order is always
+that of insertion or of the sort key, so that runs repeat. Source: spec 03, B5.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import Plugin
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import Status
+
+UNSCHEDULABLE_S_MAX = 300.0
+"""A pod does not wait longer than this for an event: hints can be wrong."""
+UNSCHEDULABLE_CHECK_S = 30.0
+BACKOFF_WINDOW_S = 1.0
+"""Backoffs that end within one window end together, and priority decides their order."""
+
+IN_FLIGHT_EVENTS_MAX = 65_536
+"""Events kept while pods are being bound. Beyond it every returning pod is retried, as if all had matched."""
+
+
+class QueuedPod(msgspec.Struct, eq=False):
+    """A pod in the queue and what happened to it so far. `rejected_by` are plugins whose events wake it,
+    `pending_by` those whose events wake it without a backoff."""
+
+    pod: PodInfo
+    profile_name: str
+    class_key: Hashable
+    queued_s: float
+    sort_key: tuple[Any, ...] = ()
+    attempt_count: int = 0
+    unschedulable_count: int = 0
+    error_count: int = 0
+    first_attempt_s: float | None = None
+    rejected_by: frozenset[str] = frozenset()
+    pending_by: frozenset[str] = frozenset()
+    gate: Status | None = None
+    backoff_until_s: float | None = None
+
+
+class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the queue asks about pods and plugins."""
+
+    initial_backoff_s: float
+    max_backoff_s: float
+    sort_key: Callable[[PodInfo, float], tuple[Any, ...]]
+    gate: Callable[[QueuedPod], Status]
+    """PreEnqueue: success, or why the pod may not enter."""
+    plugins: Callable[[str], Mapping[str, Plugin[Any]]]
+    """Plugins of a profile by name."""
+
+
+def backoff_s(unschedulable_count: int, error_count: int, initial_s: float, max_s: float) -> float:
+    """How long a pod waits after a failure: doubling from `initial_s` to `max_s`.
+
+    Errors in a row replace the count of refusals; no failures or `max_s` 0 mean no wait.
+    """
+    failures = error_count if error_count > 0 else unschedulable_count
+    if failures == 0 or max_s == 0:
+        return 0.0
+    # 2^63 seconds is beyond any maximum: larger exponents would only overflow.
+    return min(max_s, initial_s * 2.0 ** min(failures - 1, 63))
+
+
+class SchedulingQueue:
+    """The queue. `pop` hands a pod out; it is "in flight" until `done`, `retry` or `remove`."""
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self._policy = policy
+        self._entries: dict[str, QueuedPod] = {}
+        self._active = _Heap()
+        self._backoff = _Heap()
+        self._error_backoff = _Heap()
+        self._unschedulable: dict[str, QueuedPod] = {}
+        self._groups: dict[Hashable, dict[str, QueuedPod]] = {}
+        self._next_overdue_check_s = 0.0
+        self._in_flight: dict[str, int] = {}
+        self._updated_in_flight: dict[str, PodInfo] = {}
+        self._events: list[Happening] = []
+        self._events_dropped = 0
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._entries or uid in self._in_flight
+
+    def counts(self) -> dict[str, int]:
+        """Pods per area, as in the metric `scheduler_pending_pods`."""
+        gated = sum(entry.gate is not None for entry in self._unschedulable.values())
+        return {
+            "active": len(self._active),
+            "backoff": len(self._backoff) + len(self._error_backoff),
+            "unschedulable": len(self._unschedulable) - gated,
+            "gated": gated,
+        }
+
+    def find(self, uid: str) -> QueuedPod | None:
+        return self._entries.get(uid)
+
+    def next_wakeup_s(self) -> float | None:
+        """When `flush` has something to do next; None when only an event can change anything."""
+        times = [heap.first_key()[0] for heap in (self._backoff, self._error_backoff) if len(heap)]
+        if self._groups:
+            times.append(self._next_overdue_check_s)
+        return min(times, default=None)
+
+    # Pods come and go
+
+    def add(self, pod: PodInfo, profile_name: str, class_key: Hashable, now_s: float) -> None:
+        """A pod that nobody has tried yet."""
+        entry = QueuedPod(pod, profile_name, class_key, now_s)
+        self._entries[pod.uid] = entry
+        self._enter(entry, now_s)
+
+    def update(self, pod: PodInfo, class_key: Hashable, now_s: float) -> None:
+        """A waiting pod changed; it moves on if that can help."""
+        if pod.uid in self._in_flight:
+            self._updated_in_flight[pod.uid] = pod
+            return
+        entry = self._entries[pod.uid]
+        old, entry.pod = entry.pod, pod
+        if pod.uid not in self._unschedulable:
+            entry.class_key = class_key
+            self._resort(entry)
+            return
+        if entry.gate is not None:
+            entry.class_key = class_key
+            del self._unschedulable[pod.uid]
+            self._enter(entry, now_s)
+            return
+        self._ungroup(entry)
+        entry.class_key = class_key
+        self._group(entry)
+        if self._is_woken(entry, Happening(ClusterEvent.POD_UPDATED, None, old, pod)):
+            self._leave_unschedulable(entry, now_s)
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone, or has been assigned by somebody."""
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            for heap in (self._active, self._backoff, self._error_backoff):
+                heap.discard(uid)
+            self._discard_unschedulable(entry)
+        self.done(uid)
+
+    # A cycle
+
+    def pop(self, now_s: float) -> QueuedPod | None:
+        """The next pod to schedule. When none is active, one whose backoff (not after an error) is still
+        running goes early: the scheduler has nothing better to do."""
+        self.flush(now_s)
+        entry = self._active.pop() or self._backoff.pop()
+        if entry is None:
+            return None
+        entry.attempt_count += 1
+        entry.first_attempt_s = now_s if entry.first_attempt_s is None else entry.first_attempt_s
+        entry.rejected_by = entry.pending_by = frozenset()
+        entry.backoff_until_s = None
+        del self._entries[entry.pod.uid]
+        self._in_flight[entry.pod.uid] = self._event_sequence
+        return entry
+
+    def done(self, uid: str) -> None:
+        """The pod left the queue for good (it is bound, or gone)."""
+        self._updated_in_flight.pop(uid, None)
+        if self._in_flight.pop(uid, None) is not None:
+            self._trim_events()
+
+    def retry(
+        self,
+        entry: QueuedPod,
+        status: Status,
+        rejected_by: Iterable[str],
+        now_s: float,
+        *,
+        pending_by: Iterable[str] = (),
+    ) -> None:
+        """A popped pod found no node, or its binding failed. Events since it was popped count as if they
+        happened now, so that no wake-up is lost."""
+        uid = entry.pod.uid
+        since = self._in_flight.get(uid, self._event_sequence)
+        updated = self._updated_in_flight.get(uid)
+        missed = self._events[max(0, since - self._events_dropped) :]
+        overflowed = since < self._events_dropped
+        self.done(uid)
+        if status.is_rejected:
+            entry.unschedulable_count += 1
+            entry.error_count = 0
+        else:
+            entry.error_count += 1
+        entry.rejected_by = frozenset(rejected_by)
+        entry.pending_by = frozenset(pending_by)
+        entry.queued_s = now_s
+        self._entries[uid] = entry
+        if updated is not None:
+            entry.pod = updated
+        woken = updated is not None or overflowed or any(self._is_woken(entry, event) for event in missed)
+        if woken or not status.is_rejected or not (entry.rejected_by or entry.pending_by):
+            self._back_off(entry, now_s)
+        else:
+            self._unschedulable[uid] = entry
+            self._group(entry)
+
+    # Events
+
+    def happened(self, happening: Happening, now_s: float) -> None:
+        """Move the pods whose refusal the event can lift."""
+        if self._in_flight:
+            self._events.append(happening)
+            if len(self._events) > IN_FLIGHT_EVENTS_MAX:
+                dropped = IN_FLIGHT_EVENTS_MAX // 2
+                del self._events[:dropped]
+                self._events_dropped += dropped
+        for group in list(self._groups.values()):
+            # Pods of one class, refused by the same plugins, get the same answer.
+            first = next(iter(group.values()))
+            if self._is_woken(first, happening):
+                for entry in list(group.values()):
+                    self._leave_unschedulable(entry, now_s)
+
+    def activate(self, uids: Iterable[str], now_s: float) -> None:
+        """Make waiting pods active at once (a plugin asks for it)."""
+        for uid in uids:
+            entry = self._entries.get(uid)
+            if entry is None or uid in self._active:
+                continue
+            self._backoff.discard(uid)
+            self._error_backoff.discard(uid)
+            self._discard_unschedulable(entry)
+            self._enter(entry, now_s)
+
+    def flush(self, now_s: float) -> None:
+        """Make pods active whose backoff is over, or who waited too long for an event."""
+        for heap in (self._backoff, self._error_backoff):
+            while len(heap) and heap.first_key()[0] <= now_s:
+                entry = heap.pop()
+                assert entry is not None
+                self._activate(entry)
+        if self._groups and now_s >= self._next_overdue_check_s:
+            self._next_overdue_check_s = now_s + UNSCHEDULABLE_CHECK_S
+            overdue_s = now_s - UNSCHEDULABLE_S_MAX
+            for entry in list(self._unschedulable.values()):
+                if entry.gate is None and entry.queued_s <= overdue_s:
+                    self._leave_unschedulable(entry, now_s)
+
+    # Moving
+
+    @property
+    def _event_sequence(self) -> int:
+        return self._events_dropped + len(self._events)
+
+    def _trim_events(self) -> None:
+        """Forget events that every pod in flight has seen; all of them when there is none."""
+        if not self._in_flight:
+            self._events_dropped += len(self._events)
+            self._events.clear()
+
+    def _enter(self, entry: QueuedPod, now_s: float) -> None:
+        status = self._policy.gate(entry)
+        if status.is_success:
+            entry.gate = None
+            self._activate(entry)
+        else:
+            entry.gate = status
+            entry.queued_s = now_s
+            self._unschedulable[entry.pod.uid] = entry
+
+    def _activate(self, entry: QueuedPod) -> None:
+        entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
+        self._active.push(entry.sort_key, entry)
+
+    def _resort(self, entry: QueuedPod) -> None:
+        if self._active.discard(entry.pod.uid):
+            self._activate(entry)
+
+    def _leave_unschedulable(self, entry: QueuedPod, now_s: float) -> None:
+        self._discard_unschedulable(entry)
+        self._back_off(entry, now_s)
+
+    def _discard_unschedulable(self, entry: QueuedPod) -> None:
+        if self._unschedulable.pop(entry.pod.uid, None) is not None and entry.gate is None:
+            self._ungroup(entry)
+
+    def _group(self, entry: QueuedPod) -> None:
+        self._groups.setdefault(_group_key(entry), {})[entry.pod.uid] = entry
+
+    def _ungroup(self, entry: QueuedPod) -> None:
+        key = _group_key(entry)
+        group = self._groups[key]
+        del group[entry.pod.uid]
+        if not group:
+            del self._groups[key]
+
+    def _back_off(self, entry: QueuedPod, now_s: float) -> None:
+        """Active when the backoff since the failure is over, else backing off until then."""
+        if entry.backoff_until_s is None:
+            wait_s = backoff_s(
+                entry.unschedulable_count,
+                entry.error_count,
+                self._policy.initial_backoff_s,
+                self._policy.max_backoff_s,
+            )
+            until_s = entry.queued_s + wait_s
+            entry.backoff_until_s = until_s // BACKOFF_WINDOW_S * BACKOFF_WINDOW_S if wait_s else until_s
+        if entry.backoff_until_s <= now_s:
+            self._activate(entry)
+            return
+        entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
+        heap = self._error_backoff if entry.error_count else self._backoff
+        heap.push((entry.backoff_until_s, *entry.sort_key), entry)
+
+    def _is_woken(self, entry: QueuedPod, happening: Happening) -> bool:
+        event = happening.event
+        if event is ClusterEvent.WILDCARD:
+            return True
+        plugins = self._policy.plugins(entry.profile_name)
+        for name in sorted(entry.rejected_by | entry.pending_by):
+            plugin = plugins.get(name)
+            if plugin is not None and event in plugin.wakes_on and plugin.wakes(happening, entry.pod):
+                return True
+        return False
+
+
+def _group_key(entry: QueuedPod) -> Hashable:
+    return (entry.profile_name, entry.class_key, entry.rejected_by, entry.pending_by)
+
+
+class _Heap:
+    """A heap of queued pods from which any can be taken; equal keys leave in order of arrival."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[Any, ...], int, str]] = []
+        self._live: dict[str, tuple[int, QueuedPod]] = {}
+        self._arrivals = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._live
+
+    def push(self, key: tuple[Any, ...], entry: QueuedPod) -> None:
+        arrival = next(self._arrivals)
+        self._live[entry.pod.uid] = (arrival, entry)
+        heapq.heappush(self._heap, (key, arrival, entry.pod.uid))
+
+    def discard(self, uid: str) -> bool:
+        """Take a pod out; its stale heap item is dropped when it surfaces."""
+        return self._live.pop(uid, None) is not None
+
+    def first_key(self) -> tuple[Any, ...]:
+        """Key of the first pod; there must be one."""
+        self._drop_stale()
+        return self._heap[0][0]
+
+    def pop(self) -> QueuedPod | None:
+        if not self._live:
+            self._heap.clear()
+            return None
+        self._drop_stale()
+        _, _, uid = heapq.heappop(self._heap)
+        return self._live.pop(uid)[1]
+
+    def _drop_stale(self) -> None:
+        while True:
+            _, arrival, uid = self._heap[0]
+            live = self._live.get(uid)
+            if live is not None and live[0] == arrival:
+                return
+            heapq.heappop(self._heap)

@@ -1,0 +1,343 @@
+"""The scheduler as a component: informers in, cycles, bindings and messages out."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from koordinator.api import normalization
+from koordinator.api.core import Node, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import Object
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.clock import Clock
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import Informer
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler import default_plugins, diagnosis, pod_status
+from koordinator.scheduler.binding import Binder, Job
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.cycle import Cycle, Placed, Unplaced
+from koordinator.scheduler.evaluation import CLASSES_MAX, EvaluationCache
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import Handle, Plugin, Watch
+from koordinator.scheduler.metrics import Metrics
+from koordinator.scheduler.nodes import NodeAspect, NodeTable, RowKeeper
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import (
+    PluginType,
+    build_profiles,
+    installed_plugins,
+    missing_plugins,
+)
+from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.waiting import WaitingPods
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+CYCLES_PER_TURN = 64
+"""Cycles before other tasks (informers, bindings) get their turn."""
+WAKE_SLACK_S = 0.001
+"""Timers may fire this much early."""
+
+_EVENT_OF_ASPECT = (
+    (NodeAspect.ALLOCATABLE, ClusterEvent.NODE_ALLOCATABLE),
+    (NodeAspect.LABELS, ClusterEvent.NODE_LABELS),
+    (NodeAspect.TAINTS, ClusterEvent.NODE_TAINTS),
+    (NodeAspect.CONDITIONS, ClusterEvent.NODE_CONDITIONS),
+    (NodeAspect.ANNOTATIONS, ClusterEvent.NODE_ANNOTATIONS),
+)
+
+
+class Scheduler:
+    """Places pods that name one of its profiles in `schedulerName`; all others are only counted on nodes.
+
+    `seed` decides ties between nodes. `classes_max` 0 evaluates every pod anew instead of sharing
+    evaluations between equal pods; placements are the same, only slower.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: SchedulerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        seed: int = 0,
+        plugins: Mapping[str, PluginType] | None = None,
+        pod_steps: normalization.PodSteps | None = None,
+        classes_max: int = CLASSES_MAX,
+    ) -> None:
+        """Raises: ConfigError."""
+        self.config = config or default_plugins.shipped_config()
+        self.clock = clock or cluster.clock
+        self.table = NodeTable(ResourceRegistry())
+        self.waiting = WaitingPods()
+        self.metrics = Metrics()
+        self._cluster = cluster
+        self._rng = random.Random(seed)
+        self._handles: list[Handle] = []
+        self._plugin_count = 0
+        registry = dict(plugins) if plugins is not None else built_in.PLUGINS | installed_plugins()
+        self.profiles = build_profiles(self.config, registry, self._build_plugin)
+        for name in missing_plugins(self.config, registry):
+            log.warning("plugin left out: this version does not have it", extra={"plugin": name})
+        self.queue = SchedulingQueue(self._queue_policy())
+        self.cache = EvaluationCache(self.table, classes_max=classes_max)
+        self._cycle = Cycle(self.table, self.cache, seed)
+        self._binder = Binder(self.config.bindings_max, self.waiting, self._live_pod, self._bound)
+        self._recorders = {name: EventRecorder(cluster, name, rng=self._new_rng()) for name in self.profiles}
+        self._status_writer = pod_status.StatusWriter(cluster)
+        self._wake = asyncio.Event()
+        steps = pod_steps or normalization.PodSteps()
+        self._pods = self._informer(Pod, lambda pod: normalization.normalize_pod(pod, steps))
+        self._nodes = self._informer(Node, normalization.normalize_node)
+        self._informers: list[Informer[Any]] = [self._nodes, self._pods]
+        self._wire()
+        self.synced = asyncio.Event()
+
+    # Building
+
+    def _new_rng(self) -> random.Random:
+        return random.Random(self._rng.getrandbits(64))
+
+    def _informer(self, view: type[T], transform: Callable[[T], T] | None = None) -> Informer[T]:
+        return Informer(self._cluster, view, rng=self._new_rng(), transform=transform)
+
+    def _build_plugin(self, kind: PluginType, args: Any) -> Plugin[Any]:
+        self._plugin_count += 1
+        columns = {}
+        for spec in kind.columns_of(args):
+            # Two profiles may run one plugin with different arguments: each instance has its own columns.
+            name = f"{kind.name}#{self._plugin_count}/{spec.name}"
+            columns[spec.name] = self.table.add_column(
+                type(spec)(name=name, dtype=spec.dtype, width=spec.width, fill=spec.fill)
+            )
+        handle = Handle(
+            self.table, self.clock, columns=columns, cluster=self._cluster, happened=self._happened
+        )
+        plugin = kind(args, handle)
+        if isinstance(plugin, RowKeeper):
+            self.table.add_keeper(plugin)
+        self._handles.append(handle)
+        return plugin
+
+    def _queue_policy(self) -> QueuePolicy:
+        by_name = {
+            profile.name: {plugin.name: plugin for plugin in profile.plugins}
+            for profile in self.profiles.values()
+        }
+        sort = next(iter(self.profiles.values())).queue_sort
+        return QueuePolicy(
+            initial_backoff_s=self.config.pod_initial_backoff_seconds,
+            max_backoff_s=self.config.pod_max_backoff_seconds,
+            sort_key=sort.sort_key,
+            gate=self._gate,
+            plugins=by_name.__getitem__,
+        )
+
+    def _wire(self) -> None:
+        self._nodes.add_handler(lambda node: self._node_set(None, node), self._node_set, self._node_deleted)
+        self._pods.add_handler(lambda pod: self._pod_set(None, pod), self._pod_set, self._pod_deleted)
+        by_view: dict[type[Object], Informer[Any]] = {}
+        for handle in self._handles:
+            for watch in handle.watches:
+                informer = by_view.get(watch.view)
+                if informer is None:
+                    informer = by_view[watch.view] = self._informer(watch.view)
+                    self._informers.append(informer)
+                _add_watch(informer, watch)
+
+    # Running
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, recorder in self._recorders.items():
+                    group.create_task(recorder.run(), name=f"events of {name}")
+                group.create_task(self._status_writer.run(), name="pod status")
+                for informer in self._informers:
+                    group.create_task(informer.run(), name=informer.guard.name)
+                for informer in self._informers:
+                    await informer.synced.wait()
+                self.synced.set()
+                log.info("caches are filled", extra={"nodes": self.table.node_count, "pods": len(self._pods)})
+                await self._schedule()
+        finally:
+            await self._binder.stop()
+
+    async def _schedule(self) -> None:
+        while True:
+            for _ in range(CYCLES_PER_TURN):
+                entry = self.queue.pop(self.clock.now())
+                if entry is None:
+                    await self._wait()
+                    break
+                await self._attempt(entry)
+            else:
+                await asyncio.sleep(0)
+
+    async def _wait(self) -> None:
+        """Until something happens that may make a pod active."""
+        self._wake.clear()
+        wakeup_s = self.queue.next_wakeup_s()
+        pause_s = None if wakeup_s is None else max(0.0, wakeup_s - self.clock.now()) + WAKE_SLACK_S
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _attempt(self, entry: QueuedPod) -> None:
+        """One cycle for a popped pod."""
+        pod = entry.pod
+        if pod.pod.metadata.deletion_timestamp is not None or self.table.place_of(pod.uid) is not None:
+            self.queue.done(pod.uid)
+            return
+        profile = self.profiles[entry.profile_name]
+        result = self._cycle.run(profile, pod, entry.class_key, entry.attempt_count, self.clock.now())
+        if isinstance(result, Placed):
+            await self._binder.start(Job(profile, entry, result))
+        else:
+            self.metrics.attempt(profile.name, result.status)
+            self._unplaced(entry, result)
+
+    def _gate(self, entry: QueuedPod) -> Status:
+        for plugin in self.profiles[entry.profile_name].pre_enqueues:
+            status = plugin.pre_enqueue(entry.pod)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    # Outcomes
+
+    def _bound(self, job: Job, status: Status) -> None:
+        """A binding ended."""
+        pod, node_name = job.placed.pod, job.placed.node_name
+        place = self.table.place_of(pod.uid)
+        is_confirmed = place is not None and not place.assumed
+        if status.is_success or is_confirmed:
+            self.queue.done(pod.uid)
+            self._status_writer.discard(pod.pod)
+            self.metrics.placed(job.profile.name, job.entry, self.clock.now())
+            self._recorders[job.profile.name].normal(
+                pod.pod, "Scheduled", f"Successfully assigned {pod.key} to {node_name}"
+            )
+            for plugin in job.profile.post_binds:
+                plugin.post_bind(pod, node_name)
+            return
+        row = self.table.row_of(node_name)
+        self._cycle.forget(job.profile, pod, job.placed.evaluation, node_name)
+        self.metrics.attempt(job.profile.name, status)
+        rejected_by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
+        self._unplaced(job.entry, Unplaced(pod, status, rejected_by))
+        self._happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+
+    def _unplaced(self, entry: QueuedPod, result: Unplaced) -> None:
+        """Queue the pod again and tell the user."""
+        live = self._live_pod(entry.pod.pod)
+        if live is None or live.spec.node_name:
+            self.queue.done(entry.pod.uid)
+            return
+        now_s = self.clock.now()
+        self.queue.retry(entry, result.status, result.rejected_by, now_s)
+        message = result.status.message
+        reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
+        self._recorders[entry.profile_name].warning(live, "FailedScheduling", diagnosis.event_note(message))
+        self._status_writer.write(
+            live, pod_status.unscheduled_patch(live, reason, message, result.nominated_node, now_s)
+        )
+        self._wake.set()
+
+    def _live_pod(self, pod: Pod) -> Pod | None:
+        """The pod as the informer knows it now; None when it is gone or another one has its name."""
+        meta = pod.metadata
+        live = self._pods.get(meta.name, meta.namespace)
+        return live if live is not None and live.metadata.uid == meta.uid else None
+
+    # What informers tell
+
+    def _happened(self, happening: Happening) -> None:
+        self.queue.happened(happening, self.clock.now())
+        self._wake.set()
+
+    def _node_set(self, old: Node | None, node: Node) -> None:
+        aspect = self.table.set_node(node)
+        row = self.table.row_of(node.metadata.name)
+        if NodeAspect.ADDED in aspect:
+            self._happened(Happening(ClusterEvent.NODE_ADDED, row, old, node))
+            return
+        for flag, event in _EVENT_OF_ASPECT:
+            if flag in aspect:
+                self._happened(Happening(event, row, old, node))
+
+    def _node_deleted(self, node: Node) -> None:
+        self.table.remove_node(node.metadata.name)
+
+    def _pod_set(self, old: Pod | None, pod: Pod) -> None:
+        try:
+            info = PodInfo.of(pod, self.table.registry)
+        except ProtocolError as error:
+            self._refuse(pod, error)
+            return
+        if info.is_terminal:
+            self._pod_deleted(pod)
+        elif info.node_name:
+            self._assigned(info)
+        else:
+            self._unassigned(info)
+
+    def _refuse(self, pod: Pod, error: ProtocolError) -> None:
+        """A pod whose requests cannot be read is not scheduled, and its owner is told."""
+        log.warning("pod not schedulable: %s", error, extra={"pod": pod.key})
+        recorder = self._recorders.get(pod.spec.scheduler_name)
+        if recorder is not None and not pod.spec.node_name:
+            recorder.warning(pod, "FailedScheduling", diagnosis.event_note(str(error)))
+
+    def _assigned(self, info: PodInfo) -> None:
+        place = self.table.place_of(info.uid)
+        if place is None or not place.assumed:
+            self.queue.remove(info.uid)
+        old = place.pod if place is not None else None
+        row = self.table.assign(info, info.node_name)
+        if old is None:
+            self._happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
+        elif place is not None and old.request_key != info.request_key:
+            self._happened(Happening(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))
+
+    def _unassigned(self, info: PodInfo) -> None:
+        place = self.table.place_of(info.uid)
+        if place is not None and place.assumed:
+            return  # our binding is under way
+        profile = self.profiles.get(info.pod.spec.scheduler_name)
+        if profile is None or info.pod.metadata.deletion_timestamp is not None:
+            self.queue.remove(info.uid)
+            return
+        now_s = self.clock.now()
+        class_key = profile.class_key(info)
+        if info.uid in self.queue:
+            self.queue.update(info, class_key, now_s)
+        else:
+            self.queue.add(info, profile.name, class_key, now_s)
+        self._wake.set()
+
+    def _pod_deleted(self, pod: Pod) -> None:
+        uid = pod.metadata.uid or pod.key
+        self.queue.remove(uid)
+        waiting = self.waiting.find(uid)
+        if waiting is not None:
+            waiting.reject("", "pod is deleted")
+        place = self.table.place_of(uid)
+        if place is None:
+            return
+        row = self.table.unassign(uid)
+        self._happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
+
+
+def _add_watch(informer: Informer[Any], watch: Watch[Any]) -> None:
+    informer.add_handler(watch.on_add, watch.on_update, watch.on_delete)

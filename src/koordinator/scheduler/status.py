@@ -1,0 +1,88 @@
+"""What an extension point answers: a code that tells the next step, and reasons for people."""
+
+import enum
+from typing import Self
+
+import msgspec
+
+
+class Code(enum.IntEnum):
+    """What follows from an answer; names as in the Kubernetes scheduling framework."""
+
+    SUCCESS = 0
+    ERROR = 1
+    """Our fault or the API's: the pod is tried again after a backoff."""
+    UNSCHEDULABLE = 2
+    """No, but evicting pods could help."""
+    UNSCHEDULABLE_AND_UNRESOLVABLE = 3
+    """No, and evicting pods cannot help."""
+    WAIT = 4
+    """Permit only: bind later, when somebody allows it."""
+    SKIP = 5
+    """The plugin takes no part for this pod."""
+    PENDING = 6
+    """No, until an outside component acts; the pod is woken without a backoff."""
+
+    @property
+    def word(self) -> str:
+        """The name that users know: `UnschedulableAndUnresolvable`."""
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+
+_REJECTED = frozenset((Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING))
+
+
+class Status(msgspec.Struct, frozen=True):
+    """An answer. `plugin` is written by the framework, not by the plugin."""
+
+    code: Code
+    reasons: tuple[str, ...] = ()
+    plugin: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        return self.code is Code.SUCCESS
+
+    @property
+    def is_skip(self) -> bool:
+        return self.code is Code.SKIP
+
+    @property
+    def is_rejected(self) -> bool:
+        """A refusal that a change in the cluster can lift (in contrast to an error)."""
+        return self.code in _REJECTED
+
+    @property
+    def message(self) -> str:
+        return ", ".join(self.reasons)
+
+    def by(self, plugin: str) -> "Status":
+        """The same answer with its author."""
+        return Status(self.code, self.reasons, plugin)
+
+
+SUCCESS = Status(Code.SUCCESS)
+SKIP = Status(Code.SKIP)
+
+
+def unschedulable(*reasons: str) -> Status:
+    return Status(Code.UNSCHEDULABLE, reasons)
+
+
+def unresolvable(*reasons: str) -> Status:
+    return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
+
+
+def error(*reasons: str) -> Status:
+    return Status(Code.ERROR, reasons)
+
+
+class Reason(enum.IntEnum):
+    """Why a plugin refuses a node: a small code for arrays that carries its status. 0 is "no objection"."""
+
+    status: Status
+
+    def __new__(cls, number: int, status: Status = SUCCESS) -> Self:
+        self = int.__new__(cls, number)
+        self._value_, self.status = number, status
+        return self

@@ -1,0 +1,67 @@
+"""Pods that hold a node while Permit plugins decide whether they may be bound."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+
+PERMIT_WAIT_S_MAX = 900.0
+"""As upstream: no plugin may hold a pod longer."""
+
+
+class WaitingPod:
+    """One such pod; all of its plugins must allow it, any may reject it."""
+
+    def __init__(self, pod: PodInfo, node_name: str, waits: Mapping[str, float]) -> None:
+        self.pod = pod
+        self.node_name = node_name
+        self._open = dict(waits)
+        self._decided: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+    @property
+    def pending_plugins(self) -> tuple[str, ...]:
+        return tuple(self._open)
+
+    def allow(self, plugin: str) -> None:
+        self._open.pop(plugin, None)
+        if not self._open:
+            self._decide(SUCCESS)
+
+    def reject(self, plugin: str, message: str) -> None:
+        self._decide(unschedulable(message).by(plugin))
+
+    async def decision(self) -> Status:
+        """Success, or the rejection; the shortest time-out rejects."""
+        plugin, timeout_s = min(self._open.items(), key=lambda item: item[1], default=("", 0.0))
+        try:
+            async with asyncio.timeout(min(timeout_s, PERMIT_WAIT_S_MAX)):
+                return await self._decided
+        except TimeoutError:
+            message = f"rejected due to timeout after waiting {timeout_s:g}s at plugin {plugin}"
+            return unschedulable(message).by(plugin)
+
+    def _decide(self, status: Status) -> None:
+        if not self._decided.done():
+            self._decided.set_result(status)
+
+
+class WaitingPods:
+    """All waiting pods by uid, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, WaitingPod] = {}
+
+    def __iter__(self) -> Iterator[WaitingPod]:
+        return iter(list(self._pods.values()))
+
+    def find(self, uid: str) -> WaitingPod | None:
+        return self._pods.get(uid)
+
+    async def wait(self, pod: PodInfo, node_name: str, waits: Mapping[str, float]) -> Status:
+        """Until the pod is allowed or rejected."""
+        waiting = self._pods[pod.uid] = WaitingPod(pod, node_name, waits)
+        try:
+            return await waiting.decision()
+        finally:
+            del self._pods[pod.uid]

@@ -1,0 +1,66 @@
+"""Stories of whole scheduling: API in, API out, on virtual time."""
+
+from koordinator.scheduler import default_plugins
+from tests.scheduler.world import World, node, play, pod
+
+
+def test_a_pod_is_bound_to_the_emptiest_node_and_its_owner_is_told() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("small", cpu="2", memory="4Gi"))
+        world.api.put("Node", node("big", cpu="8", memory="32Gi"))
+
+        world.api.put("Pod", pod("web"))
+        await world.settle()
+
+        assert world.api.placements() == {"web": "big"}
+        [event] = world.api.events("Scheduled")
+        assert event["message"] == "Successfully assigned default/web to big"
+
+    play(story)
+
+
+def test_a_pod_that_fits_nowhere_says_why_and_is_placed_when_room_appears() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="1", memory="64Gi")
+        world.api.put("Node", node("cordoned", unschedulable=True))
+
+        world.api.put("Pod", pod("wide", cpu="3"))
+        await world.settle()
+
+        message = "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
+        condition = world.condition("wide")
+        assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+        assert condition["message"] == message
+        [event] = world.api.events("FailedScheduling")
+        assert (event["type"], event["message"]) == ("Warning", message)
+
+        world.api.put("Node", node("new"))
+        await world.settle(2)
+        assert world.api.placements()["wide"] == "new"
+
+    play(story)
+
+
+def test_pods_of_other_schedulers_are_left_alone_but_count() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="2")
+        world.api.put("Pod", pod("theirs", scheduler="other", nodeName="node-0", cpu="1500m"))
+        world.api.put("Pod", pod("waiting", scheduler="other"))
+        world.api.put("Pod", pod("ours"))
+        await world.settle()
+
+        assert world.api.placements() == {"theirs": "node-0", "waiting": "", "ours": ""}
+
+    play(story)
+
+
+def test_one_scheduler_serves_two_names() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        world.api.put("Pod", pod("a"))
+        world.api.put("Pod", pod("b", scheduler="default-scheduler"))
+        await world.settle()
+
+        assert set(world.api.placements().values()) == {"node-0"}
+
+    play(story, default_plugins.shipped_config("koord-scheduler", "default-scheduler"))
