@@ -196,6 +196,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
     pod_ips: list[PodIP] = msgspec.field(name="podIPs", default_factory=list)
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
+    ephemeral_container_statuses: list[ContainerStatus] = []
     resize: str = ""
     observed_generation: int = 0
 

@@ -1,0 +1,39 @@
+"""Typed views of workloads of `apps.kruise.io`, whose replicas the descheduler looks up. They may be absent."""
+
+from typing import ClassVar
+
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.meta import Object, Part, Resource
+
+
+class ReplicatedSpec(Part, frozen=True, kw_only=True):
+    """What CloneSet and StatefulSet have in common."""
+
+    replicas: int = 1
+    selector: LabelSelector = LabelSelector()
+
+
+class CloneSet(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="apps.kruise.io",
+        version="v1alpha1",
+        kind="CloneSet",
+        plural="clonesets",
+        short_names=("clone",),
+        subresources=("status", "scale"),
+    )
+
+    spec: ReplicatedSpec = ReplicatedSpec()
+
+
+class StatefulSet(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group="apps.kruise.io",
+        version="v1beta1",
+        kind="StatefulSet",
+        plural="statefulsets",
+        short_names=("sts", "asts"),
+        subresources=("status", "scale"),
+    )
+
+    spec: ReplicatedSpec = ReplicatedSpec()
