@@ -1,4 +1,4 @@
-"""Typed views of workloads of `apps.kruise.io`, whose replicas the descheduler looks up. They may be absent."""
+"""Workloads of `apps.kruise.io`, whose replicas the descheduler looks up; a cluster may not have them."""
 
 from typing import ClassVar
 
