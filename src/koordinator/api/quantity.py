@@ -30,6 +30,7 @@ INT64_MAX = 2**63 - 1
 _TEXT_MAX_CHARS = 256  # no sensible amount is longer; keeps a hostile one from costing seconds
 _EXPONENT_MAX = 256
 _CACHE_MAX = 1 << 16
+_NOT_A_SCALAR = "expected text or a number"
 
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -171,7 +172,10 @@ def of(raw: RawQuantity | None) -> Quantity:
     """
     if raw is None:
         return ZERO
-    return _of_raw(raw)
+    try:
+        return _of_raw(raw)
+    except TypeError as error:  # an object or a list, which no cache takes
+        raise QuantityError(raw, _NOT_A_SCALAR) from error
 
 
 def value(raw: RawQuantity) -> int:
@@ -179,7 +183,10 @@ def value(raw: RawQuantity) -> int:
 
     Raises: QuantityError.
     """
-    return _value_of_raw(raw)
+    try:
+        return _value_of_raw(raw)
+    except TypeError as error:  # an object or a list, which no cache takes
+        raise QuantityError(raw, _NOT_A_SCALAR) from error
 
 
 def milli(raw: RawQuantity) -> int:
@@ -187,7 +194,10 @@ def milli(raw: RawQuantity) -> int:
 
     Raises: QuantityError.
     """
-    return _milli_of_raw(raw)
+    try:
+        return _milli_of_raw(raw)
+    except TypeError as error:  # an object or a list, which no cache takes
+        raise QuantityError(raw, _NOT_A_SCALAR) from error
 
 
 def text_of_value(value: int, family: Family = Family.DECIMAL) -> str:
@@ -205,7 +215,7 @@ def _of_raw(raw: RawQuantity) -> Quantity:
     if isinstance(raw, str):
         return parse(raw.strip())
     if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise QuantityError(raw, "expected text or a number")
+        raise QuantityError(raw, _NOT_A_SCALAR)
     return parse(repr(raw))
 
 

@@ -138,8 +138,9 @@ def rename(amounts: ResourceList, old: str, new: str) -> ResourceList:
 
 def rename_all(amounts: ResourceList, names: dict[str, str]) -> ResourceList:
     """`rename` for each pair; the same list when there is nothing to do."""
-    for old in names.keys() & amounts.keys():
-        amounts = rename(amounts, old, names[old])
+    if not names.keys().isdisjoint(amounts):
+        for old, new in names.items():
+            amounts = rename(amounts, old, new)
     return amounts
 
 

@@ -248,12 +248,12 @@ def _ratio_differs(case: Case) -> Case:
 
 
 def _set_resource_status(case: Case) -> Case:
-    status = msgspec.convert(case["status"], placement.ResourceStatus)
+    status = placement.RESOURCE_STATUS.decode(json.dumps(case["status"]))
     return {"text": placement.RESOURCE_STATUS.encode(status)}
 
 
 def _set_device_allocated(case: Case) -> Case:
-    allocations = msgspec.convert(case["allocations"], device.DeviceAllocations)
+    allocations = device.DEVICE_ALLOCATED.decode(json.dumps(case["allocations"]))
     return {"text": device.DEVICE_ALLOCATED.encode(allocations)}
 
 

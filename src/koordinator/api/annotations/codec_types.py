@@ -229,11 +229,9 @@ def _decode_quantity(value: Any) -> Any:
     try:
         quantity.of(raw)
     except quantity.QuantityError as error:
-        raise Mismatch(
-            str(error) if isinstance(raw, str) else f"expected a quantity, got {_kind(raw)}"
-        ) from error
-    except TypeError as error:
-        raise _expected("a quantity", value) from error
+        if isinstance(raw, str):
+            raise Mismatch(str(error)) from error
+        raise _expected("a quantity", raw) from error
     return raw
 
 

@@ -1,7 +1,6 @@
 """What pods ask of the node agent: bursting, QoS, network, cache, out-of-memory score, eviction."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -87,11 +86,28 @@ class Resctrl(Payload, frozen=True, kw_only=True):
     mb: ResctrlResource | None = None
 
 
+class DeletePreconditions(Payload, frozen=True, kw_only=True):
+    """What must still be so for a deletion to happen."""
+
+    uid: str = ""
+    resource_version: str = ""
+
+
+class DeleteOptions(Payload, frozen=True, kw_only=True):
+    """How the pod should be deleted."""
+
+    grace_period_seconds: int | None = None
+    preconditions: DeletePreconditions | None = None
+    orphan_dependents: bool | None = None
+    propagation_policy: str = ""
+    dry_run: list[str] = []
+
+
 class SoftEviction(Payload, frozen=True, kw_only=True):
     """A request to whoever owns the pod to move it."""
 
     timestamp: Time | None = None
-    delete_options: dict[str, Any] | None = None
+    delete_options: DeleteOptions | None = None
     initiator: str = ""
     reason: str = ""
 
