@@ -93,6 +93,7 @@ class Fleet:
         self.system = np.zeros(nodes)
         self.services_used = np.zeros(nodes)
         self.batch_used = np.zeros(nodes)
+        self.lost_milli_s = 0.0  # CPU spent on work that was thrown away
         self.used_ring, self.used_bytes_ring = Ring(nodes, samples), Ring(nodes, samples)
         self.system_ring = Ring(nodes, samples)
         self.prod_peak = PeakHistogram(nodes, CPU_PEAK_FIRST, CPU_PEAK_MAX, CPU_HALF_LIFE_S)
@@ -178,7 +179,9 @@ class Fleet:
         self._active = None
 
     def remove(self, slot: int) -> None:
-        """The pod is gone."""
+        """The pod is gone; CPU that unfinished work had is lost."""
+        if self.is_finite[slot] and self.work_left[slot] > 0:
+            self.lost_milli_s += float(self.consumed[slot])
         self.halt(slot)
         del self.shape_of[slot]
         del self.pods_on[self.node[slot]][slot]

@@ -1,0 +1,212 @@
+"""What runs batch jobs on the cluster: queues tasks, submits pods, starts evicted work anew."""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.cluster import errors
+from koordinator.cluster.informer import Informer
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.nodes import behaviour
+from koordinator.local.nodes.behaviour import Behaviour
+from koordinator.simulate.batch_jobs import Job, Task
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "batch"
+
+
+class _Attempt:
+    """A task on its way: `ready_s` since when it could run, `started_s` when its pod began."""
+
+    __slots__ = ("attempt", "index", "job", "ready_s", "stage", "started_s", "task")
+
+    def __init__(self, job: "_RunningJob", stage: int, index: int, task: Task, ready_s: float) -> None:
+        self.job = job
+        self.stage = stage
+        self.index = index
+        self.task = task
+        self.ready_s = ready_s
+        self.attempt = 0
+        self.started_s: float | None = None
+
+    @property
+    def pod_name(self) -> str:
+        return f"{self.job.job.name}-s{self.stage}-t{self.index}-a{self.attempt}"
+
+
+class _RunningJob:
+    __slots__ = ("job", "left", "stage")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.stage = -1
+        self.left = 0
+
+
+class Progress(msgspec.Struct):
+    """What the platform has seen since the beginning."""
+
+    jobs_arrived: int = 0
+    jobs_finished: int = 0
+    tasks_finished: int = 0
+    evictions: int = 0
+    # Seconds between ready and started, per task start.
+    waits_s: list[float] = []
+
+
+class BatchPlatform:
+    """Runs a stream of jobs, first come first served, with a bounded number of pods waiting for a node."""
+
+    def __init__(
+        self, cluster: Cluster, jobs: list[Job], *, starts_s: float, pending_max: int, rng: random.Random
+    ) -> None:
+        self.progress = Progress()
+        self._cluster = cluster
+        self._jobs = jobs
+        self._starts_s = starts_s
+        self._pending_max = pending_max
+        self._waiting: deque[_Attempt] = deque()
+        self._submitted: dict[str, _Attempt] = {}
+        self._pending = 0
+        self._over: list[tuple[str, str]] = []
+        self._wake = asyncio.Event()
+        self._pods: Informer[Pod] = Informer(cluster, Pod, NAMESPACE, rng=rng)
+        self._pods.add_handler(self._on_pod, lambda old, new: self._on_pod(new), self._on_pod_gone)
+
+    @property
+    def queue_length(self) -> int:
+        """Tasks that could run but have not started."""
+        return len(self._waiting) + self._pending
+
+    def waits_so_far_s(self, now_s: float) -> list[float]:
+        """How long the tasks that have not started have been waiting."""
+        queued = [attempt.ready_s for attempt in self._waiting]
+        queued += [a.ready_s for a in self._submitted.values() if a.started_s is None]
+        return [now_s - ready_s for ready_s in queued]
+
+    async def run(self) -> None:
+        """Submit jobs as they arrive; until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pods.run(), name="batch pods")
+            group.create_task(self._arrive(), name="batch arrivals")
+            await self._pods.synced.wait()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._clean_up()
+                await self._submit()
+
+    async def _arrive(self) -> None:
+        clock = self._cluster.clock
+        for job in self._jobs:
+            await asyncio.sleep(max(self._starts_s + job.arrives_s - clock.now(), 0))
+            self.progress.jobs_arrived += 1
+            self._next_stage(_RunningJob(job))
+
+    def _next_stage(self, running: _RunningJob) -> None:
+        running.stage += 1
+        if running.stage == len(running.job.stages):
+            self.progress.jobs_finished += 1
+            return
+        tasks = running.job.stages[running.stage]
+        running.left = len(tasks)
+        now_s = self._cluster.clock.now()
+        self._waiting.extend(_Attempt(running, running.stage, i, task, now_s) for i, task in enumerate(tasks))
+        self._wake.set()
+
+    async def _submit(self) -> None:
+        while self._waiting and self._pending < self._pending_max:
+            attempt = self._waiting.popleft()
+            name = attempt.pod_name
+            self._submitted[name] = attempt
+            self._pending += 1
+            await self._cluster.create(Pod, _pod(attempt), NAMESPACE)
+
+    async def _clean_up(self) -> None:
+        over, self._over = self._over, []
+        for name, uid in over:
+            try:
+                await self._cluster.delete(Pod, name, NAMESPACE, uid=uid, grace_period_s=0)
+            except errors.NotFound:
+                log.debug("finished pod was deleted by somebody else", extra={"pod": name})
+
+    # What the cluster says
+
+    def _on_pod(self, pod: Pod) -> None:
+        attempt = self._submitted.get(pod.metadata.name)
+        if attempt is None:
+            return
+        phase = pod.status.phase
+        if attempt.started_s is None and phase == "Running":
+            attempt.started_s = self._cluster.clock.now()
+            self.progress.waits_s.append(attempt.started_s - attempt.ready_s)
+            self._pending -= 1
+            self._wake.set()
+        if phase in ("Succeeded", "Failed"):
+            self._leave(pod.metadata.name, attempt)
+            self._over.append((pod.metadata.name, pod.metadata.uid))
+            if phase == "Succeeded":
+                self._task_done(attempt)
+            else:
+                self._again(attempt)
+
+    def _on_pod_gone(self, pod: Pod) -> None:
+        attempt = self._submitted.get(pod.metadata.name)
+        if attempt is not None:
+            self._leave(pod.metadata.name, attempt)
+            self.progress.evictions += 1
+            self._again(attempt)
+
+    def _leave(self, name: str, attempt: _Attempt) -> None:
+        del self._submitted[name]
+        if attempt.started_s is None:
+            self._pending -= 1
+        self._wake.set()
+
+    def _task_done(self, attempt: _Attempt) -> None:
+        self.progress.tasks_finished += 1
+        attempt.job.left -= 1
+        if attempt.job.left == 0:
+            self._next_stage(attempt.job)
+
+    def _again(self, attempt: _Attempt) -> None:
+        """The work starts over, ahead of what came later."""
+        attempt.attempt += 1
+        attempt.started_s = None
+        attempt.ready_s = self._cluster.clock.now()
+        self._waiting.appendleft(attempt)
+
+
+def _pod(attempt: _Attempt) -> dict[str, Any]:
+    """An ordinary pod: that it becomes a best-effort one is the colocation profile's business."""
+    task, job = attempt.task, attempt.job.job
+    amounts = {"cpu": f"{task.cpu_milli}m", "memory": f"{task.memory_bytes // 2**20}Mi"}
+    does = Behaviour(
+        cpu_milli=task.used_milli, memory_bytes=task.used_bytes, cpu_work_core_seconds=task.work_core_s
+    )
+    return {
+        "metadata": {
+            "name": attempt.pod_name,
+            "namespace": NAMESPACE,
+            "labels": {"batch.simulation.koordinator.sh/kind": job.kind},
+            "annotations": behaviour.annotations(does),
+        },
+        "spec": {
+            "schedulerName": "koord-scheduler",
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": job.kind,
+                    "resources": {"requests": amounts, "limits": dict(amounts)},
+                }
+            ],
+        },
+    }

@@ -1,0 +1,125 @@
+"""Watches a simulated run: samples every few minutes for the plots, sums for the table."""
+
+import msgspec
+import numpy as np
+
+from koordinator.api import resources
+from koordinator.api.core import Node
+from koordinator.cluster.informer import Informer
+from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.service_latency import service_latency
+from koordinator.local.nodes.usage import F64
+
+UTILISATION_BINS = 20
+HOT_PERCENT = 65.0
+
+
+class Series(msgspec.Struct):
+    """One value per sample; CPU in cores, ratios 0–1, latency in milliseconds."""
+
+    hour: list[float] = []
+    services: list[float] = []
+    batch: list[float] = []
+    system: list[float] = []
+    requested: list[float] = []
+    batch_allocatable: list[float] = []
+    batch_requested: list[float] = []
+    queue: list[int] = []
+    p50_ms: list[float] = []
+    p99_ms: list[float] = []
+    p99_alone_ms: list[float] = []
+    hot_nodes: list[int] = []
+
+
+class Recorder:
+    """`step` after each step of the fleet, `sample` at each sampling time of the measured day."""
+
+    def __init__(self, fleet: Fleet, nodes: Informer[Node]) -> None:
+        self.series = Series()
+        self.utilisation = np.zeros(UTILISATION_BINS, dtype=np.int64)
+        self._fleet = fleet
+        self._nodes = nodes
+        self._cores = float(fleet.capacity.sum()) / 1000
+        self._node_seconds = np.zeros(5)  # services, batch, system, all pods' requests, elapsed
+        self._latency = np.zeros(4)  # sums of request-weighted p50, p99, p99 alone; requests
+
+    def step(self, elapsed_s: float) -> None:
+        """Count what the last step used."""
+        fleet = self._fleet
+        active = fleet.active()
+        self._node_seconds += elapsed_s * np.array(
+            [
+                fleet.services_used.sum(),
+                fleet.batch_used.sum(),
+                fleet.system.sum(),
+                fleet.request[active].sum(),
+                1.0,
+            ]
+        )
+        latency = service_latency(fleet)
+        weight = latency.requests
+        self._latency += elapsed_s * np.array(
+            [
+                (latency.p50_ms * weight).sum(),
+                (latency.p99_ms * weight).sum(),
+                (latency.p99_alone_ms * weight).sum(),
+                weight.sum(),
+            ]
+        )
+        ratio = fleet.used / fleet.capacity
+        bins = np.minimum((ratio * UTILISATION_BINS).astype(np.int64), UTILISATION_BINS - 1)
+        self.utilisation += np.bincount(bins, minlength=UTILISATION_BINS)
+
+    def sample(self, hour: float, queue: int) -> None:
+        """Note how things are now."""
+        fleet, series = self._fleet, self.series
+        active = fleet.active()
+        latency = service_latency(fleet)
+        series.hour.append(round(hour, 4))
+        series.services.append(_cores(fleet.services_used))
+        series.batch.append(_cores(fleet.batch_used))
+        series.system.append(_cores(fleet.system))
+        series.requested.append(_cores(fleet.request[active]))
+        series.batch_allocatable.append(self._batch_allocatable())
+        batch = active[fleet.is_best_effort[active]]
+        series.batch_requested.append(_cores(fleet.weight[batch] * (1000 / 1024)))
+        series.queue.append(queue)
+        series.p50_ms.append(_weighted(latency.p50_ms, latency.requests))
+        series.p99_ms.append(_weighted(latency.p99_ms, latency.requests))
+        series.p99_alone_ms.append(_weighted(latency.p99_alone_ms, latency.requests))
+        series.hot_nodes.append(int((fleet.used * 100 > fleet.capacity * HOT_PERCENT).sum()))
+
+    def _batch_allocatable(self) -> float:
+        """Cores that the manager lends to batch, as the Node objects say."""
+        total = sum(
+            max(resources.batch_cpu_milli(node.status.allocatable), 0)
+            for node in self._nodes.objects.values()
+        )
+        return round(total / 1000, 3)
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Averages over the measured time: ratios of the cluster's CPUs, core-hours, milliseconds."""
+        services, batch, system, requested, elapsed_s = self._node_seconds.tolist()
+        scale = 1 / (elapsed_s * self._cores * 1000) if elapsed_s else 0.0
+        p50, p99, p99_alone, requests = self._latency.tolist()
+        per_request = 1 / requests if requests else 0.0
+        return {
+            "services_ratio": services * scale,
+            "batch_ratio": batch * scale,
+            "cpu_use_ratio": (services + batch + system) * scale,
+            "cpu_requested_ratio": requested * scale,
+            "batch_core_hours": batch / 1000 / 3600,
+            "p50_ms": p50 * per_request,
+            "p99_ms": p99 * per_request,
+            "p99_alone_ms": p99_alone * per_request,
+        }
+
+
+def _cores(milli: F64) -> float:
+    return round(float(milli.sum()) / 1000, 3)
+
+
+def _weighted(values: F64, weight: F64) -> float:
+    total = float(weight.sum())
+    return round(float((values * weight).sum()) / total, 4) if total else 0.0

@@ -1,0 +1,209 @@
+"""One simulated day: a cluster in this process, the real scheduler and manager, on virtual time."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api import crd, defaults, kinds
+from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import Node, Pod
+from koordinator.clock import LoopClock
+from koordinator.cluster.informer import Informer
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.supervise import strictly
+from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.hollow import HollowNodes
+from koordinator.local.nodes.usage import read_trace
+from koordinator.local.registry import Registry, in_memory
+from koordinator.manager.manager import Manager
+from koordinator.scheduler.scheduler import Scheduler
+from koordinator.simulate import batch_jobs, batch_platform, services
+from koordinator.simulate.admission import InProcessAdmission
+from koordinator.simulate.batch_platform import BatchPlatform
+from koordinator.simulate.recorder import Recorder, Series
+from koordinator.simulate.scenario import (
+    REPORT_INTERVAL_S,
+    SAMPLE_S,
+    Scenario,
+    fleet_policy,
+    hollow_config,
+    node_shapes,
+)
+from koordinator.simulate.scheduling import scheduler_config
+from koordinator.simulate.virtual_time import run_virtual
+
+Progress = Callable[[float], Any]
+
+
+class RunResult(msgspec.Struct, kw_only=True):
+    """What one run brought; see `Recorder.means` for the units of `means`."""
+
+    colocation: bool
+    cores: float
+    means: dict[str, float]
+    series: Series
+    utilisation: list[int]
+    waits_s: list[float]
+    jobs_arrived: int
+    jobs_finished: int
+    tasks_finished: int
+    evictions: int
+    lost_core_hours: float
+    services_unplaced: int
+
+
+def simulate(scenario: Scenario, *, colocation: bool, on_progress: Progress | None = None) -> RunResult:
+    """Run one day. Raises: TraceError when the trace cannot be read."""
+
+    async def main(clock: LoopClock) -> RunResult:
+        with strictly():
+            return await _Day(scenario, clock, colocation).run(on_progress)
+
+    return run_virtual(main)
+
+
+class _Day:
+    """The parts of a run, wired together."""
+
+    def __init__(self, scenario: Scenario, clock: LoopClock, colocation: bool) -> None:
+        self.scenario = scenario
+        self.clock = clock
+        self.colocation = colocation
+        self.starts_s = clock.now()
+        # Streams of chance are separate, so that one more draw here changes nothing there.
+        shapes_rng, services_rng, jobs_rng, trace_rng = np.random.default_rng(scenario.seed).spawn(4)
+        self.shapes = node_shapes(scenario, shapes_rng)
+        policy = fleet_policy(scenario)
+        self.service_pods = services.pods(
+            self.shapes, policy, services_rng, scenario.services, follows_trace=scenario.trace is not None
+        )
+        cores = sum(shape.cpu_milli for shape in self.shapes) / 1000
+        self.jobs = batch_jobs.stream(cores * scenario.batch_demand_ratio, scenario.hours, jobs_rng)
+        trace = None
+        if scenario.trace is not None:
+            trace = read_trace(scenario.trace).sample(len(self.shapes), trace_rng)
+        self.fleet = Fleet(self.shapes, policy, trace)
+        self.registry: Registry = in_memory(clock, seed=scenario.seed, checks=False)
+        self.cluster = MemoryCluster(self.registry)
+        self.node_informer: Informer[Node] = Informer(self.cluster, Node, rng=random.Random(0))
+        self.recorder = Recorder(self.fleet, self.node_informer)
+        self._stepped_s = clock.now()
+
+    async def run(self, on_progress: Progress | None) -> RunResult:
+        scenario = self.scenario
+        await self._install()
+        manager = Manager(self.cluster)
+        scheduler = Scheduler(
+            self.cluster,
+            scheduler_config(load_aware=scenario.load_aware and self.colocation),
+            seed=scenario.seed,
+        )
+        nodes = HollowNodes(
+            self.cluster, self.fleet, hollow_config(), rng=random.Random(scenario.seed), on_step=self._on_step
+        )
+        platform = BatchPlatform(
+            self.cluster,
+            self.jobs,
+            starts_s=self.starts_s + scenario.warm_up_s,
+            pending_max=max(2 * scenario.nodes, 20),
+            rng=random.Random(scenario.seed),
+        )
+        async with asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[Any]] = []
+
+            def start(work: Coroutine[Any, Any, Any], name: str) -> None:
+                tasks.append(group.create_task(work, name=name))
+
+            start(self.node_informer.run(), "demo nodes")
+            start(manager.run(), "manager")
+            start(nodes.run(), "hollow nodes")
+            await nodes.registered.wait()
+            await manager.synced.wait()
+            self.registry.admission = InProcessAdmission(manager.handlers)
+            for pod in self.service_pods:
+                await self.cluster.create(Pod, pod, services.NAMESPACE)
+            start(scheduler.run(), "scheduler")
+            start(platform.run(), "batch platform")
+            await self._watch(platform, on_progress)
+            for task in tasks:
+                task.cancel()
+        return self._result(platform)
+
+    async def _install(self) -> None:
+        """What an installation brings, and the two namespaces."""
+        definitions = self.registry.resolve("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+        for definition in crd.manifests():
+            await self.registry.create(definitions, "", definition)
+        for obj in defaults.objects():
+            if obj["kind"] == "Namespace":
+                continue  # the registry has it
+            if obj["kind"] == "ConfigMap":
+                obj["data"]["colocation-config"] = msgspec.json.encode(
+                    {"enable": self.colocation, "metricReportIntervalSeconds": REPORT_INTERVAL_S}
+                ).decode()
+            group, _, _ = obj["apiVersion"].rpartition("/")
+            resource = kinds.by_kind(group, obj["kind"])
+            assert resource is not None, obj
+            await self.registry.create(resource, obj["metadata"].get("namespace", ""), obj)
+        for name in (services.NAMESPACE, batch_platform.NAMESPACE):
+            resource = self.registry.resolve("", "v1", "namespaces")
+            await self.registry.create(
+                resource, "", {"metadata": {"name": name, "labels": {"workload": name}}}
+            )
+        if self.colocation:
+            await self.cluster.create(ClusterColocationProfile, _profile())
+
+    def _on_step(self, now_s: float) -> None:
+        elapsed_s, self._stepped_s = now_s - self._stepped_s, now_s
+        if now_s > self.starts_s + self.scenario.warm_up_s:
+            self.recorder.step(elapsed_s)
+
+    async def _watch(self, platform: BatchPlatform, on_progress: Progress | None) -> None:
+        """Sample until the day is over."""
+        scenario = self.scenario
+        day_starts_s = self.starts_s + scenario.warm_up_s
+        ends_s = self.starts_s + scenario.end_s
+        await asyncio.sleep(day_starts_s - self.clock.now())
+        while self.clock.now() < ends_s - 1:
+            await asyncio.sleep(min(SAMPLE_S, ends_s - self.clock.now()))
+            hour = (self.clock.now() - day_starts_s) / 3_600
+            self.recorder.sample(hour, platform.queue_length)
+            if on_progress is not None:
+                on_progress((self.clock.now() - self.starts_s) / scenario.end_s)
+
+    def _result(self, platform: BatchPlatform) -> RunResult:
+        progress = platform.progress
+        waits_s = progress.waits_s + platform.waits_so_far_s(self.clock.now())
+        placed = int((self.fleet.running & self.fleet.is_service).sum())
+        return RunResult(
+            colocation=self.colocation,
+            cores=float(self.fleet.capacity.sum()) / 1000,
+            means={name: round(value, 6) for name, value in self.recorder.means.items()},
+            series=self.recorder.series,
+            utilisation=self.recorder.utilisation.tolist(),
+            waits_s=[round(wait_s, 1) for wait_s in waits_s],
+            jobs_arrived=progress.jobs_arrived,
+            jobs_finished=progress.jobs_finished,
+            tasks_finished=progress.tasks_finished,
+            evictions=progress.evictions,
+            lost_core_hours=round(self.fleet.lost_milli_s / 1000 / 3600, 3),
+            services_unplaced=len(self.service_pods) - placed,
+        )
+
+
+def _profile() -> dict[str, Any]:
+    """What turns the pods of the batch namespace into best-effort pods on Batch resources."""
+    return {
+        "metadata": {"name": "batch"},
+        "spec": {
+            "namespaceSelector": {"matchLabels": {"workload": batch_platform.NAMESPACE}},
+            "qosClass": "BE",
+            "priorityClassName": "koord-batch",
+            "schedulerName": "koord-scheduler",
+            "labels": {"koordinator.sh/mutated": "true"},
+        },
+    }

@@ -1,0 +1,90 @@
+"""What the demo simulates: the cluster, its load and the batch stream, in figures with their reasons."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from koordinator.local.nodes.contention import Protection
+from koordinator.local.nodes.fleet import FleetPolicy, NodeShape
+from koordinator.local.nodes.hollow import HollowConfig
+from koordinator.simulate.services import ServiceMix
+
+GIB = 2**30
+NODES_MAX = 20_000  # host and pod addresses of hollow nodes are drawn from blocks of this order
+HOURS_MAX = 24 * 31
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison: the same services and the same batch stream, without and with co-location.
+
+    `hours` counts from the end of the warm-up, in which services are placed and usage is first reported.
+    """
+
+    nodes: int = 100
+    hours: float = 24.0
+    seed: int = 1
+    trace: Path | None = None
+    colocation: bool = True
+    load_aware: bool = True
+    protection: Protection = Protection.SUPPRESS
+    # The batch stream wants this share of all CPUs on average: more than co-location can lend at noon.
+    batch_demand_ratio: float = 0.42
+    services: ServiceMix = ServiceMix()
+
+    @property
+    def warm_up_s(self) -> float:
+        return 1_800.0
+
+    @property
+    def end_s(self) -> float:
+        """Seconds from the start of the simulation to its end."""
+        return self.warm_up_s + self.hours * 3_600
+
+
+# How fine simulated time is cut. A real node agent reports every 60 s and a kubelet renews its lease every
+# 10 s; the demo asks for reports every 180 s (the manager's policy, so every loop still follows its own
+# rules) and for leases every 10 minutes with a matching duration: no node fails here.
+TICK_S = 30.0
+REPORT_INTERVAL_S = 180
+LEASE_INTERVAL_S = 600.0
+SAMPLE_S = 300.0
+
+
+def hollow_config() -> HollowConfig:
+    """Kubelets of the demo."""
+    return HollowConfig(
+        tick_s=TICK_S,
+        lease_interval_s=LEASE_INTERVAL_S,
+        lease_duration_s=int(4 * LEASE_INTERVAL_S),
+        status_interval_s=3_600.0,
+        start_s_min=2.0,
+        start_s_max=20.0,
+    )
+
+
+def fleet_policy(scenario: Scenario) -> FleetPolicy:
+    """Node agents of the demo."""
+    return FleetPolicy(protection=scenario.protection, sample_s=TICK_S)
+
+
+# Sizes of nodes and how common they are: general-purpose machines with 4 GiB per core.
+SIZES = ((16, 0.3), (32, 0.5), (64, 0.2))
+
+
+def node_shapes(scenario: Scenario, rng: np.random.Generator) -> list[NodeShape]:
+    """The nodes, of mixed sizes over three zones."""
+    cores = rng.choice([size for size, _ in SIZES], size=scenario.nodes, p=[share for _, share in SIZES])
+    width = len(str(scenario.nodes - 1))
+    return [
+        NodeShape(
+            name=f"node-{i:0{width}d}",
+            cpu_milli=int(size) * 1000,
+            memory_bytes=int(size) * 4 * GIB,
+            reserved_milli=200 + int(size) * 10,
+            reserved_bytes=GIB + int(size) * GIB // 32,
+            zone=f"zone-{'abc'[i % 3]}",
+            instance_type=f"hollow-{int(size)}c",
+        )
+        for i, size in enumerate(cores)
+    ]
