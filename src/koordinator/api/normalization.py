@@ -53,8 +53,10 @@ def normalize_pod(pod: Pod, steps: PodSteps) -> Pod:
 
     A malformed device allocation stays as it is: whoever needs it reports it.
     """
-    pod = _with_lists(pod, lambda amounts: resources.rename_all(amounts, _DEPRECATED_NAMES))
-    pod = _with_current_device_names(pod)
+    if _has_deprecated_names(pod.spec):
+        pod = _with_lists(pod, lambda amounts: resources.rename_all(amounts, _DEPRECATED_NAMES))
+    if labels.DEVICE_ALLOCATED in pod.metadata.annotations:
+        pod = _with_current_device_names(pod)
     if steps.replace_resources:
         pod = replace_pod_resources(pod)
     if steps.priority:
@@ -109,6 +111,16 @@ def normalize_quota(quota: ElasticQuota) -> ElasticQuota:
     if low is quota.spec.min and high is quota.spec.max:
         return quota
     return replace(quota, spec=replace(quota.spec, min=low, max=high))
+
+
+def _has_deprecated_names(spec: PodSpec) -> bool:
+    """Almost no pod has any; this spares them the rest."""
+    known = _DEPRECATED_NAMES.keys()
+    return not known.isdisjoint(spec.overhead) or any(
+        not known.isdisjoint(container.resources.requests) or not known.isdisjoint(container.resources.limits)
+        for containers in (spec.containers, spec.init_containers)
+        for container in containers
+    )
 
 
 def _with_lists(pod: Pod, change: _Change) -> Pod:

@@ -200,6 +200,17 @@ def milli(raw: RawQuantity) -> int:
         raise QuantityError(raw, _NOT_A_SCALAR) from error
 
 
+def canonical(raw: RawQuantity) -> str:
+    """Canonical text of a JSON value.
+
+    Raises: QuantityError.
+    """
+    try:
+        return _text_of_raw(raw)
+    except TypeError as error:
+        raise QuantityError(raw, _NOT_A_SCALAR) from error
+
+
 def text_of_value(value: int, family: Family = Family.DECIMAL) -> str:
     """Canonical text of a whole amount, e.g. bytes with `Family.BINARY`."""
     return Quantity(value * NANO, family).text
@@ -217,6 +228,11 @@ def _of_raw(raw: RawQuantity) -> Quantity:
     if isinstance(raw, bool) or not isinstance(raw, int | float):
         raise QuantityError(raw, _NOT_A_SCALAR)
     return parse(repr(raw))
+
+
+@lru_cache(_CACHE_MAX, typed=True)
+def _text_of_raw(raw: RawQuantity) -> str:
+    return _of_raw(raw).text
 
 
 @lru_cache(_CACHE_MAX, typed=True)

@@ -5,6 +5,7 @@ their own units. Amounts are rounded up, and saturate at `AMOUNT_MAX` so that su
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ I64 = npt.NDArray[np.int64]
 
 AMOUNT_MAX = 1 << 58
 """256 PiB of memory; more is as good as infinite ("no limit" is often written as 2^63−1)."""
+
+_CACHE_MAX = 1 << 16
 
 FIRST_RESOURCES = (
     resources.CPU,
@@ -36,8 +39,7 @@ def amount(name: str, raw: RawQuantity) -> int:
 
     Raises: QuantityError.
     """
-    number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
-    return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))
+    return _amount(name, raw)
 
 
 def amount_text(name: str, number: int) -> str:
@@ -86,7 +88,7 @@ class ResourceRegistry:
 
         Raises: QuantityError.
         """
-        cells = [(self.column(name), amount(name, raw)) for name, raw in amounts.items()]
+        cells = [(self.column(name), _amount(name, raw)) for name, raw in amounts.items()]
         vector = np.zeros(len(self._names), np.int64)
         for column, number in cells:
             vector[column] = number
@@ -106,3 +108,9 @@ class ResourceRegistry:
     def to_wire(self, vector: I64) -> ResourceList:
         """The entries that are not zero as quantity texts."""
         return {name: amount_text(name, number) for name, number in self.amounts(vector).items()}
+
+
+@lru_cache(_CACHE_MAX, typed=True)
+def _amount(name: str, raw: RawQuantity) -> int:
+    number = quantity.milli(raw) if name == resources.CPU else quantity.value(raw)
+    return max(-AMOUNT_MAX, min(number, AMOUNT_MAX))

@@ -30,6 +30,13 @@ Seconds = Annotated[float, msgspec.Meta(extra={"json": "duration"})]
 Time = Annotated[str, msgspec.Meta(extra={"json": "time"})]
 NotNull = msgspec.Meta(extra={"json": "not-null"})
 
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+_DECODER = json.JSONDecoder(parse_float=JSONNumber, parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 _NESTING_REASON = "nested too deeply"
 
@@ -75,7 +82,7 @@ class Annotation(Generic[T]):
         if text == "" and self._empty is not Empty.ERROR:
             return self.nothing()
         try:
-            value = json.loads(text, parse_float=JSONNumber, parse_constant=_refuse_constant)
+            value = _DECODER.decode(text)
             if value is None and not self._null_is_error:
                 return self.nothing()
             decoded: T = self._shape.decode(value)
@@ -99,9 +106,4 @@ class Annotation(Generic[T]):
 
 def dump(value: Any) -> str:
     """Compact JSON with `<`, `>`, `&` escaped as the API's other writers do."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.translate(_ESCAPES)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
+    return _ENCODER.encode(value).translate(_ESCAPES)

@@ -305,7 +305,7 @@ def _kind(value: Any) -> str:
 
 _TEXT = Shape(_decode_text, _same, str)
 _BOOLEAN = Shape(_decode_boolean, _same, bool)
-_QUANTITY = Shape(_decode_quantity, lambda raw: quantity.of(raw).text, lambda: "0")
+_QUANTITY = Shape(_decode_quantity, quantity.canonical, lambda: "0")
 _INT_OR_TEXT = Shape(_decode_int_or_text, _same, int)
 _DURATION = Shape(_decode_duration, duration.text_of, float)
 _TIME = Shape(_decode_time, _same, str)
