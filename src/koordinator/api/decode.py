@@ -79,9 +79,7 @@ def _clean_type(info: inspect.Type) -> _Cleaner:
 
 
 def _clean_struct(info: inspect.StructType) -> _Cleaner:
-    fields = {
-        field.encode_name: (_clean_type(field.type), _is_nullable(field.type)) for field in info.fields
-    }
+    fields = {field.encode_name: (_clean_type(field.type), _is_nullable(field.type)) for field in info.fields}
 
     def clean(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -107,9 +105,7 @@ def _clean_dict(clean_value: _Cleaner, nullable: bool) -> _Cleaner:
     def clean(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {
-            key: clean_value(member) for key, member in value.items() if member is not None or nullable
-        }
+        return {key: clean_value(member) for key, member in value.items() if member is not None or nullable}
 
     return clean
 
