@@ -130,6 +130,14 @@ class GPUPartition(Payload, frozen=True, kw_only=True):
     allocation_score: int = 0
 
 
+class MetaxDevice(Payload, frozen=True, kw_only=True):
+    """A share of a MetaX GPU, as its device plugin expects it; `v_ram` in MiB."""
+
+    uuid: str
+    compute: int
+    v_ram: int
+
+
 DEVICE_ALLOCATED = Annotation[DeviceAllocations](labels.DEVICE_ALLOCATED, DeviceAllocations)
 DEVICE_ALLOCATE_HINT = Annotation(labels.DEVICE_ALLOCATE_HINT, dict[str, DeviceHint])
 DEVICE_JOINT_ALLOCATE = Annotation(labels.DEVICE_JOINT_ALLOCATE, JointAllocate)
@@ -138,6 +146,8 @@ GPU_PARTITIONS = Annotation(
     labels.GPU_PARTITIONS, dict[int, list[GPUPartition]], empty=Empty.ABSENT, null_is_error=True
 )
 """Number of GPUs → the partitions of that size."""
+METAX_GPU_DEVICES = Annotation(labels.METAX_GPU_DEVICES_ALLOCATED, list[list[MetaxDevice]])
+"""Devices per container."""
 
 
 def node_partition_policy(device_labels: Mapping[str, str]) -> NodePartitionPolicy:
