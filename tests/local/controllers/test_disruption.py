@@ -1,0 +1,106 @@
+"""Budgets count what must stay, and evictions are granted only out of what may go."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from koordinator.api.apps import ReplicaSet
+from koordinator.api.core import Pod
+from koordinator.api.policy import PodDisruptionBudget, PodDisruptionBudgetSpec
+from koordinator.cluster import errors
+from koordinator.cluster.events import EventRecorder
+from koordinator.local.controllers import disruption
+from koordinator.local.controllers.disruption import DisruptionController
+from tests.local.controllers.world import Runs, World, owned_by, run
+
+
+def build(world: World) -> list[Runs]:
+    events = EventRecorder(world.cluster, "test", rng=world.rng)
+    return [events, DisruptionController(world.cluster, world.factory, events)]
+
+
+async def add_pods(world: World, count: int, owner: dict[str, Any] | None = None) -> None:
+    for number in range(count):
+        body = {
+            "metadata": {
+                "name": f"p{number}",
+                "labels": {"app": "web"},
+                "ownerReferences": [owner] if owner else [],
+            },
+            "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x"}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        created = await world.cluster.create(Pod, body, "default")
+        await world.cluster.patch(
+            Pod, created.metadata.name, {"status": body["status"]}, "default", subresource="status"
+        )
+
+
+async def add_budget(world: World, **spec: Any) -> None:
+    body = {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec}}
+    await world.cluster.create(PodDisruptionBudget, body, "default")
+    await asyncio.sleep(1)
+
+
+async def budget(world: World) -> PodDisruptionBudget:
+    return await world.cluster.get(PodDisruptionBudget, "b", "default")
+
+
+def test_evictions_are_granted_until_the_minimum_is_reached() -> None:
+    async def scenario(world: World) -> None:
+        await add_pods(world, 3)
+        await add_budget(world, minAvailable=2)
+        status = (await budget(world)).status
+        assert (status.disruptions_allowed, status.current_healthy, status.expected_pods) == (1, 3, 3)
+
+        await world.cluster.evict("default", "p0")
+        with pytest.raises(errors.TooManyRequests, match="disruption budget"):
+            await world.cluster.evict("default", "p1")
+        await asyncio.sleep(1)
+        status = (await budget(world)).status
+        assert (status.disruptions_allowed, status.current_healthy) == (0, 2)
+
+    run(build, scenario)
+
+
+def test_a_percentage_counts_what_the_workload_wants_not_what_it_has() -> None:
+    async def scenario(world: World) -> None:
+        body = {
+            "metadata": {"name": "rs"},
+            "spec": {"replicas": 10, "selector": {"matchLabels": {"app": "web"}}},
+        }
+        owner = await world.cluster.create(ReplicaSet, body, "default")
+        await add_pods(world, 9, owned_by(owner, controller=True))
+        await add_budget(world, maxUnavailable="20%")
+
+        status = (await budget(world)).status
+        assert (status.expected_pods, status.desired_healthy, status.disruptions_allowed) == (10, 8, 1)
+
+    run(build, scenario)
+
+
+def test_pods_without_a_workload_under_a_percentage_allow_nothing_and_say_why() -> None:
+    async def scenario(world: World) -> None:
+        await add_pods(world, 3)
+        await add_budget(world, minAvailable="50%")
+
+        found = await budget(world)
+        assert found.status.disruptions_allowed == 0
+        assert found.status.conditions[0].reason == "SyncFailed"
+        assert "found no controller ref" in found.status.conditions[0].message
+
+    run(build, scenario)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "desired"),
+    [
+        pytest.param({"min_available": 2}, 5, 2, id="a plain minimum"),
+        pytest.param({"min_available": "50%"}, 5, 3, id="a percentage of the minimum rounds up"),
+        pytest.param({"max_unavailable": "30%"}, 5, 3, id="a percentage that may be missing rounds up, too"),
+        pytest.param({"max_unavailable": 9}, 5, 0, id="never below zero"),
+    ],
+)
+def test_desired_healthy(spec: dict[str, Any], expected: int, desired: int) -> None:
+    assert disruption.desired_healthy(PodDisruptionBudgetSpec(**spec), expected) == desired

@@ -1,0 +1,162 @@
+"""Silent nodes are found out, their pods leave after the time that they tolerate."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from koordinator import clock
+from koordinator.api.affinity import Taint, Toleration
+from koordinator.api.coordination import Lease
+from koordinator.api.core import Node, Pod
+from koordinator.cluster.events import EventRecorder
+from koordinator.local.controllers import node_lifecycle, taint_eviction
+from koordinator.local.controllers.node_lifecycle import NodeLifecycleController, NodeMonitor
+from koordinator.local.controllers.pod_gc import PodGarbageCollector
+from koordinator.local.controllers.taint_eviction import TaintEvictionController
+from tests.local.controllers.world import Runs, World, run
+
+LEASES = node_lifecycle.LEASE_NAMESPACE
+
+
+def build(world: World) -> list[Runs]:
+    events = EventRecorder(world.cluster, "test", rng=world.rng)
+    return [
+        events,
+        NodeLifecycleController(world.cluster, world.factory, events, world.rng),
+        TaintEvictionController(world.cluster, world.factory, events),
+        PodGarbageCollector(world.cluster, world.factory),
+    ]
+
+
+async def add_node(world: World, name: str) -> None:
+    now = clock.rfc3339(world.cluster.clock.now())
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now}
+    await world.cluster.create(Node, {"metadata": {"name": name}, "status": {"conditions": [ready]}})
+    await world.cluster.create(Lease, {"metadata": {"name": name}, "spec": {"renewTime": now}}, LEASES)
+
+
+async def beat(world: World, name: str, duration_s: float) -> None:
+    """The node's kubelet for a while."""
+    for _ in range(int(duration_s / 10)):
+        now = clock.rfc3339_micro(world.cluster.clock.now())
+        await world.cluster.patch(Lease, name, {"spec": {"renewTime": now}}, LEASES)
+        await asyncio.sleep(10)
+
+
+def pod(name: str, node: str, *tolerations: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "c", "image": "x"}],
+            "tolerations": list(tolerations),
+            "terminationGracePeriodSeconds": 0,
+        },
+    }
+
+
+def tolerate(seconds: int | None) -> dict[str, Any]:
+    toleration: dict[str, Any] = {"key": node_lifecycle.UNREACHABLE, "operator": "Exists"}
+    return toleration if seconds is None else {**toleration, "tolerationSeconds": seconds}
+
+
+async def pods(world: World) -> set[str]:
+    return {found.metadata.name for found in (await world.cluster.list(Pod, "default")).items}
+
+
+def test_a_silent_node_becomes_unknown_and_its_pods_leave_in_their_time() -> None:
+    async def scenario(world: World) -> None:
+        for name in ("quiet", "alive"):
+            await add_node(world, name)
+        await world.cluster.create(Pod, pod("patient", "quiet", tolerate(120)), "default")
+        await world.cluster.create(Pod, pod("faithful", "quiet", tolerate(None)), "default")
+        await beat(world, "alive", 30)
+        assert node_lifecycle.ready_status(await world.cluster.get(Node, "quiet")) == "True"
+
+        await beat(world, "alive", 40)
+        node = await world.cluster.get(Node, "quiet")
+        assert node_lifecycle.ready_status(node) == "Unknown"
+        assert {(t.key, t.effect) for t in node.spec.taints} == {
+            (node_lifecycle.UNREACHABLE, "NoSchedule"),
+            (node_lifecycle.UNREACHABLE, "NoExecute"),
+        }
+        assert await pods(world) == {"patient", "faithful"}
+
+        await beat(world, "alive", 150)
+        assert await pods(world) == {"faithful"}
+        assert node_lifecycle.ready_status(await world.cluster.get(Node, "alive")) == "True"
+
+    run(build, scenario)
+
+
+def test_nobody_is_evicted_while_every_node_is_silent() -> None:
+    async def scenario(world: World) -> None:
+        for name in ("a", "b"):
+            await add_node(world, name)
+        await world.cluster.create(Pod, pod("p", "a", tolerate(0)), "default")
+
+        await asyncio.sleep(600)
+
+        assert await pods(world) == {"p"}
+        taints = (await world.cluster.get(Node, "a")).spec.taints
+        assert {t.effect for t in taints} == {"NoSchedule"}
+
+    run(build, scenario)
+
+
+def test_a_cordoned_node_is_tainted_until_it_is_uncordoned() -> None:
+    async def scenario(world: World) -> None:
+        await add_node(world, "n")
+        await world.cluster.patch(Node, "n", {"spec": {"unschedulable": True}})
+        await beat(world, "n", 10)
+        taints = (await world.cluster.get(Node, "n")).spec.taints
+        assert [(t.key, t.effect) for t in taints] == [(node_lifecycle.UNSCHEDULABLE, "NoSchedule")]
+
+        await world.cluster.patch(Node, "n", {"spec": {"unschedulable": None}})
+        await beat(world, "n", 10)
+        assert (await world.cluster.get(Node, "n")).spec.taints == []
+
+    run(build, scenario)
+
+
+def test_pods_of_a_deleted_node_are_collected_after_the_quarantine() -> None:
+    async def scenario(world: World) -> None:
+        await add_node(world, "n")
+        await world.cluster.create(Pod, pod("p", "n"), "default")
+        await beat(world, "n", 10)
+        await world.cluster.delete(Node, "n")
+
+        await asyncio.sleep(30)
+        assert await pods(world) == {"p"}
+        await asyncio.sleep(20)
+        assert await pods(world) == set()
+
+    run(build, scenario)
+
+
+@pytest.mark.parametrize(
+    ("ready", "not_ready", "per_s"),
+    [
+        pytest.param(10, 1, 0.1, id="a healthy zone evicts at the normal rate"),
+        pytest.param(4, 6, 0.0, id="a small disrupted zone stops"),
+        pytest.param(40, 60, 0.01, id="a large disrupted zone goes on slowly"),
+        pytest.param(1, 2, 0.1, id="two nodes are no disruption"),
+    ],
+)
+def test_eviction_rate(ready: int, not_ready: int, per_s: float) -> None:
+    assert node_lifecycle.eviction_rate(ready, not_ready, NodeMonitor()) == per_s
+
+
+def test_the_shortest_toleration_counts_and_an_untolerated_taint_ends_it_now() -> None:
+    unreachable = Taint(key="u", effect="NoExecute")
+    dedicated = Taint(key="d", effect="NoExecute")
+    both = [
+        Toleration(key="u", operator="Exists", toleration_seconds=300),
+        Toleration(key="d", operator="Exists", toleration_seconds=30),
+    ]
+
+    assert taint_eviction.stay_s([unreachable, dedicated], both) == 30
+    assert taint_eviction.stay_s([unreachable, dedicated], both[:1]) == 0
+    assert taint_eviction.stay_s([unreachable], [Toleration(operator="Exists")]) is None
+    assert taint_eviction.stay_s([], []) is None
