@@ -5,6 +5,7 @@ from typing import Any
 from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
 from koordinator.scheduler.plugins.image_locality import ImageLocality
+from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.plugins.node_affinity import NodeAffinity
 from koordinator.scheduler.plugins.node_name import NodeName
 from koordinator.scheduler.plugins.node_ports import NodePorts
@@ -21,6 +22,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         DefaultBinder,
         DefaultPreBind,
         ImageLocality,
+        LoadAwareScheduling,
         NodeAffinity,
         NodeName,
         NodePorts,

@@ -1,0 +1,83 @@
+"""What a pod will probably use: a share of its request or limit. Pure. Source: spec 03, I6."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import pod_resources, priority, resource_vector, resources
+from koordinator.api.annotations import placement
+from koordinator.api.core import Container, Pod
+from koordinator.api.quantity import ResourceList
+
+DEFAULT_CPU_MILLI = 250
+DEFAULT_MEMORY_BYTES = 200 << 20
+"""What counts for pods that neither request nor limit."""
+
+_DEFAULTS = {
+    resources.CPU: DEFAULT_CPU_MILLI,
+    resources.BATCH_CPU: DEFAULT_CPU_MILLI,
+    resources.MEMORY: DEFAULT_MEMORY_BYTES,
+    resources.BATCH_MEMORY: DEFAULT_MEMORY_BYTES,
+}
+
+
+def estimate(pod: Pod, factors: Mapping[str, int], *, allow_custom: bool) -> dict[str, int]:
+    """Expected usage per resource of `factors` (percent): cpu in milli-cores, others in base units.
+
+    Batch and mid pods are judged by the resources of their class. `allow_custom` honours the factors in the
+    pod's annotation.
+
+    Raises: QuantityError when an amount is no quantity.
+    """
+    custom = placement.load_scaling_factors(pod.metadata.annotations) if allow_custom else None
+    own_factors = {**factors, **custom} if custom else factors
+    cls = priority.default(pod)
+    requests = pod_resources.wire_requests(pod)
+    limits = wire_limits(pod)
+    estimated = {}
+    for name, percent in own_factors.items():
+        real = resources.translate(cls, name)
+        request = resource_vector.amount(real, requests.get(real, 0))
+        limit = resource_vector.amount(real, limits.get(real, 0))
+        estimated[name] = _estimate_amount(request, limit, percent, _DEFAULTS.get(real, 0))
+    return estimated
+
+
+def _estimate_amount(request: int, limit: int, percent: int, default: int) -> int:
+    wanted = max(request, limit)
+    if wanted == 0:
+        return default
+    share = (wanted * percent + 50) // 100
+    return min(share, limit) if limit > 0 else share
+
+
+def wire_limits(pod: Pod) -> ResourceList:
+    """What the pod may use of each resource: summed as requests are, without those that have no limit.
+
+    Overhead is added only where there is a limit.
+    """
+    spec = pod.spec
+    if len(spec.containers) == 1 and not spec.init_containers and spec.resources is None:
+        limits = spec.containers[0].resources.limits
+        if not (spec.overhead and limits):
+            return limits
+    by_limits = msgspec.structs.replace(
+        spec,
+        containers=[_limits_as_requests(c) for c in spec.containers],
+        init_containers=[_limits_as_requests(c) for c in spec.init_containers],
+        resources=None
+        if spec.resources is None
+        else msgspec.structs.replace(spec.resources, requests=spec.resources.limits),
+        overhead={},
+    )
+    limits = pod_resources.wire_requests(msgspec.structs.replace(pod, spec=by_limits))
+    overhead = {name: amount for name, amount in spec.overhead.items() if name in limits}
+    if not overhead:
+        return limits
+    with_overhead = msgspec.structs.replace(by_limits, overhead=overhead)
+    return pod_resources.wire_requests(msgspec.structs.replace(pod, spec=with_overhead))
+
+
+def _limits_as_requests(container: Container) -> Container:
+    requirements = msgspec.structs.replace(container.resources, requests=container.resources.limits)
+    return msgspec.structs.replace(container, resources=requirements)

@@ -1,0 +1,256 @@
+"""The load of one node: its report, and the pods on it that the report does not show yet.
+
+Vectors are tuples or lists in the order of the policy's names. Source: spec 03, I4.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import duration, resource_vector
+from koordinator.api.core import Pod
+from koordinator.api.node_metric import REPORT_INTERVAL_S, NodeMetric
+from koordinator.api.pod_labels import load_estimated_s_after_initialized, load_estimated_s_after_scheduled
+from koordinator.api.priority import PriorityClass
+from koordinator.api.quantity import ResourceList
+from koordinator.clock import parse_rfc3339
+from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs
+
+Vector = tuple[int, ...]
+NEVER_S = float("-inf")
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A NodeMetric as vectors. `updated_s` is `NEVER_S` when nobody said when; `node_usage` is None when
+    the node was not measured. `aggregated` is by (type, window in seconds); window 0 is the longest one."""
+
+    updated_s: float
+    interval_s: float
+    node_usage: Vector | None
+    system_usage: Vector
+    aggregated: Mapping[tuple[str, float], Vector]
+    pod_usages: Mapping[tuple[str, str], Vector]
+    prod_pods: frozenset[tuple[str, str]]
+
+
+def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: float) -> Report:
+    """The report in a NodeMetric; one without update time keeps the previous one.
+
+    Raises: QuantityError, ValueError when an amount, time or duration cannot be read.
+    """
+    status, policy = metric.status, metric.spec.metric_collect_policy
+    interval_s = policy.report_interval_seconds if policy is not None else None
+    info = status.node_metric
+    zeros = (0,) * len(names)
+    aggregated: dict[tuple[str, float], Vector] = {}
+    longest_s: dict[str, float] = {}
+    for entry in info.aggregated_node_usages if info is not None else ():
+        window_s = duration.parse(entry.duration) if entry.duration else 0.0
+        for kind, usage in entry.usage.items():
+            if not usage.resources:
+                continue
+            amounts = read_vector(usage.resources, names)
+            aggregated[(kind, window_s)] = amounts
+            if window_s >= longest_s.get(kind, 0.0):
+                longest_s[kind] = window_s
+                aggregated[(kind, 0.0)] = amounts
+    pods = [entry for entry in status.pods_metric if entry.pod_usage.resources]
+    return Report(
+        updated_s=parse_rfc3339(status.update_time) if status.update_time else last_updated_s,
+        interval_s=float(REPORT_INTERVAL_S if interval_s is None else interval_s),
+        node_usage=None if info is None else read_vector(info.node_usage.resources, names),
+        system_usage=zeros if info is None else read_vector(info.system_usage.resources, names),
+        aggregated=aggregated,
+        pod_usages={(pod.namespace, pod.name): read_vector(pod.pod_usage.resources, names) for pod in pods},
+        prod_pods=frozenset(
+            (pod.namespace, pod.name) for pod in pods if pod.priority == PriorityClass.PROD.value
+        ),
+    )
+
+
+def read_vector(amounts: ResourceList, names: tuple[str, ...]) -> Vector:
+    """The amounts of `names`, 0 where there is none. Raises: QuantityError."""
+    return tuple(resource_vector.amount(name, amounts[name]) if name in amounts else 0 for name in names)
+
+
+class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod on the node: what it will use, since when it is there, and until when it counts as estimated
+    although it is reported (None: not longer than needed)."""
+
+    name: tuple[str, str]
+    estimate: Vector
+    since_s: float
+    deadline_s: float | None
+    is_prod: bool
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one pod adds to the sums of its node."""
+
+    node_delta: Vector
+    prod_usage: Vector
+    prod_delta: Vector
+    estimated: Vector
+
+
+def share_of(pod: AssignedPod, report: Report) -> Share:
+    """What the pod adds beyond what the report shows of it.
+
+    A pod that is not reported, was placed less than a report interval before the report, or has a deadline
+    after it, counts with the excess of its estimate over its reported usage.
+    """
+    zeros = (0,) * len(pod.estimate)
+    usage = report.pod_usages.get(pod.name)
+    is_active_prod = pod.is_prod and pod.name in report.prod_pods
+    prod_usage = usage if is_active_prod and usage is not None else zeros
+    if not any(pod.estimate):
+        return Share(zeros, prod_usage, zeros, zeros)
+    is_young = report.updated_s - report.interval_s < pod.since_s
+    is_held = pod.deadline_s is not None and pod.deadline_s > report.updated_s
+    counts = usage is None or is_young or is_held
+    node_delta = _excess(pod.estimate, usage) if counts else zeros
+    prod_delta = zeros
+    if pod.is_prod:
+        if not is_active_prod and usage is not None:
+            # Reported, but not as prod: the prod view does not know its usage.
+            prod_delta = pod.estimate
+        elif counts:
+            prod_delta = _excess(pod.estimate, usage)
+    return Share(node_delta, prod_usage, prod_delta, pod.estimate)
+
+
+def _excess(estimate: Vector, usage: Vector | None) -> Vector:
+    if usage is None:
+        return estimate
+    return tuple(max(0, e - u) for e, u in zip(estimate, usage, strict=True))
+
+
+def assigned_pod(
+    pod: Pod, estimate: Vector, is_prod: bool, args: LoadAwareArgs, assigned_s: float
+) -> AssignedPod:
+    """The pod as it counts; `assigned_s` is when we first saw it on the node.
+
+    Raises: ValueError when a condition's time cannot be read.
+    """
+    scheduled_s = _condition_s(pod, "PodScheduled")
+    since_s = assigned_s if scheduled_s is None else scheduled_s
+    after_scheduled_s = args.estimated_seconds_after_pod_scheduled
+    after_initialized_s = args.estimated_seconds_after_initialized
+    if args.allow_customize_estimation:
+        annotations = pod.metadata.annotations
+        if (custom_s := load_estimated_s_after_scheduled(annotations)) >= 0:
+            after_scheduled_s = custom_s
+        if (custom_s := load_estimated_s_after_initialized(annotations)) >= 0:
+            after_initialized_s = custom_s
+    initialized_s = _condition_s(pod, "Initialized")
+    deadline_s = None
+    if after_initialized_s and initialized_s is not None:
+        deadline_s = initialized_s + after_initialized_s
+    elif after_scheduled_s:
+        deadline_s = since_s + after_scheduled_s
+    name = (pod.metadata.namespace, pod.metadata.name)
+    return AssignedPod(name=name, estimate=estimate, since_s=since_s, deadline_s=deadline_s, is_prod=is_prod)
+
+
+def _condition_s(pod: Pod, kind: str) -> float | None:
+    """When a condition became true."""
+    for condition in pod.status.conditions:
+        if condition.type == kind and condition.status == "True" and condition.last_transition_time:
+            return parse_rfc3339(condition.last_transition_time)
+    return None
+
+
+class NodeLoad:
+    """The bookkeeping of one node; sums change with each pod, and are made anew with each report."""
+
+    def __init__(self, width: int) -> None:
+        self.report: Report | None = None
+        self._zeros = (0,) * width
+        self._pods: dict[str, AssignedPod] = {}
+        self._shares: dict[str, Share] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self.node_delta = list(self._zeros)
+        self.prod_usage = list(self._zeros)
+        self.prod_delta = list(self._zeros)
+        self.node_estimated = list(self._zeros)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.report is None and not self._pods
+
+    def pod(self, uid: str) -> AssignedPod | None:
+        return self._pods.get(uid)
+
+    def set_report(self, report: Report | None, *, include_system: bool) -> None:
+        """Take a new report (None: there is none any more)."""
+        self.report = report
+        self._shares.clear()
+        self._reset()
+        if report is None:
+            return
+        if include_system:
+            self.prod_usage = list(report.system_usage)
+        for uid, pod in self._pods.items():
+            self._add(uid, share_of(pod, report))
+
+    def set_pod(self, uid: str, pod: AssignedPod) -> bool:
+        """Count a pod, or its new state; whether the sums changed."""
+        self._pods[uid] = pod
+        if self.report is None:
+            return False
+        old, new = self._shares.get(uid), share_of(pod, self.report)
+        if old == new:
+            return False
+        if old is not None:
+            self._subtract(old)
+        self._add(uid, new)
+        return True
+
+    def remove_pod(self, uid: str) -> bool:
+        """Count a pod no longer; whether the sums changed."""
+        self._pods.pop(uid, None)
+        share = self._shares.pop(uid, None)
+        if share is not None:
+            self._subtract(share)
+        return share is not None
+
+    def _add(self, uid: str, share: Share) -> None:
+        self._shares[uid] = share
+        for total, part in self._pairs(share):
+            for index, amount in enumerate(part):
+                total[index] += amount
+
+    def _subtract(self, share: Share) -> None:
+        for total, part in self._pairs(share):
+            for index, amount in enumerate(part):
+                total[index] -= amount
+
+    def _pairs(self, share: Share) -> tuple[tuple[list[int], Vector], ...]:
+        return (
+            (self.node_delta, share.node_delta),
+            (self.prod_usage, share.prod_usage),
+            (self.prod_delta, share.prod_delta),
+            (self.node_estimated, share.estimated),
+        )
+
+    # Views
+
+    def existing(self) -> list[int]:
+        """Usage of the node, with what is not visible in it yet."""
+        usage = self.report.node_usage if self.report is not None else None
+        return [u + d for u, d in zip(usage or self._zeros, self.node_delta, strict=True)]
+
+    def existing_prod(self) -> list[int]:
+        """The same of prod pods."""
+        return [u + d for u, d in zip(self.prod_usage, self.prod_delta, strict=True)]
+
+    def existing_aggregated(self, wanted: Aggregation) -> list[int]:
+        """The same by a percentile; estimates alone when an explicit window was not reported."""
+        found = self.report.aggregated.get((wanted.type, wanted.duration_s)) if self.report else None
+        if found is not None:
+            return [u + d for u, d in zip(found, self.node_delta, strict=True)]
+        if wanted.duration_s == 0:
+            return self.existing()
+        return list(self.node_estimated)
