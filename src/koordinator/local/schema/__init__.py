@@ -1,0 +1,15 @@
+"""What objects may contain: types, defaults and checks of built-in kinds and custom resources.
+
+`Catalog(builtin_resources)` is the `SchemaCatalog` of `local.interfaces`. Its order of use, per write:
+`decode` (types and unknown fields) → `default` (after the registry gave uid, name and namespace) → `validate`.
+All are pure and copy-on-write: an object that needs no change comes back as it is, and `validate` skips the
+parts of an update that are the very objects of before.
+
+`errors` has the API server's words: compose every 422 with `errors.invalid_object(resource, name, causes)` and
+every decoding failure of a patched object with `errors.invalid_patch`. `metadata.check` is part of `validate`.
+A pod's `spec.nodeName` is set by the binding subresource, which must not run `validate`.
+"""
+
+from koordinator.local.schema.catalog import Catalog, UnknownResource
+
+__all__ = ["Catalog", "UnknownResource"]

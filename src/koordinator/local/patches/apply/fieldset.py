@@ -119,9 +119,11 @@ def is_well_formed(node: Any) -> bool:
         if key == SELF:
             if child != {}:
                 return False
-        elif key[:2] not in {"f:", "k:", "v:", "i:"} or not is_well_formed(child):
-            return False
-        elif key[:2] in {"k:", "v:"} and not _is_json(key[2:], key[:2] == "k:"):
+        elif (
+            key[:2] not in {"f:", "k:", "v:", "i:"}
+            or not is_well_formed(child)
+            or (key[:2] in {"k:", "v:"} and not _is_json(key[2:], key[:2] == "k:"))
+        ):
             return False
     return True
 

@@ -103,30 +103,92 @@ for _container in ("Container", "EphemeralContainer"):
     FIELDS[_container, "volumeMounts"] = _by("mountPath")
     FIELDS[_container, "volumeDevices"] = _by("devicePath")
 
-EXTRA_FIELDS: dict[str, dict[str, str]] = {}
-"""Fields that served kinds have and their model classes lack (Go struct → JSON name → openapi type)."""
+TYPES: dict[tuple[str, str], str] = {("JSONSchemaProps", "items"): "V1JSONSchemaProps"}
+"""Fields whose model says less than Kubernetes' own type (Go struct, JSON name → openapi type)."""
 
 ATOMIC_STRUCTS = frozenset(
-    """ObjectReference LocalObjectReference TypedLocalObjectReference SecretReference OwnerReference
-    LabelSelector NodeSelector NodeSelectorTerm SecretKeySelector ConfigMapKeySelector ObjectFieldSelector
-    ResourceFieldSelector ScopeSelector TopologySelectorTerm EndpointAddress EndpointPort FileKeySelector
-    IngressServiceBackend RoleRef Subject ServiceBackendPort ForNode""".split()
+    [
+        "ObjectReference",
+        "LocalObjectReference",
+        "TypedLocalObjectReference",
+        "SecretReference",
+        "OwnerReference",
+        "LabelSelector",
+        "NodeSelector",
+        "NodeSelectorTerm",
+        "SecretKeySelector",
+        "ConfigMapKeySelector",
+        "ObjectFieldSelector",
+        "ResourceFieldSelector",
+        "ScopeSelector",
+        "TopologySelectorTerm",
+        "EndpointAddress",
+        "EndpointPort",
+        "FileKeySelector",
+        "IngressServiceBackend",
+        "RoleRef",
+        "Subject",
+        "ServiceBackendPort",
+        "ForNode",
+    ]
 )
 
 INT64_FIELDS = frozenset(
-    """observedGeneration generation deletionGracePeriodSeconds gracePeriodSeconds activeDeadlineSeconds
-    terminationGracePeriodSeconds tolerationSeconds runAsUser runAsGroup fsGroup supplementalGroups
-    startingDeadlineSeconds expirationSeconds remainingItemCount sizeBytes revision uid gid maxLength
-    minLength maxItems minItems maxProperties minProperties resourceSliceCount maxExpirationSeconds
-    nodeAllocatableUpdatePeriodSeconds int ints""".split()
+    [
+        "observedGeneration",
+        "generation",
+        "deletionGracePeriodSeconds",
+        "gracePeriodSeconds",
+        "activeDeadlineSeconds",
+        "terminationGracePeriodSeconds",
+        "tolerationSeconds",
+        "runAsUser",
+        "runAsGroup",
+        "fsGroup",
+        "supplementalGroups",
+        "startingDeadlineSeconds",
+        "expirationSeconds",
+        "remainingItemCount",
+        "sizeBytes",
+        "revision",
+        "uid",
+        "gid",
+        "maxLength",
+        "minLength",
+        "maxItems",
+        "minItems",
+        "maxProperties",
+        "minProperties",
+        "resourceSliceCount",
+        "maxExpirationSeconds",
+        "nodeAllocatableUpdatePeriodSeconds",
+        "int",
+        "ints",
+    ]
 )
 MICRO_TIMES = frozenset({"acquireTime", "renewTime", "eventTime", "lastObservedTime"})
 
 INT_OR_STRINGS = frozenset({"maxSurge", "maxUnavailable", "minAvailable", "port", "targetPort"})
 
 RESOURCE_LISTS = frozenset(
-    """requests limits capacity allocatable hard used overhead default defaultRequest max min
-    maxLimitRequestRatio allocatedResources podFixed consumedCapacity usage""".split()
+    [
+        "requests",
+        "limits",
+        "capacity",
+        "allocatable",
+        "hard",
+        "used",
+        "overhead",
+        "default",
+        "defaultRequest",
+        "max",
+        "min",
+        "maxLimitRequestRatio",
+        "allocatedResources",
+        "podFixed",
+        "consumedCapacity",
+        "usage",
+    ]
 )
 
 QUANTITIES = frozenset(

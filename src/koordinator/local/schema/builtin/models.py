@@ -99,6 +99,7 @@ def _load(model: str) -> Fields:
     for attr, text in kinds.items():
         name = wire_names[attr]
         fact = facts.FIELDS.get((owner, name), facts.PLAIN)
+        text = facts.TYPES.get((owner, name), text)
         fields[name] = Field(
             name=name,
             type=_type(owner, name, text, fact),
@@ -106,9 +107,6 @@ def _load(model: str) -> Fields:
             strategies=fact.strategies,
             merge_key=fact.merge_key,
         )
-    for name, text in facts.EXTRA_FIELDS.get(owner, {}).items():
-        if name not in fields:
-            fields[name] = Field(name=name, type=_type(owner, name, text, facts.PLAIN))
     _source.cache_clear()
     return fields
 

@@ -1,0 +1,51 @@
+"""Checks between the fields of a built-in kind, and of what an update may change."""
+
+from collections.abc import Callable
+from typing import Any
+
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema.builtin.checks import cluster, pod_updates, pods, services, webhooks, workloads
+
+Json = dict[str, Any]
+
+CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
+    ("", "Pod"): pods.check_pod,
+    ("", "PodTemplate"): workloads.check_pod_template,
+    ("", "ReplicationController"): workloads.check_replication_controller,
+    ("apps", "Deployment"): workloads.check_deployment,
+    ("apps", "ReplicaSet"): workloads.check_replica_set,
+    ("apps", "StatefulSet"): workloads.check_stateful_set,
+    ("apps", "DaemonSet"): workloads.check_daemon_set,
+    ("batch", "Job"): workloads.check_job,
+    ("batch", "CronJob"): workloads.check_cron_job,
+    ("", "Service"): services.check_service,
+    ("", "ConfigMap"): cluster.check_config,
+    ("", "Secret"): cluster.check_config,
+    ("", "Node"): cluster.check_node,
+    ("", "PersistentVolume"): cluster.check_volume,
+    ("", "PersistentVolumeClaim"): cluster.check_claim,
+    ("policy", "PodDisruptionBudget"): cluster.check_budget,
+    ("scheduling.k8s.io", "PriorityClass"): cluster.check_priority_class,
+    ("storage.k8s.io", "StorageClass"): cluster.check_storage_class,
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.check_configuration,
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.check_configuration,
+}
+
+UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] = {
+    ("", "Pod"): pod_updates.check_pod,
+    ("apps", "Deployment"): workloads.check_selector_kept,
+    ("apps", "ReplicaSet"): workloads.check_selector_kept,
+    ("apps", "DaemonSet"): workloads.check_selector_kept,
+    ("apps", "StatefulSet"): workloads.check_stateful_set_update,
+    ("batch", "Job"): workloads.check_job_update,
+    ("", "Service"): services.check_service_update,
+    ("", "Node"): cluster.check_node_update,
+    ("", "ConfigMap"): cluster.check_config_update,
+    ("", "Secret"): cluster.check_config_update,
+    ("", "PersistentVolume"): cluster.check_volume_update,
+    ("", "PersistentVolumeClaim"): cluster.check_claim_update,
+    ("scheduling.k8s.io", "PriorityClass"): cluster.check_priority_class_update,
+    ("storage.k8s.io", "StorageClass"): cluster.check_storage_class_update,
+}
+
+__all__ = ["CHECKS", "UPDATE_CHECKS"]

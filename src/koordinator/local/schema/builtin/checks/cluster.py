@@ -1,0 +1,242 @@
+"""Checks of nodes, volumes, configuration, budgets, priority and storage classes."""
+
+from typing import Any
+
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors, names
+from koordinator.local.schema.builtin.checks import affinity
+from koordinator.local.schema.builtin.checks.common import (
+    check_int_or_percent,
+    check_kept,
+    check_label_selector,
+    check_resource_list,
+    tidy,
+)
+
+Json = dict[str, Any]
+
+_CONFIG_BYTES_MAX = 1024 * 1024
+_USER_PRIORITY_MAX = 1_000_000_000
+_SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+_ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+
+
+def check_config(obj: Json) -> list[StatusCause]:
+    """Keys and size of a ConfigMap or Secret."""
+    causes: list[StatusCause] = []
+    total = 0
+    for part in ("data", "binaryData"):
+        for key, value in (obj.get(part) or {}).items():
+            reason = names.config_key(key)
+            if reason:
+                causes.append(errors.invalid(f"{part}[{key}]", key, reason))
+            total += len(value.encode())
+    if total > _CONFIG_BYTES_MAX:
+        causes.append(errors.too_long("", _CONFIG_BYTES_MAX))
+    return causes
+
+
+def check_config_update(obj: Json, old: Json) -> list[StatusCause]:
+    """An immutable ConfigMap or Secret stays as it is; a Secret keeps its type."""
+    causes: list[StatusCause] = []
+    if old.get("immutable"):
+        if not obj.get("immutable"):
+            causes.append(errors.forbidden("immutable", "field is immutable when `immutable` is set"))
+        for part in ("data", "binaryData"):
+            if tidy(obj.get(part)) != tidy(old.get(part)):
+                causes.append(errors.forbidden(part, "field is immutable when `immutable` is set"))
+    if "type" in old:
+        causes += check_kept(obj.get("type"), old.get("type"), "type")
+    return causes
+
+
+def check_node(obj: Json) -> list[StatusCause]:
+    """Taints and amounts of a Node."""
+    causes: list[StatusCause] = []
+    seen: set[tuple[Any, Any]] = set()
+    for index, taint in enumerate((obj.get("spec") or {}).get("taints") or ()):
+        where = f"spec.taints[{index}]"
+        for value, rule, name in (
+            (taint.get("key", ""), names.qualified_name, "key"),
+            (taint.get("value", ""), names.label_value, "value"),
+        ):
+            reason = rule(value) if value or name == "key" else ""
+            if reason:
+                causes.append(errors.invalid(f"{where}.{name}", value, reason))
+        pair = (taint.get("key"), taint.get("effect"))
+        if pair in seen:
+            causes.append(errors.duplicate(where, taint))
+        seen.add(pair)
+    for part in ("capacity", "allocatable"):
+        causes += check_resource_list((obj.get("status") or {}).get(part) or {}, f"status.{part}")
+    return causes
+
+
+_NODE_MUTABLE = frozenset({"taints", "unschedulable", "configSource", "podCIDR", "podCIDRs", "providerID"})
+
+
+def check_node_update(obj: Json, old: Json) -> list[StatusCause]:
+    """What else a node's spec holds is fixed; CIDRs and provider are set once."""
+    new, before = obj.get("spec") or {}, old.get("spec") or {}
+    causes: list[StatusCause] = []
+    for name in ("podCIDRs", "providerID"):
+        if before.get(name) and tidy(new.get(name)) != tidy(before[name]):
+            detail = "node updates may not change " + ("podCIDR except from \"\" to valid" if name == "podCIDRs" else
+                                                       "providerID except from \"\" to valid")  # fmt: skip
+            causes.append(errors.forbidden(f"spec.{name}", detail))
+    fixed = [{k: v for k, v in spec.items() if k not in _NODE_MUTABLE} for spec in (new, before)]
+    if tidy(fixed[0]) != tidy(fixed[1]):
+        detail = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)"
+        causes.append(errors.forbidden("", detail))
+    return causes
+
+
+def _check_access_modes(spec: Json, required: str) -> list[StatusCause]:
+    modes = spec.get("accessModes") or []
+    if not modes:
+        return [errors.required("spec.accessModes", required)]
+    causes = [
+        errors.not_supported("spec.accessModes", mode, _ACCESS_MODES)
+        for mode in modes
+        if mode not in _ACCESS_MODES
+    ]
+    if "ReadWriteOncePod" in modes and len(modes) > 1:
+        causes.append(
+            errors.forbidden("spec.accessModes", "may not use ReadWriteOncePod with other access modes")
+        )
+    return causes
+
+
+_VOLUME_PLAIN = frozenset(
+    [
+        "capacity",
+        "accessModes",
+        "claimRef",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "mountOptions",
+        "volumeMode",
+        "nodeAffinity",
+        "volumeAttributesClassName",
+    ]
+)
+
+
+def check_volume(obj: Json) -> list[StatusCause]:
+    """A PersistentVolume."""
+    spec = obj.get("spec") or {}
+    causes = _check_access_modes(spec, "")
+    if not spec.get("capacity"):
+        causes.append(errors.required("spec.capacity"))
+    elif "storage" not in spec["capacity"]:
+        causes.append(errors.not_supported("spec.capacity", list(spec["capacity"]), ["storage"]))
+    causes += check_resource_list(spec.get("capacity") or {}, "spec.capacity")
+    sources = [key for key in spec if key not in _VOLUME_PLAIN]
+    if not sources:
+        causes.append(errors.required("spec", "must specify a volume type"))
+    causes += [
+        errors.forbidden(f"spec.{key}", "may not specify more than 1 volume type") for key in sources[1:]
+    ]
+    required = (spec.get("nodeAffinity") or {}).get("required")
+    if required is not None:
+        causes += affinity.check_node_selector(required, "spec.nodeAffinity.required")
+    if "local" in spec and required is None:
+        causes.append(errors.required("spec.nodeAffinity", "Local volume requires node affinity"))
+    return causes
+
+
+def check_volume_update(obj: Json, old: Json) -> list[StatusCause]:
+    """Source and mode of a PersistentVolume are fixed after creation."""
+    new, before = obj.get("spec") or {}, old.get("spec") or {}
+
+    def source(spec: Json) -> Any:
+        return tidy({key: value for key, value in spec.items() if key not in _VOLUME_PLAIN})
+
+    causes: list[StatusCause] = []
+    if source(new) != source(before):
+        detail = "spec.persistentvolumesource is immutable after creation"
+        causes.append(errors.forbidden("spec.persistentvolumesource", detail))
+    return causes + check_kept(new.get("volumeMode"), before.get("volumeMode"), "spec.volumeMode")
+
+
+def check_claim(obj: Json) -> list[StatusCause]:
+    """A PersistentVolumeClaim."""
+    spec = obj.get("spec") or {}
+    causes = _check_access_modes(spec, "at least 1 access mode is required")
+    requests = (spec.get("resources") or {}).get("requests") or {}
+    if "storage" not in requests:
+        causes.append(errors.required("spec.resources[storage]"))
+    causes += check_resource_list(requests, "spec.resources.requests")
+    if spec.get("selector"):
+        causes += check_label_selector(spec["selector"], "spec.selector")
+    return causes
+
+
+def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
+    """A claim may grow and be bound; all else is fixed."""
+    mutable = {"resources", "volumeName", "volumeAttributesClassName"}
+    new, before = ({k: v for k, v in (o.get("spec") or {}).items() if k not in mutable} for o in (obj, old))
+    bound = (old.get("spec") or {}).get("volumeName")
+    if tidy(new) != tidy(before) or (bound and (obj.get("spec") or {}).get("volumeName") != bound):
+        detail = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+        return [errors.forbidden("spec", detail)]
+    return []
+
+
+def check_budget(obj: Json) -> list[StatusCause]:
+    """A PodDisruptionBudget."""
+    spec = obj.get("spec") or {}
+    causes: list[StatusCause] = []
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        causes.append(errors.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
+    for name in ("minAvailable", "maxUnavailable"):
+        if name in spec:
+            causes += check_int_or_percent(spec[name], f"spec.{name}")
+    if spec.get("selector"):
+        causes += check_label_selector(spec["selector"], "spec.selector")
+    return causes
+
+
+def check_priority_class(obj: Json) -> list[StatusCause]:
+    """A PriorityClass: names and values that the system keeps for itself."""
+    name, value = (obj.get("metadata") or {}).get("name", ""), obj.get("value", 0)
+    causes: list[StatusCause] = []
+    if name.startswith("system-"):
+        if _SYSTEM_CLASSES.get(name) != value:
+            detail = "priority class names with 'system-' prefix are reserved for system use only"
+            causes.append(errors.forbidden("metadata.name", detail))
+    elif value > _USER_PRIORITY_MAX:
+        detail = f"maximum allowed value of a user defined priority is {_USER_PRIORITY_MAX}"
+        causes.append(errors.forbidden("value", detail))
+    return causes
+
+
+def check_priority_class_update(obj: Json, old: Json) -> list[StatusCause]:
+    """Value and preemption policy of a PriorityClass are fixed."""
+    causes: list[StatusCause] = []
+    if obj.get("value", 0) != old.get("value", 0):
+        causes.append(errors.forbidden("value", "may not be changed in an update."))
+    return causes + check_kept(obj.get("preemptionPolicy"), old.get("preemptionPolicy"), "preemptionPolicy")
+
+
+def check_storage_class(obj: Json) -> list[StatusCause]:
+    """A StorageClass."""
+    provisioner = obj.get("provisioner", "")
+    reason = names.qualified_name(provisioner.lower()) if provisioner else ""
+    return [errors.invalid("provisioner", provisioner, reason)] if reason else []
+
+
+def check_storage_class_update(obj: Json, old: Json) -> list[StatusCause]:
+    """Parameters, provisioner, reclaim policy and binding mode of a StorageClass are fixed."""
+    causes: list[StatusCause] = []
+    for name in ("parameters", "provisioner", "reclaimPolicy"):
+        if tidy(obj.get(name)) != tidy(old.get(name)):
+            detail = (
+                "updates to parameters are forbidden."
+                if name == "parameters"
+                else f"updates to {name} are forbidden."
+            )
+            causes.append(errors.forbidden(name, detail))
+    return causes + check_kept(
+        obj.get("volumeBindingMode"), old.get("volumeBindingMode"), "volumeBindingMode"
+    )

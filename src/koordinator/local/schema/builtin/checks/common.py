@@ -1,0 +1,151 @@
+"""Checks that several kinds share: selectors, resource amounts, int-or-percent values."""
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from koordinator.api import quantity
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors, names
+
+Json = dict[str, Any]
+
+_PERCENT = re.compile(r"[0-9]+%")
+_SELECTOR_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+
+
+def check_label_selector(selector: Json, field: str) -> list[StatusCause]:
+    """A LabelSelector."""
+    causes = names.check_labels(selector.get("matchLabels"), f"{field}.matchLabels")
+    for index, item in enumerate(selector.get("matchExpressions") or ()):
+        where = f"{field}.matchExpressions[{index}]"
+        operator, values = item.get("operator", ""), item.get("values") or []
+        if operator in {"In", "NotIn"} and not values:
+            causes.append(
+                errors.required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+            )
+        elif operator in {"Exists", "DoesNotExist"} and values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            causes.append(errors.forbidden(f"{where}.values", detail))
+        elif operator not in _SELECTOR_OPERATORS:
+            causes.append(errors.invalid(f"{where}.operator", operator, "not a valid selector operator"))
+        reason = names.qualified_name(item.get("key", ""))
+        if reason:
+            causes.append(errors.invalid(f"{where}.key", item.get("key", ""), reason))
+        for number, value in enumerate(values):
+            reason = names.label_value(value)
+            if reason:
+                causes.append(errors.invalid(f"{where}.values[{number}]", value, reason))
+    return causes
+
+
+def is_empty_selector(selector: Json) -> bool:
+    """Whether a selector selects everything."""
+    return not selector.get("matchLabels") and not selector.get("matchExpressions")
+
+
+def selects(selector: Json, labels: Json) -> bool:
+    """Whether a LabelSelector matches labels."""
+    for key, value in (selector.get("matchLabels") or {}).items():
+        if labels.get(key) != value:
+            return False
+    for item in selector.get("matchExpressions") or ():
+        key, values = item.get("key", ""), item.get("values") or []
+        match item.get("operator"):
+            case "In":
+                fits = key in labels and labels[key] in values
+            case "NotIn":
+                fits = labels.get(key) not in values
+            case "Exists":
+                fits = key in labels
+            case "DoesNotExist":
+                fits = key not in labels
+            case _:
+                fits = False
+        if not fits:
+            return False
+    return True
+
+
+@functools.lru_cache(maxsize=16384)
+def nanos(amount: str) -> int:
+    """An amount that decoding has accepted, in 10^-9 units."""
+    return quantity.of(amount).nanos
+
+
+def check_resource_list(resources: Json, field: str) -> list[StatusCause]:
+    """Names and amounts of a map resource → quantity."""
+    causes: list[StatusCause] = []
+    for name, amount in resources.items():
+        reason = names.qualified_name(name)
+        if reason:
+            causes.append(errors.invalid(f"{field}[{name}]", name, reason))
+        if nanos(amount) < 0:
+            causes.append(errors.invalid(f"{field}[{name}]", amount, "must be greater than or equal to 0"))
+        elif is_extended(name) and nanos(amount) % quantity.NANO:
+            causes.append(errors.invalid(f"{field}[{name}]", amount, "must be an integer"))
+    return causes
+
+
+def is_extended(name: str) -> bool:
+    """Whether a resource is counted in whole units and never overcommitted (not one of Kubernetes' own)."""
+    prefix, slash, _ = name.rpartition("/")
+    return (
+        bool(slash)
+        and not (prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io"))
+        and "requests." not in name
+    )
+
+
+def check_int_or_percent(value: Any, field: str) -> list[StatusCause]:
+    """A number that is not negative, or text like `25%`."""
+    if isinstance(value, str):
+        if not _PERCENT.fullmatch(value):
+            detail = (
+                "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', "
+                "regex used for validation is '[0-9]+%')"
+            )
+            return [errors.invalid(field, value, detail)]
+        return []
+    if value < 0:
+        return [errors.invalid(field, value, "must be greater than or equal to 0")]
+    return []
+
+
+def percent_of(value: Any) -> int | None:
+    """25 for `25%`; None when the value is a number."""
+    return int(value[:-1]) if isinstance(value, str) and _PERCENT.fullmatch(value) else None
+
+
+def is_zero(value: Any) -> bool:
+    """Whether an int-or-percent is 0 or `0%`."""
+    return value == 0 if isinstance(value, int) else percent_of(value) == 0
+
+
+def check_kept(new: Any, old: Any, field: str, detail: str = "field is immutable") -> list[StatusCause]:
+    """Trouble when a value that must not change did."""
+    return [errors.invalid(field, new, detail)] if tidy(new) != tidy(old) else []
+
+
+def tidy(value: Any) -> Any:
+    """A value without what Go cannot tell from absence (empty lists and objects, false, "", 0 below)."""
+    if isinstance(value, dict):
+        parts = {key: tidy(item) for key, item in value.items()}
+        return {
+            key: item for key, item in parts.items() if item not in ({}, [], None, "") and item is not False
+        }
+    if isinstance(value, list):
+        return [tidy(item) for item in value]
+    return value
+
+
+def check_unique(items: Iterable[tuple[str, Any]]) -> list[StatusCause]:
+    """Trouble for every (path, value) whose value came before."""
+    seen: set[Any] = set()
+    causes: list[StatusCause] = []
+    for path, value in items:
+        if value in seen:
+            causes.append(errors.duplicate(path, value))
+        seen.add(value)
+    return causes

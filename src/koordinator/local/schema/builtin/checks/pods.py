@@ -1,0 +1,327 @@
+"""Checks of pods and pod templates."""
+
+import functools
+from typing import Any
+
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors, names
+from koordinator.local.schema.builtin.checks import affinity
+from koordinator.local.schema.builtin.checks.common import (
+    check_label_selector,
+    check_resource_list,
+    check_unique,
+    is_extended,
+    nanos,
+)
+
+Json = dict[str, Any]
+
+_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+
+
+def check_pod(pod: Json) -> list[StatusCause]:
+    """A Pod."""
+    causes = check_spec(pod.get("spec") or {}, "spec")
+    if pod.get("spec", {}).get("ephemeralContainers") and not pod["metadata"].get("uid"):
+        causes.append(errors.forbidden("spec.ephemeralContainers", "cannot be set on create"))
+    return causes
+
+
+def check_template(template: Json, field: str) -> list[StatusCause]:
+    """A pod template: labels, annotations and the pod's spec."""
+    meta = template.get("metadata") or {}
+    causes = names.check_labels(meta.get("labels"), f"{field}.metadata.labels")
+    causes += names.check_annotations(meta.get("annotations"), f"{field}.metadata.annotations")
+    return causes + check_spec(template.get("spec") or {}, f"{field}.spec")
+
+
+def check_spec(spec: Json, field: str) -> list[StatusCause]:
+    """A PodSpec, after decoding and defaults. Required, enumerated and ranged fields are checked by `rules`."""
+    causes: list[StatusCause] = []
+    volumes = {volume.get("name", "") for volume in spec.get("volumes") or ()}
+    causes += _check_volumes(spec.get("volumes") or (), f"{field}.volumes")
+    restart = spec.get("restartPolicy", "Always")
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(group) or ()):
+            where = f"{field}.{group}[{index}]"
+            causes += _check_container(container, where, volumes, is_init=group == "initContainers")
+    if spec.get("containers") and spec.get("initContainers"):
+        named = [
+            (f"{field}.{group}[{index}].name", container.get("name"))
+            for group in ("containers", "initContainers")
+            for index, container in enumerate(spec.get(group) or ())
+        ]
+    else:
+        named = [
+            (f"{field}.containers[{index}].name", container.get("name"))
+            for index, container in enumerate(spec.get("containers") or ())
+        ]
+    causes += check_unique((path, name) for path, name in named if name)
+    causes += _check_host_ports(spec.get("containers") or (), f"{field}.containers")
+    for index, toleration in enumerate(spec.get("tolerations") or ()):
+        causes += check_toleration(toleration, f"{field}.tolerations[{index}]")
+    if spec.get("nodeSelector"):
+        causes += names.check_labels(spec["nodeSelector"], f"{field}.nodeSelector")
+    if spec.get("affinity"):
+        causes += affinity.check(spec["affinity"], f"{field}.affinity")
+    causes += _check_spread(spec.get("topologySpreadConstraints") or (), f"{field}.topologySpreadConstraints")
+    causes += _check_names(spec, field)
+    if restart == "Never" and spec.get("activeDeadlineSeconds") == 0:
+        causes.append(
+            errors.invalid(f"{field}.activeDeadlineSeconds", 0, "must be between 1 and 2147483647, inclusive")
+        )
+    if spec.get("overhead"):
+        causes += check_resource_list(spec["overhead"], f"{field}.overhead")
+    return causes
+
+
+def _check_names(spec: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for name, rule in (
+        ("nodeName", names.subdomain_1123),
+        ("serviceAccountName", names.subdomain_1123),
+        ("priorityClassName", names.subdomain_1123),
+        ("schedulerName", names.qualified_name),
+        ("hostname", names.label_1123),
+        ("subdomain", names.label_1123),
+        ("runtimeClassName", names.subdomain_1123),
+    ):
+        value = spec.get(name)
+        reason = rule(value) if value else ""
+        if reason:
+            causes.append(errors.invalid(f"{field}.{name}", value, reason))
+    gates = [
+        (f"{field}.schedulingGates[{i}]", g.get("name"))
+        for i, g in enumerate(spec.get("schedulingGates") or ())
+    ]
+    for path, value in gates:
+        reason = names.qualified_name(value or "")
+        if reason:
+            causes.append(errors.invalid(path, value, reason))
+    return causes + check_unique(gates)
+
+
+def _check_container(container: Json, field: str, volumes: set[str], is_init: bool) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    name = container.get("name", "")
+    if name:
+        reason = names.label_1123(name)
+        if reason:
+            causes.append(errors.invalid(f"{field}.name", name, reason))
+    image = container.get("image", "")
+    if not image:
+        causes.append(errors.required(f"{field}.image"))
+    elif image != image.strip():
+        causes.append(errors.invalid(f"{field}.image", image, "must not have leading or trailing whitespace"))
+    causes += _check_ports(container.get("ports") or (), f"{field}.ports")
+    causes += _check_env(container.get("env") or (), f"{field}.env")
+    causes += _check_mounts(container.get("volumeMounts") or (), f"{field}.volumeMounts", volumes)
+    if container.get("resources"):
+        causes += _check_resources(container["resources"], f"{field}.resources")
+    restart = container.get("restartPolicy")
+    sidecar = is_init and restart == "Always"
+    if is_init and restart not in {None, "Always", "Never", "OnFailure"}:
+        causes.append(errors.not_supported(f"{field}.restartPolicy", restart, ["Always"]))
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if probe not in container:
+            continue
+        if is_init and not sidecar:
+            detail = "may not be set for init containers without restartPolicy=Always"
+            causes.append(errors.forbidden(f"{field}.{probe}", detail))
+        causes += _check_handler(container[probe], f"{field}.{probe}")
+        if probe != "readinessProbe" and container[probe].get("successThreshold", 1) != 1:
+            value = container[probe]["successThreshold"]
+            causes.append(errors.invalid(f"{field}.{probe}.successThreshold", value, "must be 1"))
+    return causes
+
+
+def _check_handler(probe: Json, field: str) -> list[StatusCause]:
+    handlers = [name for name in _HANDLERS if name in probe]
+    if not handlers:
+        return [errors.required(field, "must specify a handler type")]
+    causes = [
+        errors.forbidden(f"{field}.{name}", "may not specify more than 1 handler type")
+        for name in handlers[1:]
+    ]
+    for name in ("httpGet", "tcpSocket"):
+        if name in probe:
+            causes += _check_probe_port(probe[name].get("port"), f"{field}.{name}.port")
+    return causes
+
+
+def _check_probe_port(port: Any, field: str) -> list[StatusCause]:
+    if isinstance(port, int) and not 1 <= port <= 65535:
+        return [errors.invalid(field, port, "must be between 1 and 65535, inclusive")]
+    if isinstance(port, str):
+        reason = names.port_name(port)
+        return [errors.invalid(field, port, reason)] if reason else []
+    return []
+
+
+def _check_ports(ports: Any, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for index, port in enumerate(ports):
+        where = f"{field}[{index}]"
+        reason = names.port_name(port["name"]) if port.get("name") else ""
+        if reason:
+            causes.append(errors.invalid(f"{where}.name", port["name"], reason))
+        host = port.get("hostPort")
+        if host and not 1 <= host <= 65535:
+            causes.append(errors.invalid(f"{where}.hostPort", host, "must be between 1 and 65535, inclusive"))
+    return causes + check_unique(
+        (f"{field}[{index}].name", port["name"]) for index, port in enumerate(ports) if port.get("name")
+    )
+
+
+def _check_host_ports(containers: Any, field: str) -> list[StatusCause]:
+    return check_unique(
+        (
+            f"{field}[{i}].ports[{j}].hostPort",
+            f"{port.get('protocol', 'TCP')}/{port.get('hostIP', '')}/{port['hostPort']}",
+        )
+        for i, container in enumerate(containers)
+        for j, port in enumerate(container.get("ports") or ())
+        if port.get("hostPort")
+    )
+
+
+def _check_env(env: Any, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for index, item in enumerate(env):
+        name = item.get("name", "")
+        reason = names.env_name(name) if name else ""
+        if reason:
+            causes.append(errors.invalid(f"{field}[{index}].name", name, reason))
+        source = item.get("valueFrom")
+        if source is None:
+            continue
+        where = f"{field}[{index}].valueFrom"
+        if not source:
+            detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+            causes.append(errors.invalid(where, "", detail))
+        elif item.get("value"):
+            causes.append(errors.invalid(where, "", "may not be specified when `value` is not empty"))
+        elif len(source) > 1:
+            causes.append(errors.invalid(where, "", "may not have more than one field specified at a time"))
+    return causes
+
+
+def _check_mounts(mounts: Any, field: str, volumes: set[str]) -> list[StatusCause]:
+    causes = [
+        errors.not_found(f"{field}[{index}].name", mount["name"])
+        for index, mount in enumerate(mounts)
+        if mount.get("name") and mount["name"] not in volumes
+    ]
+    for index, mount in enumerate(mounts):
+        if ".." in mount.get("subPath", "").split("/"):
+            causes.append(
+                errors.invalid(f"{field}[{index}].subPath", mount["subPath"], "must not contain '..'")
+            )
+    paths = [(f"{field}[{i}].mountPath", m["mountPath"]) for i, m in enumerate(mounts) if m.get("mountPath")]
+    seen: set[str] = set()
+    for where, path in paths:
+        if path in seen:
+            causes.append(errors.invalid(where, path, "must be unique"))
+        seen.add(path)
+    return causes
+
+
+def _check_resources(resources: Json, field: str) -> list[StatusCause]:
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    return list(_resource_causes(tuple(limits.items()), tuple(requests.items()), field))
+
+
+@functools.lru_cache(maxsize=4096)
+def _resource_causes(
+    limits: tuple[tuple[str, str], ...], requests: tuple[tuple[str, str], ...], field: str
+) -> tuple[StatusCause, ...]:
+    """Replicas ask for the same again and again."""
+    causes = check_resource_list(dict(limits), f"{field}.limits")
+    causes += check_resource_list(dict(requests), f"{field}.requests")
+    limit_of = dict(limits)
+    for name, amount in requests:
+        limit = limit_of.get(name)
+        if limit is None:
+            if is_extended(name) and limits is not None and not _may_lack_limit(name):
+                detail = "Limit must be set for non overcommitable resources"
+                causes.append(errors.required(f"{field}.limits", detail))
+            continue
+        if is_extended(name) and nanos(amount) != nanos(limit) and not _may_lack_limit(name):
+            detail = f"must be equal to {name} limit of {limit}"
+            causes.append(errors.invalid(f"{field}.requests", amount, detail))
+        elif nanos(amount) > nanos(limit):
+            detail = f"must be less than or equal to {name} limit of {limit}"
+            causes.append(errors.invalid(f"{field}.requests", amount, detail))
+    return tuple(causes)
+
+
+def _may_lack_limit(name: str) -> bool:
+    """Resources of kubernetes.io may be overcommitted; `is_extended` is false for them already."""
+    return not is_extended(name)
+
+
+def _check_volumes(volumes: Any, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for index, volume in enumerate(volumes):
+        where = f"{field}[{index}]"
+        name = volume.get("name", "")
+        reason = names.label_1123(name) if name else ""
+        if reason:
+            causes.append(errors.invalid(f"{where}.name", name, reason))
+        sources = [key for key in volume if key != "name"]
+        causes += [
+            errors.forbidden(f"{where}.{source}", "may not specify more than 1 volume type")
+            for source in sources[1:]
+        ]
+    return causes + check_unique(
+        (f"{field}[{index}].name", volume["name"])
+        for index, volume in enumerate(volumes)
+        if volume.get("name")
+    )
+
+
+def check_toleration(toleration: Json, field: str) -> list[StatusCause]:
+    """One toleration."""
+    causes: list[StatusCause] = []
+    key, operator = toleration.get("key", ""), toleration.get("operator", "") or "Equal"
+    value, effect = toleration.get("value", ""), toleration.get("effect", "")
+    reason = names.qualified_name(key) if key else ""
+    if reason:
+        causes.append(errors.invalid(f"{field}.key", key, reason))
+    if not key and operator != "Exists":
+        detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+        causes.append(errors.invalid(f"{field}.operator", operator, detail))
+    if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
+        detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        causes.append(errors.invalid(f"{field}.effect", effect, detail))
+    if operator == "Exists" and value:
+        causes.append(
+            errors.invalid(f"{field}.operator", toleration, "value must be empty when `operator` is 'Exists'")
+        )
+    elif value and operator == "Equal":
+        reason = names.label_value(value)
+        if reason:
+            causes.append(errors.invalid(f"{field}.operator", value, reason))
+    return causes
+
+
+def _check_spread(constraints: Any, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    seen: set[tuple[str, str]] = set()
+    for index, item in enumerate(constraints):
+        where = f"{field}[{index}]"
+        pair = (item.get("topologyKey", ""), item.get("whenUnsatisfiable", ""))
+        if pair in seen:
+            causes.append(
+                errors.duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {pair[1]}}}")
+            )
+        seen.add(pair)
+        if item.get("labelSelector"):
+            causes += check_label_selector(item["labelSelector"], f"{where}.labelSelector")
+        if item.get("minDomains") is not None and pair[1] != "DoNotSchedule":
+            detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {pair[1]}"
+            causes.append(errors.invalid(f"{where}.minDomains", item["minDomains"], detail))
+    return causes
+
+
+__all__ = ["check_pod", "check_spec", "check_template", "check_toleration"]

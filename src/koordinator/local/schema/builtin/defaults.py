@@ -1,0 +1,347 @@
+"""Defaults of all other built-in kinds. Source: the field documentation of each kind.
+
+The cluster IP and node ports of a Service are a function of its namespace and name: an allocator would need
+state, and a replayed cluster gets the same addresses.
+"""
+
+import hashlib
+import ipaddress
+from typing import Any
+
+from koordinator.local.schema.builtin import pod_defaults
+from koordinator.local.schema.builtin.fill import Default, Json, change, change_each, fill
+
+SERVICE_NETWORK = ipaddress.IPv4Network("10.96.0.0/12")
+_RESERVED_ADDRESSES = 256  # the head of the range is kept for `kubernetes` (10.96.0.1) and DNS (10.96.0.10)
+NODE_PORTS = range(30_000, 32_768)
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def _workload(value: Json, **defaults: Any) -> Json:
+    return change(fill(value, **defaults), "template", pod_defaults.template)
+
+
+def _deployment(obj: Json) -> Json:
+    def strategy(value: Json) -> Json:
+        value = fill(value, type="RollingUpdate")
+        if value["type"] != "RollingUpdate":
+            return value
+        rolling = fill(value.get("rollingUpdate") or {}, maxSurge="25%", maxUnavailable="25%")
+        return value if rolling is value.get("rollingUpdate") else {**value, "rollingUpdate": rolling}
+
+    def spec(value: Json) -> Json:
+        value = _workload(
+            value, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600, strategy={}
+        )
+        return change(value, "strategy", strategy)
+
+    return change(obj, "spec", spec)
+
+
+def _replica_set(obj: Json) -> Json:
+    return change(obj, "spec", lambda spec: _workload(spec, replicas=1))
+
+
+def _replication_controller(obj: Json) -> Json:
+    def spec(value: Json) -> Json:
+        labels = ((value.get("template") or {}).get("metadata") or {}).get("labels")
+        return _workload(value, replicas=1, **({"selector": labels} if labels else {}))
+
+    return change(obj, "spec", spec)
+
+
+def _stateful_set(obj: Json) -> Json:
+    def strategy(value: Json) -> Json:
+        value = fill(value, type="RollingUpdate")
+        if value["type"] == "RollingUpdate":
+            value = fill(value, rollingUpdate={})
+            value = change(value, "rollingUpdate", lambda rolling: fill(rolling, partition=0))
+        return value
+
+    def claim(value: Json) -> Json:
+        return fill(_claim(value), apiVersion="v1", kind="PersistentVolumeClaim")
+
+    def spec(value: Json) -> Json:
+        value = _workload(
+            value,
+            replicas=1,
+            revisionHistoryLimit=10,
+            podManagementPolicy="OrderedReady",
+            updateStrategy={},
+            persistentVolumeClaimRetentionPolicy={},
+        )
+        value = change(value, "updateStrategy", strategy)
+        value = change(
+            value,
+            "persistentVolumeClaimRetentionPolicy",
+            lambda policy: fill(policy, whenDeleted="Retain", whenScaled="Retain"),
+        )
+        return change_each(value, "volumeClaimTemplates", claim)
+
+    return change(obj, "spec", spec)
+
+
+def _daemon_set(obj: Json) -> Json:
+    def strategy(value: Json) -> Json:
+        value = fill(value, type="RollingUpdate")
+        if value["type"] == "RollingUpdate":
+            value = fill(value, rollingUpdate={})
+            value = change(value, "rollingUpdate", lambda r: fill(r, maxSurge=0, maxUnavailable=1))
+        return value
+
+    def spec(value: Json) -> Json:
+        value = _workload(value, revisionHistoryLimit=10, updateStrategy={})
+        return change(value, "updateStrategy", strategy)
+
+    return change(obj, "spec", spec)
+
+
+_JOB_UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
+_JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
+
+
+def _job(obj: Json) -> Json:
+    """Needs `metadata.uid` (given by the registry before defaulting) to make up the selector."""
+
+    def spec(value: Json) -> Json:
+        value = _workload(value, backoffLimit=6, completionMode="NonIndexed", suspend=False)
+        if "completions" not in value and "parallelism" not in value:
+            value = {**value, "completions": 1, "parallelism": 1}
+        value = fill(
+            value,
+            parallelism=1,
+            podReplacementPolicy="Failed" if value.get("podFailurePolicy") else "TerminatingOrFailed",
+        )
+        return _job_selector(value, obj.get("metadata") or {})
+
+    return change(obj, "spec", spec)
+
+
+def _job_selector(spec: Json, meta: Json) -> Json:
+    uid = meta.get("uid")
+    if spec.get("manualSelector") or spec.get("selector") or not uid:
+        return spec
+    added = dict.fromkeys(_JOB_UID_LABELS, uid) | {name: meta.get("name", "") for name in _JOB_NAME_LABELS}
+
+    def labelled(template: Json) -> Json:
+        inner = template.get("metadata") or {}
+        return {**template, "metadata": {**inner, "labels": {**(inner.get("labels") or {}), **added}}}
+
+    spec = change(spec, "template", labelled)
+    return {**spec, "selector": {"matchLabels": {_JOB_UID_LABELS[0]: uid}}}
+
+
+def _cron_job(obj: Json) -> Json:
+    def spec(value: Json) -> Json:
+        value = fill(
+            value,
+            concurrencyPolicy="Allow",
+            suspend=False,
+            successfulJobsHistoryLimit=3,
+            failedJobsHistoryLimit=1,
+        )
+        return change(value, "jobTemplate", lambda job: change(job, "spec", lambda inner: _workload(inner)))
+
+    return change(obj, "spec", spec)
+
+
+def _hashed(text: str, below: int) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % below
+
+
+def _service(obj: Json) -> Json:
+    meta = obj.get("metadata") or {}
+    key = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
+
+    def port(value: Json) -> Json:
+        return fill(value, protocol="TCP", targetPort=value.get("port", 0))
+
+    def node_port(value: Json) -> Json:
+        return fill(value, nodePort=NODE_PORTS[_hashed(f"{key}:{value.get('port')}", len(NODE_PORTS))])
+
+    def spec(value: Json) -> Json:
+        value = fill(value, type="ClusterIP", sessionAffinity="None")
+        value = change_each(value, "ports", port)
+        if value["type"] == "ExternalName":
+            return value
+        value = fill(
+            value, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack"
+        )
+        if not value.get("clusterIP"):
+            value = {**value, "clusterIP": _cluster_ip(key)}
+        value = fill(value, clusterIPs=[value["clusterIP"]])
+        if value["type"] in {"NodePort", "LoadBalancer"}:
+            value = fill(value, externalTrafficPolicy="Cluster")
+            if value["type"] == "NodePort" or value.get("allocateLoadBalancerNodePorts", True):
+                value = change_each(value, "ports", node_port)
+        if value["type"] == "LoadBalancer":
+            value = fill(value, allocateLoadBalancerNodePorts=True)
+        if value["sessionAffinity"] == "ClientIP":
+            value = fill(value, sessionAffinityConfig={"clientIP": {"timeoutSeconds": 10800}})
+        return value
+
+    obj = change(obj, "spec", spec)
+    return fill(obj, status={"loadBalancer": {}})
+
+
+def _cluster_ip(key: str) -> str:
+    if key == "default/kubernetes":
+        return str(SERVICE_NETWORK[1])
+    room = SERVICE_NETWORK.num_addresses - _RESERVED_ADDRESSES - 1
+    return str(SERVICE_NETWORK[_RESERVED_ADDRESSES + _hashed(key, room)])
+
+
+def _namespace(obj: Json) -> Json:
+    def meta(value: Json) -> Json:
+        return change(
+            fill(value, labels={}),
+            "labels",
+            lambda labels: fill(labels, **{"kubernetes.io/metadata.name": value.get("name", "")}),
+        )
+
+    if (obj.get("metadata") or {}).get("name"):
+        obj = change(obj, "metadata", meta)
+    obj = fill(obj, status={})
+    return change(obj, "status", lambda status: fill(status, phase="Active"))
+
+
+def _node(obj: Json) -> Json:
+    def status(value: Json) -> Json:
+        return fill(value, allocatable=value["capacity"]) if value.get("capacity") else value
+
+    return change(obj, "status", status)
+
+
+def _volume(obj: Json) -> Json:
+    obj = change(
+        obj, "spec", lambda spec: fill(spec, persistentVolumeReclaimPolicy="Retain", volumeMode="Filesystem")
+    )
+    return _pending(obj)
+
+
+def _claim(obj: Json) -> Json:
+    return _pending(change(obj, "spec", lambda spec: fill(spec, volumeMode="Filesystem")))
+
+
+def _pending(obj: Json) -> Json:
+    return change(fill(obj, status={}), "status", lambda status: fill(status, phase="Pending"))
+
+
+def _webhooks(mutating: bool) -> Default:
+    def client(value: Json) -> Json:
+        return change(value, "service", lambda service: fill(service, port=443))
+
+    def webhook(value: Json) -> Json:
+        value = fill(
+            value,
+            failurePolicy="Fail",
+            matchPolicy="Equivalent",
+            timeoutSeconds=10,
+            namespaceSelector={},
+            objectSelector={},
+        )
+        if mutating:
+            value = fill(value, reinvocationPolicy="Never")
+        value = change(value, "clientConfig", client)
+        return change_each(value, "rules", lambda rule: fill(rule, scope="*"))
+
+    return lambda obj: change_each(obj, "webhooks", webhook)
+
+
+def _crd(obj: Json) -> Json:
+    def names(value: Json) -> Json:
+        kind = value.get("kind", "")
+        return fill(value, singular=kind.lower(), listKind=f"{kind}List")
+
+    def spec(value: Json) -> Json:
+        value = change(fill(value, conversion={"strategy": "None"}), "names", names)
+        return change(value, "conversion", _conversion)
+
+    return change(obj, "spec", spec)
+
+
+def _conversion(value: Json) -> Json:
+    return change(
+        value,
+        "webhook",
+        lambda hook: change(
+            hook,
+            "clientConfig",
+            lambda client: change(client, "service", lambda service: fill(service, port=443)),
+        ),
+    )
+
+
+def _autoscaler(obj: Json) -> Json:
+    cpu = {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+    }
+    return change(obj, "spec", lambda spec: fill(spec, minReplicas=1, metrics=[cpu]))
+
+
+def _subject(value: Json) -> Json:
+    if value.get("kind") in {"User", "Group"} and not value.get("apiGroup"):
+        return {**value, "apiGroup": _RBAC}
+    return value
+
+
+def _role_binding(obj: Json) -> Json:
+    def reference(value: Json) -> Json:
+        return value if value.get("apiGroup") else {**value, "apiGroup": _RBAC}
+
+    return change_each(change(obj, "roleRef", reference), "subjects", _subject)
+
+
+def _network_policy(obj: Json) -> Json:
+    def spec(value: Json) -> Json:
+        return fill(value, policyTypes=["Ingress", "Egress"] if value.get("egress") else ["Ingress"])
+
+    return change(obj, "spec", spec)
+
+
+def _endpoints(obj: Json) -> Json:
+    def subset(value: Json) -> Json:
+        return change_each(value, "ports", lambda port: fill(port, protocol="TCP"))
+
+    return change_each(obj, "subsets", subset)
+
+
+def _slice(obj: Json) -> Json:
+    return change_each(obj, "ports", lambda port: fill(port, name="", protocol="TCP"))
+
+
+DEFAULTS: dict[tuple[str, str], Default] = {
+    ("", "Pod"): pod_defaults.pod,
+    ("", "PodTemplate"): lambda obj: change(obj, "template", pod_defaults.template),
+    ("", "Service"): _service,
+    ("", "Namespace"): _namespace,
+    ("", "Node"): _node,
+    ("", "Secret"): lambda obj: fill(obj, type="Opaque"),
+    ("", "Endpoints"): _endpoints,
+    ("", "PersistentVolume"): _volume,
+    ("", "PersistentVolumeClaim"): _claim,
+    ("", "ReplicationController"): _replication_controller,
+    ("apps", "Deployment"): _deployment,
+    ("apps", "ReplicaSet"): _replica_set,
+    ("apps", "StatefulSet"): _stateful_set,
+    ("apps", "DaemonSet"): _daemon_set,
+    ("batch", "Job"): _job,
+    ("batch", "CronJob"): _cron_job,
+    ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
+    ("scheduling.k8s.io", "PriorityClass"): lambda obj: fill(obj, preemptionPolicy="PreemptLowerPriority"),
+    ("storage.k8s.io", "StorageClass"): lambda obj: fill(
+        obj, reclaimPolicy="Delete", volumeBindingMode="Immediate"
+    ),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _webhooks(mutating=True),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _webhooks(mutating=False),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _crd,
+    ("rbac.authorization.k8s.io", "RoleBinding"): _role_binding,
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _role_binding,
+    ("networking.k8s.io", "NetworkPolicy"): _network_policy,
+    ("discovery.k8s.io", "EndpointSlice"): _slice,
+}
+"""(group, kind) → the function that fills in what its objects lack."""
+
+
+__all__ = ["DEFAULTS", "NODE_PORTS", "SERVICE_NETWORK"]

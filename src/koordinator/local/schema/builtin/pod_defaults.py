@@ -1,0 +1,170 @@
+"""Defaults of pods and pod templates. Source: the field documentation of PodSpec and Container."""
+
+from typing import Any
+
+from koordinator.api import quantity
+from koordinator.local.schema.builtin.fill import Json, change, change_each, fill
+
+DEFAULT_MODE = 0o644
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
+_NODE_TROUBLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_TROUBLE_TOLERATED_S = 300  # what the DefaultTolerationSeconds admission plugin grants
+
+
+def pod(obj: Json) -> Json:
+    """A Pod, with the tolerations that admission adds, its QoS class and phase."""
+    obj = change(obj, "spec", spec)
+    obj = change(obj, "spec", _tolerate_node_trouble)
+    status = obj.get("status") or {}
+    if "phase" not in status or "qosClass" not in status:
+        obj = {**obj, "status": fill(status, phase="Pending", qosClass=qos_class(obj.get("spec") or {}))}
+    return obj
+
+
+def template(value: Json) -> Json:
+    """A pod template: only its spec has defaults."""
+    return change(value, "spec", spec)
+
+
+def spec(value: Json) -> Json:
+    """A PodSpec."""
+    value = fill(
+        value,
+        restartPolicy="Always",
+        dnsPolicy="ClusterFirst",
+        terminationGracePeriodSeconds=30,
+        schedulerName="default-scheduler",
+        securityContext={},
+        enableServiceLinks=True,
+    )
+    account = value.get("serviceAccountName") or value.get("serviceAccount")
+    if account:
+        value = fill(value, serviceAccountName=account, serviceAccount=account)
+    host_network = bool(value.get("hostNetwork"))
+
+    def container(item: Json) -> Json:
+        item = _container(item)
+        return change_each(item, "ports", _host_port) if host_network else item
+
+    for group in ("containers", "initContainers", "ephemeralContainers"):
+        value = change_each(value, group, container)
+    return change_each(value, "volumes", _volume)
+
+
+def _container(value: Json) -> Json:
+    value = fill(
+        value,
+        resources={},
+        terminationMessagePath="/dev/termination-log",
+        terminationMessagePolicy="File",
+        imagePullPolicy=pull_policy(value.get("image", "")),
+    )
+    value = change(value, "resources", _requests_from_limits)
+    value = change_each(value, "ports", lambda port: fill(port, protocol="TCP"))
+    value = change_each(value, "env", _env)
+    for name in _PROBES:
+        value = change(value, name, _probe)
+    return change(value, "lifecycle", _lifecycle)
+
+
+def pull_policy(image: str) -> str:
+    """`Always` for an image without tag or tagged `latest`, else `IfNotPresent`."""
+    if "@" in image:
+        return "IfNotPresent"
+    _, colon, tag = image.rpartition("/")[2].partition(":")
+    return "IfNotPresent" if colon and tag != "latest" else "Always"
+
+
+def _requests_from_limits(value: Json) -> Json:
+    limits = value.get("limits")
+    if not limits:
+        return value
+    requests = value.get("requests") or {}
+    missing = {name: amount for name, amount in limits.items() if name not in requests}
+    return {**value, "requests": {**requests, **missing}} if missing else value
+
+
+def _host_port(port: Json) -> Json:
+    return fill(port, hostPort=port["containerPort"]) if port.get("containerPort") else port
+
+
+def _env(value: Json) -> Json:
+    def source(item: Json) -> Json:
+        return change(item, "fieldRef", lambda ref: fill(ref, apiVersion="v1"))
+
+    return change(value, "valueFrom", source)
+
+
+def _probe(value: Json) -> Json:
+    value = fill(value, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
+    value = change(value, "grpc", lambda grpc: fill(grpc, service=""))
+    return change(value, "httpGet", _http_get)
+
+
+def _http_get(value: Json) -> Json:
+    return fill(value, path="/", scheme="HTTP")
+
+
+def _lifecycle(value: Json) -> Json:
+    for hook in ("postStart", "preStop"):
+        value = change(value, hook, lambda handler: change(handler, "httpGet", _http_get))
+    return value
+
+
+def _volume(value: Json) -> Json:
+    if len(value) == 1 and "name" in value:
+        return {**value, "emptyDir": {}}
+    for kind in _MODE_VOLUMES:
+        value = change(value, kind, lambda source: fill(source, defaultMode=DEFAULT_MODE))
+    value = change(value, "hostPath", lambda source: fill(source, type=""))
+    return change(value, "projected", lambda source: change_each(source, "sources", _projection))
+
+
+def _projection(value: Json) -> Json:
+    return change(value, "serviceAccountToken", lambda token: fill(token, expirationSeconds=3600))
+
+
+def _tolerate_node_trouble(value: Json) -> Json:
+    tolerations: list[Json] = value.get("tolerations") or []
+    missing = [key for key in _NODE_TROUBLE if not any(_tolerates(item, key) for item in tolerations)]
+    if not missing:
+        return value
+    added = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TROUBLE_TOLERATED_S}
+        for key in missing
+    ]
+    return {**value, "tolerations": [*tolerations, *added]}
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    named = toleration.get("key", "") in {"", key}
+    return named and toleration.get("effect", "") in {"", "NoExecute"}
+
+
+def qos_class(value: Json) -> str:
+    """The QoS class that the API server computes from requests and limits of cpu and memory."""
+    requests: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    all_limited = True
+    for container in (*(value.get("containers") or ()), *(value.get("initContainers") or ())):
+        resources = container.get("resources") or {}
+        for source, sums in ((resources.get("requests"), requests), (resources.get("limits"), limits)):
+            for name in ("cpu", "memory"):
+                amount = _nanos((source or {}).get(name))
+                if amount > 0:
+                    sums[name] = sums.get(name, 0) + amount
+        limited = resources.get("limits") or {}
+        all_limited = all_limited and all(_nanos(limited.get(name)) > 0 for name in ("cpu", "memory"))
+    if not requests and not limits:
+        return "BestEffort"
+    if all_limited and len(limits) == 2 and all(limits[name] == requests.get(name) for name in limits):
+        return "Guaranteed"
+    return "Burstable"
+
+
+def _nanos(amount: Any) -> int:
+    return quantity.of(amount).nanos if amount is not None else 0
+
+
+__all__ = ["pod", "pull_policy", "qos_class", "spec", "template"]

@@ -1,0 +1,120 @@
+"""The schemas of everything that is served: built-in kinds on demand, custom ones as their CRDs come and go."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from koordinator.api.meta import Resource
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema.builtin import models
+from koordinator.local.schema.builtin.open_kinds import OPEN_KINDS
+from koordinator.local.schema.builtin.schema import BuiltinSchema
+from koordinator.local.schema.custom import definition
+from koordinator.local.schema.custom.schema import CustomSchema
+from koordinator.local.schema.types import Type
+
+_Key = tuple[str, str, str]
+
+_SUBRESOURCE_KINDS = {
+    "scale": ("autoscaling", "v1", "Scale"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "binding": ("", "v1", "Binding"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+
+
+class UnknownResource(LookupError):
+    """A resource that is neither built in nor defined by a CRD: the registry must not ask for it."""
+
+
+class Catalog:
+    """Schemas of all served resources.
+
+    `builtin` are the resources that the registry serves without any CRD; nothing is read for one of them until
+    its schema is first asked for.
+    """
+
+    def __init__(self, builtin: Iterable[Resource] = ()) -> None:
+        self._builtin = {_key(resource): resource for resource in builtin}
+        self._schemas: dict[_Key, BuiltinSchema] = {}
+        self._custom: dict[_Key, CustomSchema] = {}
+        self._served: dict[str, list[Resource]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def schema_of(self, resource: Resource) -> BuiltinSchema | CustomSchema:
+        """Raises: UnknownResource."""
+        key = _key(resource)
+        custom = self._custom.get(key)
+        if custom is not None:
+            return custom
+        found = self._schemas.get(key)
+        if found is None:
+            found = self._schemas[key] = BuiltinSchema(resource, self._builtin_type(resource))
+        return found
+
+    def _builtin_type(self, resource: Resource) -> Type:
+        key = _key(resource)
+        open_kind = OPEN_KINDS.get(key)
+        if open_kind is not None:
+            return open_kind
+        try:
+            return models.struct_of(models.model_of(*key))
+        except models.MissingModel as error:
+            raise UnknownResource(str(error)) from error
+
+    def type_of(self, resource: Resource, subresource: str = "") -> Type:
+        """The shape of a resource, or of the object that one of its subresources takes."""
+        other = _SUBRESOURCE_KINDS.get(subresource)
+        if other is not None:
+            return models.struct_of(models.model_of(*other))
+        return self.schema_of(resource).type
+
+    def is_custom(self, resource: Resource) -> bool:
+        """Whether a CRD defines the resource."""
+        return _key(resource) in self._custom
+
+    def check_crd(self, crd: dict[str, Any]) -> list[StatusCause]:
+        """Why a CustomResourceDefinition cannot be served; give it decoded and defaulted."""
+        return definition.check(crd)
+
+    def add_crd(self, crd: dict[str, Any]) -> list[Resource]:
+        """Serve a checked CRD, or its new state: versions that it no longer serves are forgotten."""
+        self._forget(crd)
+        served = definition.resources_of(crd)
+        for resource, schema in served:
+            self._custom[_key(resource)] = CustomSchema(resource, schema)
+        self._served[crd["metadata"]["name"]] = [resource for resource, _ in served]
+        self._tell()
+        return self._served[crd["metadata"]["name"]]
+
+    def remove_crd(self, crd: dict[str, Any]) -> None:
+        """Stop serving a CRD; nothing happens when it was not served."""
+        self._forget(crd)
+        self._tell()
+
+    def _forget(self, crd: dict[str, Any]) -> None:
+        for resource in self._served.pop(crd["metadata"]["name"], ()):
+            self._custom.pop(_key(resource), None)
+
+    def resources(self) -> list[Resource]:
+        """Everything described, built-in kinds first."""
+        return [*self._builtin.values(), *(schema.resource for schema in self._custom.values())]
+
+    def custom_schema(self, resource: Resource) -> dict[str, Any] | None:
+        """The `openAPIV3Schema` of a custom resource; None for built-in ones."""
+        found = self._custom.get(_key(resource))
+        return found.schema if found else None
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever a CRD comes, changes or goes (documents made from the catalog are stale)."""
+        self._listeners.append(listener)
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _key(resource: Resource) -> _Key:
+    return resource.group, resource.version, resource.kind
+
+
+__all__ = ["Catalog", "UnknownResource"]

@@ -1,0 +1,1 @@
+"""Custom resources: checks of their definitions, pruning, defaulting and validation by structural schemas."""

@@ -1,0 +1,375 @@
+"""Validation of custom resources by their OpenAPI v3 schema, compiled once to closures.
+
+A check returns None for a good value, which is what nearly all values are: no path is built and no text is
+formatted on the way. Troubles carry their path relative to the value; parents put themselves in front.
+Texts are those of the API server (`spec.x in body must be of type integer: "string"`).
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors
+from koordinator.local.schema.custom import formats
+
+Json = dict[str, Any]
+Maker = Callable[[str], StatusCause]
+Trouble = tuple[str, Maker]
+"""Path below the value (`.name`, `[0].x` or empty) and what makes the cause once the whole path is known."""
+Check = Callable[[Any], list[Trouble] | None]
+
+
+def compile_schema(schema: Json) -> Check:
+    """The check of one structural schema (assumed to have passed `structural.check`)."""
+    parts = [part for part in (_type(schema), _bounds(schema), _children(schema), _junctors(schema)) if part]
+    nullable = bool(schema.get("nullable"))
+    if not parts:
+        return _anything
+    first, rest = parts[0], parts[1:]
+    has_type = bool(schema.get("type")) or bool(schema.get("x-kubernetes-int-or-string"))
+
+    def check(value: Any) -> list[Trouble] | None:
+        if value is None and (nullable or not has_type):
+            return None
+        found = first(value)
+        if found and has_type:  # a value of the wrong type would only repeat itself below
+            return found
+        for part in rest:
+            more = part(value)
+            if more:
+                found = [*found, *more] if found else more
+        return found
+
+    return check
+
+
+def causes_of(check: Check, value: Any, path: str) -> list[StatusCause]:
+    """What is wrong with a value that stands at `path` (empty: the whole object)."""
+    found = check(value)
+    if not found:
+        return []
+    return [make(f"{path}{suffix}".lstrip(".") or "<nil>") for suffix, make in found]
+
+
+def _anything(value: Any) -> None:
+    return None
+
+
+def _invalid(value: Any, detail: str) -> list[Trouble]:
+    return [("", lambda path: errors.invalid(path, value, f"{path} in body {detail}"))]
+
+
+def _type(schema: Json) -> Check | None:
+    if schema.get("x-kubernetes-int-or-string"):
+        return _of_type("integer,string", lambda v: isinstance(v, str) or _is_integer(v))
+    match schema.get("type"):
+        case "object":
+            return _of_type("object", lambda v: isinstance(v, dict))
+        case "array":
+            return _of_type("array", lambda v: isinstance(v, list))
+        case "string":
+            return _of_type("string", lambda v: isinstance(v, str))
+        case "boolean":
+            return _of_type("boolean", lambda v: isinstance(v, bool))
+        case "integer":
+            return _of_type("integer", _is_integer)
+        case "number":
+            return _of_type("number", lambda v: isinstance(v, int | float) and not isinstance(v, bool))
+    return None
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _of_type(wanted: str, fits: Callable[[Any], bool]) -> Check:
+    def check(value: Any) -> list[Trouble] | None:
+        if fits(value):
+            return None
+        word = json_type(value)
+        return [
+            (
+                "",
+                lambda path: errors.type_invalid(
+                    path, word, f'{path} in body must be of type {wanted}: "{word}"'
+                ),
+            )
+        ]
+
+    return check
+
+
+def json_type(value: Any) -> str:
+    """The JSON schema type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case str():
+            return "string"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case list():
+            return "array"
+    return "object"
+
+
+def _bounds(schema: Json) -> Check | None:
+    """Rules for the value itself: numbers, texts, sizes, enumerations."""
+    checks = [
+        check
+        for check in (_enum(schema), _number(schema), _text(schema), _array(schema), _object(schema))
+        if check
+    ]
+    return _all(checks)
+
+
+def _all(checks: list[Check]) -> Check | None:
+    if len(checks) < 2:
+        return checks[0] if checks else None
+
+    def check(value: Any) -> list[Trouble] | None:
+        found: list[Trouble] | None = None
+        for part in checks:
+            more = part(value)
+            if more:
+                found = [*found, *more] if found else more
+        return found
+
+    return check
+
+
+def _enum(schema: Json) -> Check | None:
+    values = schema.get("enum")
+    if not values:
+        return None
+    allowed: list[Any] = list(values)
+    words = [value if isinstance(value, str) else errors.shown(value) for value in allowed]
+
+    def check(value: Any) -> list[Trouble] | None:
+        if any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed):
+            return None
+        return [("", lambda path: errors.not_supported(path, value, words))]
+
+    return check
+
+
+def _number(schema: Json) -> Check | None:
+    low, high, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
+    if low is None and high is None and step is None:
+        return None
+    over, under = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+
+    def check(value: Any) -> list[Trouble] | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        found: list[Trouble] = []
+        if high is not None and (value >= high if under else value > high):
+            found += _invalid(value, f"should be less than {'' if under else 'or equal to '}{_plain(high)}")
+        if low is not None and (value <= low if over else value < low):
+            found += _invalid(value, f"should be greater than {'' if over else 'or equal to '}{_plain(low)}")
+        if step and value % step:
+            found += _invalid(value, f"should be a multiple of {_plain(step)}")
+        return found or None
+
+    return check
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else str(number)
+
+
+def _text(schema: Json) -> Check | None:
+    low, high = schema.get("minLength"), schema.get("maxLength")
+    pattern_text, form = schema.get("pattern"), schema.get("format")
+    is_form = formats.FORMATS.get(form) if form else None
+    if low is None and high is None and not pattern_text and is_form is None:
+        return None
+    pattern = re.compile(pattern_text) if pattern_text else None
+
+    def check(value: Any) -> list[Trouble] | None:
+        if not isinstance(value, str):
+            return None
+        found: list[Trouble] = []
+        if high is not None and len(value) > high:
+            found.append(("", lambda path: errors.too_long(path, high)))
+        if low is not None and len(value) < low:
+            found += _invalid(value, f"should be at least {low} chars long")
+        if pattern is not None and not pattern.search(value):
+            found += _invalid(value, f"should match '{pattern_text}'")
+        if is_form is not None and not is_form(value):
+            found += _invalid(value, f"must be of type {form}: {errors.shown(value)}")
+        return found or None
+
+    return check
+
+
+def _array(schema: Json) -> Check | None:
+    low, high, unique = schema.get("minItems"), schema.get("maxItems"), schema.get("uniqueItems")
+    kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys") or []
+    if low is None and high is None and not unique and kind not in {"set", "map"}:
+        return None
+    defaults = {
+        key: ((schema.get("items") or {}).get("properties") or {}).get(key, {}).get("default") for key in keys
+    }
+
+    def check(value: Any) -> list[Trouble] | None:
+        if not isinstance(value, list):
+            return None
+        found: list[Trouble] = []
+        if high is not None and len(value) > high:
+            found.append(("", lambda path: errors.too_many(path, len(value), high)))
+        if low is not None and len(value) < low:
+            found += _invalid(value, f"should have at least {low} items")
+        if kind == "map":
+            found += _repeated(value, lambda item: _keys(item, defaults))
+        elif kind == "set":
+            found += _repeated(value, lambda item: item)
+        elif unique and len({errors.shown(item) for item in value}) < len(value):
+            found += _invalid("", "shouldn't contain duplicates")
+        return found or None
+
+    return check
+
+
+def _keys(item: Any, defaults: Json) -> Any:
+    if not isinstance(item, dict):
+        return item
+    return {key: item.get(key, default) for key, default in defaults.items()}
+
+
+def _repeated(value: list[Any], key_of: Callable[[Any], Any]) -> list[Trouble]:
+    seen: set[str] = set()
+    found: list[Trouble] = []
+    for index, item in enumerate(value):
+        key = key_of(item)
+        text = errors.shown(key)
+        if text in seen:
+            found.append((f"[{index}]", lambda path, key=key: errors.duplicate(path, key)))  # type: ignore[misc]
+        seen.add(text)
+    return found
+
+
+def _object(schema: Json) -> Check | None:
+    low, high = schema.get("minProperties"), schema.get("maxProperties")
+    required = schema.get("required") or ()
+    if low is None and high is None and not required:
+        return None
+    names = tuple(required)
+
+    def check(value: Any) -> list[Trouble] | None:
+        if not isinstance(value, dict):
+            return None
+        found: list[Trouble] = []
+        for name in names:
+            if name not in value:
+                found.append((f".{name}", errors.required))
+        if high is not None and len(value) > high:
+            found.append(("", lambda path: errors.too_many(path, len(value), high)))
+        if low is not None and len(value) < low:
+            found += _invalid(value, f"should have at least {low} properties")
+        return found or None
+
+    return check
+
+
+def _children(schema: Json) -> Check | None:
+    """Properties, additional properties and items."""
+    checks: list[Check] = []
+    properties = {name: compile_schema(inner) for name, inner in (schema.get("properties") or {}).items()}
+    properties = {name: check for name, check in properties.items() if check is not _anything}
+    if properties:
+        checks.append(_properties(properties))
+    more = schema.get("additionalProperties")
+    if isinstance(more, dict) and more:
+        inner = compile_schema(more)
+        if inner is not _anything:
+            checks.append(_values(inner))
+    items = schema.get("items")
+    if isinstance(items, dict):
+        inner = compile_schema(items)
+        if inner is not _anything:
+            checks.append(_items(inner))
+    return _all(checks)
+
+
+def _properties(properties: dict[str, Check]) -> Check:
+    def check(value: Any) -> list[Trouble] | None:
+        if not isinstance(value, dict):
+            return None
+        found: list[Trouble] | None = None
+        for key, item in value.items():
+            inner = properties.get(key)
+            if inner is not None and (more := inner(item)):
+                found = (found or []) + [(f".{key}{suffix}", make) for suffix, make in more]
+        return found
+
+    return check
+
+
+def _values(inner: Check) -> Check:
+    def check(value: Any) -> list[Trouble] | None:
+        if not isinstance(value, dict):
+            return None
+        found: list[Trouble] | None = None
+        for key, item in value.items():
+            if more := inner(item):
+                found = (found or []) + [(f".{key}{suffix}", make) for suffix, make in more]
+        return found
+
+    return check
+
+
+def _items(inner: Check) -> Check:
+    def check(value: Any) -> list[Trouble] | None:
+        if not isinstance(value, list):
+            return None
+        found: list[Trouble] | None = None
+        for index, item in enumerate(value):
+            if more := inner(item):
+                found = (found or []) + [(f"[{index}]{suffix}", make) for suffix, make in more]
+        return found
+
+    return check
+
+
+def _junctors(schema: Json) -> Check | None:
+    checks: list[Check] = []
+    any_of = [compile_schema(item) for item in schema.get("anyOf") or ()]
+    one_of = [compile_schema(item) for item in schema.get("oneOf") or ()]
+    all_of = [compile_schema(item) for item in schema.get("allOf") or ()]
+    if any_of:
+        checks.append(
+            lambda value: (
+                None
+                if any(not check(value) for check in any_of)
+                else _invalid("", "must validate at least one schema (anyOf)")
+            )
+        )
+    if one_of:
+        checks.append(lambda value: _one_of(one_of, value))
+    if all_of:
+        checks += all_of
+    if "not" in schema:
+        unwanted = compile_schema(schema["not"])
+        checks.append(
+            lambda value: _invalid("", "must not validate the schema (not)") if not unwanted(value) else None
+        )
+    return _all(checks)
+
+
+def _one_of(checks: list[Check], value: Any) -> list[Trouble] | None:
+    valid = sum(1 for check in checks if not check(value))
+    if valid == 1:
+        return None
+    how = "Found none valid" if not valid else f"Found {valid} valid alternatives"
+    return _invalid("", f"must validate one and only one schema (oneOf). {how}")
+
+
+__all__ = ["Check", "causes_of", "compile_schema", "json_type"]

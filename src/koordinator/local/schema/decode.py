@@ -1,0 +1,318 @@
+"""Decoding of objects of built-in kinds, with the texts of Go's JSON decoder.
+
+A type is compiled once to a closure. Decoding copies only what it changes: unknown fields and nulls go (Go
+leaves a field at its zero value for null), quantities become canonical; an object without any of these is
+returned as it is.
+"""
+
+import base64
+import binascii
+import functools
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from koordinator.api import quantity
+from koordinator.clock import parse_rfc3339
+from koordinator.local.schema.types import Kind, Type
+
+Decoder = Callable[[Any, list[str]], Any]
+"""Value and the list that collects the paths of unknown fields → decoded value. Raises `Unreadable`."""
+
+_QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_QUANTITY_FORM = re.compile(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
+_INTEGER_RANGES = {Kind.INT32: 31, Kind.INT64: 63}
+_TIME_LAYOUT = "2006-01-02T15:04:05Z07:00"
+_TIME_FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
+
+class Unreadable(Exception):
+    """A value cannot become its Go type.
+
+    A plain mismatch gets its place in words on the way up (`Go struct field PodSpec.spec.nodeName`); errors of
+    types that decode themselves (quantities, times) come without one, as in Go.
+    """
+
+    def __init__(self, word: str, go_type: str, *, text: str = "") -> None:
+        super().__init__(word, go_type, text)
+        self.word, self.go_type, self.text = word, go_type, text
+        self.struct = ""
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        where = f"Go struct field {self.struct}.{'.'.join(self.path)}" if self.path else "Go value"
+        return f"json: cannot unmarshal {self.word} into {where} of type {self.go_type}"
+
+
+def word_of(value: Any) -> str:
+    """What Go's decoder calls a JSON value."""
+    match value:
+        case bool():
+            return "bool"
+        case str():
+            return "string"
+        case int() | float():
+            return "number"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+    return "null"
+
+
+def go_type(shape: Type) -> str:
+    """The Go type in an error message: `[]v1.Container`, `map[string]string`, `int32`."""
+    match shape.kind:
+        case Kind.LIST:
+            assert shape.element is not None
+            return f"[]{go_type(shape.element)}"
+        case Kind.MAP:
+            assert shape.element is not None
+            return f"map[string]{go_type(shape.element)}"
+        case Kind.STRUCT:
+            match = re.match(r"^(?:[A-Z][a-z]+)?(V\d+(?:(?:alpha|beta)\d+)?)([A-Z].*)$", shape.name)
+            return f"{match[1].lower()}.{match[2]}" if match else shape.name
+    return shape.kind.value
+
+
+def struct_name(shape: Type) -> str:
+    """The struct's bare Go name."""
+    return go_type(shape).rpartition(".")[2]
+
+
+@functools.cache
+def decoder_of(shape: Type) -> Decoder:
+    """The compiled decoder of a type."""
+    match shape.kind:
+        case Kind.STRUCT:
+            return _struct(shape)
+        case Kind.MAP:
+            return _map(shape)
+        case Kind.LIST:
+            return _list(shape)
+        case Kind.ANY:
+            return _any
+        case Kind.STRING:
+            return _string
+        case Kind.BOOL:
+            return _bool
+        case Kind.INT32 | Kind.INT64:
+            return _integer(shape.kind)
+        case Kind.FLOAT:
+            return _float
+        case Kind.QUANTITY:
+            return _quantity
+        case Kind.INT_OR_STRING:
+            return _int_or_string
+        case Kind.BYTES:
+            return _bytes
+    return _time
+
+
+def _struct(shape: Type) -> Decoder:
+    decoders: dict[str, Decoder] | None = None
+    name = struct_name(shape)
+    type_text = go_type(shape)
+
+    def decode(value: Any, unknown: list[str]) -> Any:
+        nonlocal decoders
+        if not isinstance(value, dict):
+            raise Unreadable(word_of(value), type_text)
+        if decoders is None:  # compiled on first use: types may contain themselves
+            decoders = {key: decoder_of(field.type) for key, field in shape.fields.items()}
+        result: dict[str, Any] | None = None
+        mark = len(unknown)
+        for key, item in value.items():
+            decoder = decoders.get(key)
+            if decoder is None or item is None:
+                if decoder is None:
+                    unknown.append(key)
+                    mark += 1
+                result = dict(value) if result is None else result
+                del result[key]
+                continue
+            try:
+                new = decoder(item, unknown)
+            except Unreadable as error:
+                error.struct = error.struct or name
+                error.path.insert(0, key)
+                raise
+            if len(unknown) > mark:
+                _prefix(unknown, mark, key)
+                mark = len(unknown)
+            if new is not item:
+                result = dict(value) if result is None else result
+                result[key] = new
+        return value if result is None else result
+
+    return decode
+
+
+def _prefix(unknown: list[str], mark: int, key: str) -> None:
+    for index in range(mark, len(unknown)):
+        tail = unknown[index]
+        unknown[index] = f"{key}{tail}" if tail.startswith("[") else f"{key}.{tail}"
+
+
+def _map(shape: Type) -> Decoder:
+    assert shape.element is not None
+    element = decoder_of(shape.element)
+    type_text = go_type(shape)
+    zero = _zero(shape.element)
+
+    def decode(value: Any, unknown: list[str]) -> Any:
+        if not isinstance(value, dict):
+            raise Unreadable(word_of(value), type_text)
+        result: dict[str, Any] | None = None
+        mark = len(unknown)
+        for key, item in value.items():
+            new = zero if item is None else element(item, unknown)
+            if len(unknown) > mark:
+                _prefix(unknown, mark, key)
+                mark = len(unknown)
+            if new is not item:
+                result = dict(value) if result is None else result
+                result[key] = new
+        return value if result is None else result
+
+    return decode
+
+
+def _list(shape: Type) -> Decoder:
+    assert shape.element is not None
+    element = decoder_of(shape.element)
+    type_text = go_type(shape)
+    zero = _zero(shape.element)
+
+    def decode(value: Any, unknown: list[str]) -> Any:
+        if not isinstance(value, list):
+            raise Unreadable(word_of(value), type_text)
+        result: list[Any] | None = None
+        mark = len(unknown)
+        for index, item in enumerate(value):
+            new = zero if item is None else element(item, unknown)
+            if len(unknown) > mark:
+                _prefix(unknown, mark, f"[{index}]")
+                mark = len(unknown)
+            if new is not item:
+                result = list(value) if result is None else result
+                result[index] = new
+        return value if result is None else result
+
+    return decode
+
+
+def _zero(shape: Type) -> Any:
+    """What null becomes inside a list or map."""
+    match shape.kind:
+        case Kind.STRING | Kind.BYTES:
+            return ""
+        case Kind.STRUCT | Kind.MAP:
+            return {}
+        case Kind.LIST:
+            return []
+        case Kind.BOOL:
+            return False
+        case Kind.QUANTITY:
+            return "0"
+        case Kind.ANY | Kind.TIME | Kind.MICRO_TIME:
+            return None
+    return 0
+
+
+def _any(value: Any, unknown: list[str]) -> Any:
+    return value
+
+
+def _string(value: Any, unknown: list[str]) -> Any:
+    if not isinstance(value, str):
+        raise Unreadable(word_of(value), "string")
+    return value
+
+
+def _bool(value: Any, unknown: list[str]) -> Any:
+    if not isinstance(value, bool):
+        raise Unreadable(word_of(value), "bool")
+    return value
+
+
+def _integer(kind: Kind) -> Decoder:
+    limit = 1 << _INTEGER_RANGES[kind]
+
+    def decode(value: Any, unknown: list[str]) -> Any:
+        if type(value) is int and -limit <= value < limit:
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise Unreadable(f"number {value}", kind.value)
+        raise Unreadable(word_of(value), kind.value)
+
+    return decode
+
+
+def _float(value: Any, unknown: list[str]) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable(word_of(value), "float64")
+    return value
+
+
+def _quantity(value: Any, unknown: list[str]) -> Any:
+    if isinstance(value, str):
+        return _canonical(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Unreadable("", "", text=_QUANTITY_TEXT)
+    return _canonical(repr(value) if isinstance(value, float) else str(value))
+
+
+@functools.lru_cache(maxsize=16384)
+def _canonical(text: str) -> str:
+    try:
+        return quantity.parse(text.strip()).text
+    except quantity.QuantityError as error:
+        known = _QUANTITY_FORM.fullmatch(text.strip())
+        reason = "unable to parse quantity's suffix" if known else _QUANTITY_TEXT
+        raise Unreadable("", "", text=reason) from error
+
+
+def _int_or_string(value: Any, unknown: list[str]) -> Any:
+    if isinstance(value, str):
+        return value
+    if type(value) is int and -(1 << 31) <= value < 1 << 31:
+        return value
+    word = (
+        f"number {value}"
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else word_of(value)
+    )
+    raise Unreadable("", "", text=f"json: cannot unmarshal {word} into Go value of type int32")
+
+
+def _bytes(value: Any, unknown: list[str]) -> Any:
+    if not isinstance(value, str):
+        raise Unreadable(word_of(value), "[]uint8")
+    try:
+        base64.b64decode(value.replace("\n", "").replace("\r", ""), validate=True)
+    except (binascii.Error, ValueError) as error:
+        at = next(
+            (i for i, c in enumerate(value) if not (c.isascii() and (c.isalnum() or c in "+/="))), len(value)
+        )
+        raise Unreadable("", "", text=f"illegal base64 data at input byte {at}") from error
+    return value
+
+
+def _time(value: Any, unknown: list[str]) -> Any:
+    if not isinstance(value, str):
+        raise Unreadable("", "", text=f"json: cannot unmarshal {word_of(value)} into Go value of type string")
+    try:
+        if not _TIME_FORM.fullmatch(value):
+            raise ValueError(value)
+        parse_rfc3339(value)
+    except (ValueError, OverflowError) as error:
+        text = f'parsing time "{value}" as "{_TIME_LAYOUT}": cannot parse "{value}" as "2006"'
+        raise Unreadable("", "", text=text) from error
+    return value
+
+
+__all__ = ["Decoder", "Unreadable", "decoder_of", "go_type", "word_of"]

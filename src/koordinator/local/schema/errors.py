@@ -1,0 +1,124 @@
+"""The API server's words for what is wrong with a field, and for the whole answer.
+
+`StatusCause` holds one field's trouble; `invalid_object` composes the 422 answer of them. Everything that
+refuses an object uses these helpers, so that `kubectl` and scripts that match its output meet the same texts.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api.meta import Resource
+from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails
+
+
+def required(field: str, detail: str = "") -> StatusCause:
+    """`spec.containers: Required value`."""
+    return _cause("FieldValueRequired", field, f"Required value: {detail}" if detail else "Required value")
+
+
+def invalid(field: str, value: Any, detail: str) -> StatusCause:
+    """`spec.replicas: Invalid value: -1: must be greater than or equal to 0`."""
+    return _cause("FieldValueInvalid", field, f"Invalid value: {shown(value)}: {detail}")
+
+
+def type_invalid(field: str, value: Any, detail: str) -> StatusCause:
+    """A value of the wrong JSON type in a custom resource."""
+    return _cause("FieldValueTypeInvalid", field, f"Invalid value: {shown(value)}: {detail}")
+
+
+def not_supported(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
+    """`spec.restartPolicy: Unsupported value: "x": supported values: "Always", "Never"`."""
+    values = ", ".join(shown(item) for item in sorted(supported))
+    return _cause(
+        "FieldValueNotSupported", field, f"Unsupported value: {shown(value)}: supported values: {values}"
+    )
+
+
+def forbidden(field: str, detail: str) -> StatusCause:
+    """`spec: Forbidden: pod updates may not change fields other than ...`."""
+    return _cause("FieldValueForbidden", field, f"Forbidden: {detail}")
+
+
+def duplicate(field: str, value: Any) -> StatusCause:
+    """`spec.containers[1].name: Duplicate value: "web"`."""
+    return _cause("FieldValueDuplicate", field, f"Duplicate value: {shown(value)}")
+
+
+def not_found(field: str, value: Any) -> StatusCause:
+    """`spec.containers[0].volumeMounts[0].name: Not found: "data"`."""
+    return _cause("FieldValueNotFound", field, f"Not found: {shown(value)}")
+
+
+def too_long(field: str, limit_bytes: int) -> StatusCause:
+    """`metadata.annotations: Too long: may not be more than 262144 bytes`."""
+    return _cause("FieldValueTooLong", field, f"Too long: may not be more than {limit_bytes} bytes")
+
+
+def too_many(field: str, count: int, limit: int) -> StatusCause:
+    """`spec.x: Too many: 3: must have at most 2 items`."""
+    return _cause("FieldValueTooMany", field, f"Too many: {count}: must have at most {limit} items")
+
+
+def _cause(reason: str, field: str, message: str) -> StatusCause:
+    return StatusCause(reason=reason, message=message, field=field)
+
+
+def shown(value: Any) -> str:
+    """A value as the API server quotes it: JSON, with text in double quotes."""
+    return msgspec.json.encode(value).decode()
+
+
+def invalid_object(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Invalid:
+    """The 422 answer: `Deployment.apps "x" is invalid: [a: Required value, b: Invalid value: ...]`."""
+    return invalid_kind(resource.group, resource.kind, name, causes)
+
+
+def invalid_kind(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> Invalid:
+    """The same for what has no `Resource` (options of a request)."""
+    texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
+    what = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    qualified = f"{kind}.{group}" if group else kind
+    return Invalid(
+        f'{qualified} "{name}" is invalid: {what}',
+        details=StatusDetails(name=name, group=group, kind=kind, causes=list(causes)),
+    )
+
+
+def invalid_patch(patched: Any, reason: str) -> Invalid:
+    """The 422 answer when a patch makes an object that cannot be decoded: the registry turns the BadRequest of
+    `ObjectSchema.decode` (its text after `: `) into this one for patches."""
+    return invalid_kind("", "", "", [invalid("patch", shown(patched), reason)])
+
+
+def unreadable(resource: Resource, reason: str) -> BadRequest:
+    """`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal ...`."""
+    return BadRequest(
+        f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {reason}'
+    )
+
+
+def strict(resource: Resource, unknown: Sequence[str]) -> BadRequest:
+    """What fieldValidation=Strict answers to unknown fields."""
+    texts = ", ".join(f'unknown field "{path}"' for path in unknown)
+    return unreadable(resource, f"strict decoding error: {texts}")
+
+
+__all__ = [
+    "duplicate",
+    "forbidden",
+    "invalid",
+    "invalid_kind",
+    "invalid_object",
+    "invalid_patch",
+    "not_found",
+    "not_supported",
+    "required",
+    "shown",
+    "strict",
+    "too_long",
+    "too_many",
+    "type_invalid",
+    "unreadable",
+]

@@ -1,0 +1,199 @@
+"""Rules for names, labels, annotations and the rest of `metadata`, with the API server's texts."""
+
+import functools
+import re
+from typing import Any
+
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_QUALIFIED = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_LABEL_RE = re.compile(_LABEL)
+_LABEL_1035_RE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN_RE = re.compile(_SUBDOMAIN)
+_QUALIFIED_RE = re.compile(_QUALIFIED)
+_ENV_NAME_RE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_CONFIG_KEY_RE = re.compile(r"[-._a-zA-Z0-9]+")
+_PORT_NAME_RE = re.compile(r"[-a-z0-9]+")
+
+ANNOTATIONS_BYTES_MAX = 256 * 1024
+
+SUBDOMAIN_TEXT = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
+    "and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+LABEL_TEXT = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
+    "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+LABEL_1035_TEXT = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
+    "'[a-z]([-a-z0-9]*[a-z0-9])?')"
+)
+_QUALIFIED_TEXT = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
+    "(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_LABEL_VALUE_TEXT = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+
+
+@functools.lru_cache(maxsize=8192)
+def label_1123(text: str) -> str:
+    """Why a text is no DNS-1123 label; empty when it is one."""
+    if len(text) > 63:
+        return "must be no more than 63 bytes"
+    return "" if _LABEL_RE.fullmatch(text) else LABEL_TEXT
+
+
+@functools.lru_cache(maxsize=8192)
+def label_1035(text: str) -> str:
+    """Why a text is no DNS-1035 label (services); empty when it is one."""
+    if len(text) > 63:
+        return "must be no more than 63 bytes"
+    return "" if _LABEL_1035_RE.fullmatch(text) else LABEL_1035_TEXT
+
+
+@functools.lru_cache(maxsize=8192)
+def subdomain_1123(text: str) -> str:
+    """Why a text is no DNS-1123 subdomain (most names); empty when it is one."""
+    if len(text) > 253:
+        return "must be no more than 253 bytes"
+    return "" if _SUBDOMAIN_RE.fullmatch(text) else SUBDOMAIN_TEXT
+
+
+@functools.lru_cache(maxsize=8192)
+def path_segment(text: str) -> str:
+    """Why a text cannot be part of a URL path (names of RBAC objects); empty when it can."""
+    if text in {".", ".."}:
+        return f"may not be '{text}'"
+    for mark in ("/", "%"):
+        if mark in text:
+            return f"may not contain '{mark}'"
+    return ""
+
+
+@functools.lru_cache(maxsize=8192)
+def qualified_name(text: str) -> str:
+    """Why a text is no `[prefix/]name` (label and annotation keys, resource names); empty when it is one."""
+    prefix, slash, name = text.rpartition("/")
+    if slash:
+        if "/" in prefix:
+            return (
+                f"a qualified name {_QUALIFIED_TEXT} with an optional DNS subdomain prefix and '/' "
+                "(e.g. 'example.com/MyName')"
+            )
+        if not prefix:
+            return "prefix part must be non-empty"
+        reason = subdomain_1123(prefix)
+        if reason:
+            return f"prefix part {reason}"
+    if not name:
+        return "name part must be non-empty"
+    if len(name) > 63:
+        return "name part must be no more than 63 bytes"
+    return "" if _QUALIFIED_RE.fullmatch(name) else f"name part {_QUALIFIED_TEXT}"
+
+
+@functools.lru_cache(maxsize=8192)
+def label_value(text: str) -> str:
+    """Why a text is no label value; empty when it is one."""
+    if len(text) > 63:
+        return "must be no more than 63 bytes"
+    return "" if not text or _QUALIFIED_RE.fullmatch(text) else _LABEL_VALUE_TEXT
+
+
+@functools.lru_cache(maxsize=8192)
+def env_name(text: str) -> str:
+    """Why a text names no environment variable; empty when it does."""
+    if _ENV_NAME_RE.fullmatch(text) and text not in {".", ".."}:
+        return ""
+    return (
+        "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must "
+        "not start with a digit (e.g. 'my.env-name',  or 'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation "
+        "is '[-._a-zA-Z][-._a-zA-Z0-9]*')"
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def config_key(text: str) -> str:
+    """Why a text is no key of a ConfigMap or Secret; empty when it is one."""
+    if len(text) > 253:
+        return "must be no more than 253 bytes"
+    if text in {".", ".."} or text.startswith(".."):
+        return f"must not be or start with '{'..' if text != '.' else '.'}'"
+    if _CONFIG_KEY_RE.fullmatch(text):
+        return ""
+    return (
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
+        "'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def port_name(text: str) -> str:
+    """Why a text names no container port; empty when it does."""
+    if len(text) > 15:
+        return "must be no more than 15 characters"
+    if not _PORT_NAME_RE.fullmatch(text):
+        return "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    if not re.search("[a-z]", text):
+        return "must contain at least one letter (a-z)"
+    if "--" in text:
+        return "must not contain consecutive hyphens"
+    if text.startswith("-") or text.endswith("-"):
+        return "must not begin or end with a hyphen"
+    return ""
+
+
+def check_labels(labels: Any, field: str) -> list[StatusCause]:
+    """Keys and values of a label map."""
+    causes: list[StatusCause] = []
+    for key, value in (labels or {}).items():
+        reason = qualified_name(key)
+        if reason:
+            causes.append(errors.invalid(field, key, reason))
+        reason = label_value(value)
+        if reason:
+            causes.append(errors.invalid(field, value, reason))
+    return causes
+
+
+def check_annotations(annotations: Any, field: str) -> list[StatusCause]:
+    """Keys of an annotation map, and the size of the whole."""
+    causes: list[StatusCause] = []
+    total = 0
+    for key, value in (annotations or {}).items():
+        reason = qualified_name(key.lower())
+        if reason:
+            causes.append(errors.invalid(field, key, reason))
+        total += len(key) + len(value)
+    if total > ANNOTATIONS_BYTES_MAX // 4:  # text is at most four bytes a character: count exactly only then
+        total = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+        if total > ANNOTATIONS_BYTES_MAX:
+            causes.append(errors.too_long(field, ANNOTATIONS_BYTES_MAX))
+    return causes
+
+
+__all__ = [
+    "check_annotations",
+    "check_labels",
+    "config_key",
+    "env_name",
+    "label_1035",
+    "label_1123",
+    "label_value",
+    "path_segment",
+    "port_name",
+    "qualified_name",
+    "subdomain_1123",
+]
