@@ -1,36 +1,13 @@
-"""An event loop whose time jumps to the next timer: seconds of a test cost nothing."""
+"""Runs a scenario on virtual time: seconds of a test cost nothing."""
 
-import asyncio
-import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from koordinator.simulate import virtual_time
 
 T = TypeVar("T")
 
 
-class _JumpingSelector(selectors.DefaultSelector):
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready:
-            assert timeout is not None, "nothing will ever happen again: the test waits for ever"
-            self.now_s += max(timeout, 0.0)
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now_s
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`; the loop's time starts at 0."""
+    return virtual_time.run_virtual(lambda _: scenario)
