@@ -14,7 +14,10 @@ from tests.vectors.runner import Adapters, Area, Outcome, find_adapters, find_ar
 def main(folders: tuple[Path, ...], quiet: bool, names: tuple[str, ...]) -> None:
     """Runs every area file (*.json) below FOLDERS against its adapter."""
     found = find_adapters()
-    areas = [area for area in find_areas(*folders) if not names or area.name in names]
+    try:
+        areas = [area for area in find_areas(*folders) if not names or area.name in names]
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
     outcomes = [outcome for area in areas for outcome in _run(area, found, quiet)]
     failed = sum(1 for outcome in outcomes if outcome.problem)
     for module, reason in found.broken.items():

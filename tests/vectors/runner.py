@@ -65,12 +65,18 @@ def find_adapters() -> Adapters:
 
 
 def find_areas(*folders: Path) -> list[Area]:
-    """The area files below the folders, by name; JSON files without `area` and `cases` are none."""
+    """The area files below the folders, by name; JSON files without `area` and `cases` are none.
+
+    Raises: ValueError when a file is not JSON.
+    """
     areas = []
     for folder in folders:
         paths = [folder] if folder.is_file() else sorted(folder.rglob("*.json"))
         for path in paths:
-            content = json.loads(path.read_text())
+            try:
+                content = json.loads(path.read_text())
+            except ValueError as error:
+                raise ValueError(f"{path} is not JSON: {error}") from error
             if isinstance(content, dict) and "area" in content and "cases" in content:
                 areas.append(Area(content["area"], path, content["cases"]))
     return sorted(areas, key=lambda area: area.name)

@@ -29,7 +29,7 @@ NANO = 10**9
 INT64_MAX = 2**63 - 1
 _TEXT_MAX_CHARS = 256  # no sensible amount is longer; keeps a hostile one from costing seconds
 _EXPONENT_MAX = 256
-_CACHE_MAX = 1 << 16
+_CACHE_MAX = 1 << 14  # some 4 MiB when full
 _NOT_A_SCALAR = "expected text or a number"
 
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}

@@ -18,7 +18,7 @@ I64 = npt.NDArray[np.int64]
 AMOUNT_MAX = 1 << 58
 """256 PiB of memory; more is as good as infinite ("no limit" is often written as 2^63−1)."""
 
-_CACHE_MAX = 1 << 16
+_CACHE_MAX = 1 << 14
 
 FIRST_RESOURCES = (
     resources.CPU,

@@ -32,7 +32,7 @@ Read = Callable[[Case], Any]
 
 
 def _plain(annotation: Annotation[Any]) -> Read:
-    return lambda case: annotation.read(case["annotations"])
+    return lambda case: annotation.read(case.get("annotations") or {})
 
 
 def _by_labels(reader: Callable[[Any], Any]) -> Read:
@@ -147,7 +147,9 @@ POD_READERS: dict[str, Read] = {
     "quota-allow-lent": _by_labels(quota_labels.allows_lending),
     "quota-allow-force-update": _by_labels(quota_labels.allows_forced_update),
     "quota-ignore-default-tree": _by_labels(quota_labels.ignores_default_tree),
-    "quota-shared-weight": lambda case: quota.shared_weight(case["annotations"], case["spec"]["max"]),
+    "quota-shared-weight": lambda case: quota.shared_weight(
+        case["annotations"], (case.get("spec") or {}).get("max") or {}
+    ),
     "quota-namespaces": _by_annotations(quota.namespaces),
     "quota-runtime": _plain(quota.RUNTIME),
     "quota-request": _plain(quota.REQUEST),
