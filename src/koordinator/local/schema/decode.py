@@ -75,7 +75,7 @@ def go_type(shape: Type) -> str:
         case Kind.STRUCT:
             match = re.match(r"^(?:[A-Z][a-z]+)?(V\d+(?:(?:alpha|beta)\d+)?)([A-Z].*)$", shape.name)
             return f"{match[1].lower()}.{match[2]}" if match else shape.name
-    return shape.kind.value
+    return str(shape.kind.value)
 
 
 def struct_name(shape: Type) -> str:

@@ -1,19 +1,12 @@
-"""Defaults of all other built-in kinds. Source: the field documentation of each kind.
-
-The cluster IP and node ports of a Service are a function of its namespace and name: an allocator would need
-state, and a replayed cluster gets the same addresses.
+"""Defaults of all other built-in kinds. Source: the field documentation of each kind. Only what follows from
+the object alone: addresses of Services and selectors of Jobs are given by the registry.
 """
 
-import hashlib
-import ipaddress
 from typing import Any
 
 from koordinator.local.schema.builtin import pod_defaults
 from koordinator.local.schema.builtin.fill import Default, Json, change, change_each, fill
 
-SERVICE_NETWORK = ipaddress.IPv4Network("10.96.0.0/12")
-_RESERVED_ADDRESSES = 256  # the head of the range is kept for `kubernetes` (10.96.0.1) and DNS (10.96.0.10)
-NODE_PORTS = range(30_000, 32_768)
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -96,39 +89,15 @@ def _daemon_set(obj: Json) -> Json:
     return change(obj, "spec", spec)
 
 
-_JOB_UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
-_JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
-
-
 def _job(obj: Json) -> Json:
-    """Needs `metadata.uid` (given by the registry before defaulting) to make up the selector."""
-
     def spec(value: Json) -> Json:
         value = _workload(value, backoffLimit=6, completionMode="NonIndexed", suspend=False)
         if "completions" not in value and "parallelism" not in value:
             value = {**value, "completions": 1, "parallelism": 1}
-        value = fill(
-            value,
-            parallelism=1,
-            podReplacementPolicy="Failed" if value.get("podFailurePolicy") else "TerminatingOrFailed",
-        )
-        return _job_selector(value, obj.get("metadata") or {})
+        replacement = "Failed" if value.get("podFailurePolicy") else "TerminatingOrFailed"
+        return fill(value, parallelism=1, podReplacementPolicy=replacement)
 
     return change(obj, "spec", spec)
-
-
-def _job_selector(spec: Json, meta: Json) -> Json:
-    uid = meta.get("uid")
-    if spec.get("manualSelector") or spec.get("selector") or not uid:
-        return spec
-    added = dict.fromkeys(_JOB_UID_LABELS, uid) | {name: meta.get("name", "") for name in _JOB_NAME_LABELS}
-
-    def labelled(template: Json) -> Json:
-        inner = template.get("metadata") or {}
-        return {**template, "metadata": {**inner, "labels": {**(inner.get("labels") or {}), **added}}}
-
-    spec = change(spec, "template", labelled)
-    return {**spec, "selector": {"matchLabels": {_JOB_UID_LABELS[0]: uid}}}
 
 
 def _cron_job(obj: Json) -> Json:
@@ -145,64 +114,25 @@ def _cron_job(obj: Json) -> Json:
     return change(obj, "spec", spec)
 
 
-def _hashed(text: str, below: int) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % below
-
-
 def _service(obj: Json) -> Json:
-    meta = obj.get("metadata") or {}
-    key = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
-
     def port(value: Json) -> Json:
         return fill(value, protocol="TCP", targetPort=value.get("port", 0))
-
-    def node_port(value: Json) -> Json:
-        return fill(value, nodePort=NODE_PORTS[_hashed(f"{key}:{value.get('port')}", len(NODE_PORTS))])
 
     def spec(value: Json) -> Json:
         value = fill(value, type="ClusterIP", sessionAffinity="None")
         value = change_each(value, "ports", port)
         if value["type"] == "ExternalName":
             return value
-        value = fill(
-            value, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack"
-        )
-        if not value.get("clusterIP"):
-            value = {**value, "clusterIP": _cluster_ip(key)}
-        value = fill(value, clusterIPs=[value["clusterIP"]])
+        value = fill(value, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack")
         if value["type"] in {"NodePort", "LoadBalancer"}:
             value = fill(value, externalTrafficPolicy="Cluster")
-            if value["type"] == "NodePort" or value.get("allocateLoadBalancerNodePorts", True):
-                value = change_each(value, "ports", node_port)
         if value["type"] == "LoadBalancer":
             value = fill(value, allocateLoadBalancerNodePorts=True)
         if value["sessionAffinity"] == "ClientIP":
             value = fill(value, sessionAffinityConfig={"clientIP": {"timeoutSeconds": 10800}})
         return value
 
-    obj = change(obj, "spec", spec)
-    return fill(obj, status={"loadBalancer": {}})
-
-
-def _cluster_ip(key: str) -> str:
-    if key == "default/kubernetes":
-        return str(SERVICE_NETWORK[1])
-    room = SERVICE_NETWORK.num_addresses - _RESERVED_ADDRESSES - 1
-    return str(SERVICE_NETWORK[_RESERVED_ADDRESSES + _hashed(key, room)])
-
-
-def _namespace(obj: Json) -> Json:
-    def meta(value: Json) -> Json:
-        return change(
-            fill(value, labels={}),
-            "labels",
-            lambda labels: fill(labels, **{"kubernetes.io/metadata.name": value.get("name", "")}),
-        )
-
-    if (obj.get("metadata") or {}).get("name"):
-        obj = change(obj, "metadata", meta)
-    obj = fill(obj, status={})
-    return change(obj, "status", lambda status: fill(status, phase="Active"))
+    return fill(change(obj, "spec", spec), status={"loadBalancer": {}})
 
 
 def _node(obj: Json) -> Json:
@@ -315,7 +245,6 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("", "Pod"): pod_defaults.pod,
     ("", "PodTemplate"): lambda obj: change(obj, "template", pod_defaults.template),
     ("", "Service"): _service,
-    ("", "Namespace"): _namespace,
     ("", "Node"): _node,
     ("", "Secret"): lambda obj: fill(obj, type="Opaque"),
     ("", "Endpoints"): _endpoints,
@@ -344,4 +273,4 @@ DEFAULTS: dict[tuple[str, str], Default] = {
 """(group, kind) → the function that fills in what its objects lack."""
 
 
-__all__ = ["DEFAULTS", "NODE_PORTS", "SERVICE_NETWORK"]
+__all__ = ["DEFAULTS"]

@@ -1,25 +1,15 @@
 """Defaults of pods and pod templates. Source: the field documentation of PodSpec and Container."""
 
-from typing import Any
-
-from koordinator.api import quantity
 from koordinator.local.schema.builtin.fill import Json, change, change_each, fill
 
 DEFAULT_MODE = 0o644
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
-_NODE_TROUBLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_TROUBLE_TOLERATED_S = 300  # what the DefaultTolerationSeconds admission plugin grants
 
 
 def pod(obj: Json) -> Json:
-    """A Pod, with the tolerations that admission adds, its QoS class and phase."""
-    obj = change(obj, "spec", spec)
-    obj = change(obj, "spec", _tolerate_node_trouble)
-    status = obj.get("status") or {}
-    if "phase" not in status or "qosClass" not in status:
-        obj = {**obj, "status": fill(status, phase="Pending", qosClass=qos_class(obj.get("spec") or {}))}
-    return obj
+    """A Pod. What needs other objects or the moment (priority, tolerations, QoS class) is the registry's."""
+    return change(obj, "spec", spec)
 
 
 def template(value: Json) -> Json:
@@ -125,46 +115,4 @@ def _projection(value: Json) -> Json:
     return change(value, "serviceAccountToken", lambda token: fill(token, expirationSeconds=3600))
 
 
-def _tolerate_node_trouble(value: Json) -> Json:
-    tolerations: list[Json] = value.get("tolerations") or []
-    missing = [key for key in _NODE_TROUBLE if not any(_tolerates(item, key) for item in tolerations)]
-    if not missing:
-        return value
-    added = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TROUBLE_TOLERATED_S}
-        for key in missing
-    ]
-    return {**value, "tolerations": [*tolerations, *added]}
-
-
-def _tolerates(toleration: Json, key: str) -> bool:
-    named = toleration.get("key", "") in {"", key}
-    return named and toleration.get("effect", "") in {"", "NoExecute"}
-
-
-def qos_class(value: Json) -> str:
-    """The QoS class that the API server computes from requests and limits of cpu and memory."""
-    requests: dict[str, int] = {}
-    limits: dict[str, int] = {}
-    all_limited = True
-    for container in (*(value.get("containers") or ()), *(value.get("initContainers") or ())):
-        resources = container.get("resources") or {}
-        for source, sums in ((resources.get("requests"), requests), (resources.get("limits"), limits)):
-            for name in ("cpu", "memory"):
-                amount = _nanos((source or {}).get(name))
-                if amount > 0:
-                    sums[name] = sums.get(name, 0) + amount
-        limited = resources.get("limits") or {}
-        all_limited = all_limited and all(_nanos(limited.get(name)) > 0 for name in ("cpu", "memory"))
-    if not requests and not limits:
-        return "BestEffort"
-    if all_limited and len(limits) == 2 and all(limits[name] == requests.get(name) for name in limits):
-        return "Guaranteed"
-    return "Burstable"
-
-
-def _nanos(amount: Any) -> int:
-    return quantity.of(amount).nanos if amount is not None else 0
-
-
-__all__ = ["pod", "pull_policy", "qos_class", "spec", "template"]
+__all__ = ["pod", "pull_policy", "spec", "template"]

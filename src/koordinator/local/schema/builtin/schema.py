@@ -46,8 +46,7 @@ class BuiltinSchema:
         return decoded, [f'unknown field "{path}"' for path in unknown]
 
     def default(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """See `local.interfaces.ObjectSchema`. Give `metadata.uid`, name and namespace before: selectors of
-        Jobs and addresses of Services are made of them."""
+        """See `local.interfaces.ObjectSchema`."""
         return self._default(obj) if self._default else obj
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
