@@ -10,7 +10,6 @@ from koordinator.api import normalization
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object
-from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
@@ -18,20 +17,15 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler import default_plugins, diagnosis, pod_status
 from koordinator.scheduler.binding import Binder, Job
 from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.cycle import Cycle, Placed, Unplaced
-from koordinator.scheduler.evaluation import CLASSES_MAX, EvaluationCache
+from koordinator.scheduler.cycle import Placed, Unplaced
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.evaluation import CLASSES_MAX
 from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.framework import Handle, Plugin, Watch
+from koordinator.scheduler.framework import Watch
 from koordinator.scheduler.metrics import Metrics
-from koordinator.scheduler.nodes import NodeAspect, NodeTable, RowKeeper
-from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.nodes import NodeAspect
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.profile import (
-    PluginType,
-    build_profiles,
-    installed_plugins,
-    missing_plugins,
-)
+from koordinator.scheduler.profile import PluginType
 from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.scheduler.waiting import WaitingPods
@@ -57,8 +51,8 @@ _EVENT_OF_ASPECT = (
 class Scheduler:
     """Places pods that name one of its profiles in `schedulerName`; all others are only counted on nodes.
 
-    `seed` decides ties between nodes. `classes_max` 0 evaluates every pod anew instead of sharing
-    evaluations between equal pods; placements are the same, only slower.
+    `seed` decides ties between nodes and the jitter of retries; `plugins` replaces the installed ones;
+    `classes_max`: see `Engine`; `pod_steps` are the normalisation steps that feature gates switch on.
     """
 
     def __init__(
@@ -75,20 +69,22 @@ class Scheduler:
         """Raises: ConfigError."""
         self.config = config or default_plugins.shipped_config()
         self.clock = clock or cluster.clock
-        self.table = NodeTable(ResourceRegistry())
+        self.engine = Engine(
+            self.config,
+            self.clock,
+            seed=seed,
+            plugins=plugins,
+            classes_max=classes_max,
+            cluster=cluster,
+            happened=self._happened,
+        )
+        self.table = self.engine.table
+        self.profiles = self.engine.profiles
         self.waiting = WaitingPods()
         self.metrics = Metrics()
+        self.queue = SchedulingQueue(self._queue_policy())
         self._cluster = cluster
         self._rng = random.Random(seed)
-        self._handles: list[Handle] = []
-        self._plugin_count = 0
-        registry = dict(plugins) if plugins is not None else built_in.PLUGINS | installed_plugins()
-        self.profiles = build_profiles(self.config, registry, self._build_plugin)
-        for name in missing_plugins(self.config, registry):
-            log.warning("plugin left out: this version does not have it", extra={"plugin": name})
-        self.queue = SchedulingQueue(self._queue_policy())
-        self.cache = EvaluationCache(self.table, classes_max=classes_max)
-        self._cycle = Cycle(self.table, self.cache, seed)
         self._binder = Binder(self.config.bindings_max, self.waiting, self._live_pod, self._bound)
         self._recorders = {name: EventRecorder(cluster, name, rng=self._new_rng()) for name in self.profiles}
         self._status_writer = pod_status.StatusWriter(cluster)
@@ -108,24 +104,6 @@ class Scheduler:
     def _informer(self, view: type[T], transform: Callable[[T], T] | None = None) -> Informer[T]:
         return Informer(self._cluster, view, rng=self._new_rng(), transform=transform)
 
-    def _build_plugin(self, kind: PluginType, args: Any) -> Plugin[Any]:
-        self._plugin_count += 1
-        columns = {}
-        for spec in kind.columns_of(args):
-            # Two profiles may run one plugin with different arguments: each instance has its own columns.
-            name = f"{kind.name}#{self._plugin_count}/{spec.name}"
-            columns[spec.name] = self.table.add_column(
-                type(spec)(name=name, dtype=spec.dtype, width=spec.width, fill=spec.fill)
-            )
-        handle = Handle(
-            self.table, self.clock, columns=columns, cluster=self._cluster, happened=self._happened
-        )
-        plugin = kind(args, handle)
-        if isinstance(plugin, RowKeeper):
-            self.table.add_keeper(plugin)
-        self._handles.append(handle)
-        return plugin
-
     def _queue_policy(self) -> QueuePolicy:
         by_name = {
             profile.name: {plugin.name: plugin for plugin in profile.plugins}
@@ -144,7 +122,7 @@ class Scheduler:
         self._nodes.add_handler(lambda node: self._node_set(None, node), self._node_set, self._node_deleted)
         self._pods.add_handler(lambda pod: self._pod_set(None, pod), self._pod_set, self._pod_deleted)
         by_view: dict[type[Object], Informer[Any]] = {}
-        for handle in self._handles:
+        for handle in self.engine.handles:
             for watch in handle.watches:
                 informer = by_view.get(watch.view)
                 if informer is None:
@@ -200,7 +178,7 @@ class Scheduler:
             self.queue.done(pod.uid)
             return
         profile = self.profiles[entry.profile_name]
-        result = self._cycle.run(profile, pod, entry.class_key, entry.attempt_count, self.clock.now())
+        result = self.engine.cycle.run(profile, pod, entry.class_key, entry.attempt_count, self.clock.now())
         if isinstance(result, Placed):
             await self._binder.start(Job(profile, entry, result))
         else:
@@ -232,7 +210,7 @@ class Scheduler:
                 plugin.post_bind(pod, node_name)
             return
         row = self.table.row_of(node_name)
-        self._cycle.forget(job.profile, pod, job.placed.evaluation, node_name)
+        self.engine.cycle.forget(job.profile, pod, job.placed.evaluation, node_name)
         self.metrics.attempt(job.profile.name, status)
         rejected_by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
         self._unplaced(job.entry, Unplaced(pod, status, rejected_by))

@@ -1,0 +1,70 @@
+"""The deciding half of the scheduler: node table, plugins, cycles. It needs no API (simulation, explain)."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.clock import Clock
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.cycle import Cycle
+from koordinator.scheduler.evaluation import CLASSES_MAX, EvaluationCache
+from koordinator.scheduler.events import Happening
+from koordinator.scheduler.framework import Handle, Plugin
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.profile import PluginType, build_profiles, installed_plugins, missing_plugins
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """A node table with the plugins of a configuration on it.
+
+    `seed` decides ties between nodes. `classes_max` 0 evaluates every pod anew instead of sharing
+    evaluations between equal pods; placements are the same, only slower. `happened` hears of events that
+    plugins report; `cluster` is what plugins act through.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        clock: Clock,
+        *,
+        seed: int = 0,
+        plugins: Mapping[str, PluginType] | None = None,
+        classes_max: int = CLASSES_MAX,
+        cluster: Cluster | None = None,
+        happened: Callable[[Happening], None] = lambda _: None,
+    ) -> None:
+        """Raises: ConfigError."""
+        self.table = NodeTable(ResourceRegistry())
+        self.handles: list[Handle] = []
+        self._clock = clock
+        self._cluster = cluster
+        self._happened = happened
+        registry = dict(plugins) if plugins is not None else built_in.PLUGINS | installed_plugins()
+        self.profiles = build_profiles(config, registry, self._build)
+        for name in missing_plugins(config, registry):
+            log.info("plugin left out: this version does not have it", extra={"plugin": name})
+        self.cache = EvaluationCache(self.table, classes_max=classes_max)
+        self.cycle = Cycle(self.table, self.cache, seed)
+
+    def _build(self, kind: PluginType, args: Any) -> Plugin[Any]:
+        # Two profiles may run one plugin with different arguments: each instance has its own columns.
+        prefix = f"{kind.name}#{len(self.handles)}"
+        columns = {
+            spec.name: self.table.add_column(msgspec.structs.replace(spec, name=f"{prefix}/{spec.name}"))
+            for spec in kind.columns_of(args)
+        }
+        handle = Handle(
+            self.table, self._clock, columns=columns, cluster=self._cluster, happened=self._happened
+        )
+        plugin = kind(args, handle)
+        if isinstance(plugin, RowKeeper):
+            self.table.add_keeper(plugin)
+        self.handles.append(handle)
+        return plugin

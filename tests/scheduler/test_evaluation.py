@@ -1,0 +1,219 @@
+"""Shared evaluations: whatever happens to the cluster, they answer what a fresh evaluation answers."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.node_metric import NodeMetric
+from koordinator.clock import FixedClock, rfc3339
+from koordinator.scheduler import config
+from koordinator.scheduler.cycle import Placed, Unplaced
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
+from koordinator.scheduler.pod_info import PodInfo
+from tests.scheduler.world import node, pod
+
+ZONES = ("a", "b", "c")
+SHIPPED_WITH_LOAD_FILTER = config.decode(
+    {
+        "profiles": [
+            {
+                "schedulerName": "koord-scheduler",
+                "plugins": {
+                    "filter": {"enabled": [{"name": "LoadAwareScheduling"}]},
+                    "score": {"enabled": [{"name": "LoadAwareScheduling", "weight": 1}]},
+                },
+                "pluginConfig": [
+                    {
+                        "name": "LoadAwareScheduling",
+                        "args": {"usageThresholds": {"cpu": 60}, "filterExpiredNodeMetrics": True},
+                    }
+                ],
+            }
+        ]
+    }
+)
+
+
+class Drama:
+    """An engine and the random things that happen to it; two with one seed see the same."""
+
+    def __init__(self, seed: int, classes_max: int) -> None:
+        self.rng = random.Random(seed)
+        self.clock = FixedClock(1_700_000_000.0)
+        self.engine = Engine(SHIPPED_WITH_LOAD_FILTER, self.clock, seed=seed, classes_max=classes_max)
+        [self.profile] = self.engine.profiles.values()
+        self.placed: list[PodInfo] = []
+        self.history: list[str] = []
+        self._numbers = iter(range(1_000_000))
+        for number in range(12):
+            self.set_node(number)
+
+    @property
+    def table(self) -> Any:
+        return self.engine.table
+
+    def classes(self) -> list[dict[str, Any]]:
+        """Shapes of pods; their order is that of `random_pod`."""
+        preferred = [
+            {
+                "weight": 30,
+                "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+            }
+        ]
+        image = {
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "app:v1",
+                    "ports": [{"containerPort": 80, "hostPort": 80}],
+                    "resources": {"requests": {"cpu": "100m"}},
+                }
+            ]
+        }
+        return [
+            {"cpu": "500m", "memory": "1Gi"},
+            {"cpu": "2", "memory": "512Mi", "priority": 9500},
+            {
+                "requests": {"kubernetes.io/batch-cpu": "1000", "kubernetes.io/batch-memory": "1Gi"},
+                "priority": 5500,
+            },
+            {"cpu": "100m", "nodeSelector": {"zone": "b"}},
+            {
+                "cpu": "300m",
+                "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
+            },
+            {"cpu": "300m", "tolerations": [{"operator": "Exists"}]},
+            image,
+            {"requests": {}},
+        ]
+
+    def random_pod(self, number: int) -> PodInfo:
+        shape = dict(self.rng.choice(self.classes()))
+        body = pod(f"pod-{number}", **shape)
+        body["metadata"]["uid"] = f"uid-{number}"
+        return PodInfo.of(from_builtins(body, Pod), self.table.registry)
+
+    def set_node(self, number: int) -> None:
+        rng = self.rng
+        body = node(
+            f"node-{number}",
+            cpu=rng.choice(("2", "4", "8")),
+            memory=rng.choice(("4Gi", "16Gi")),
+            pods=rng.choice((4, 20)),
+            labels={"zone": rng.choice(ZONES)} if rng.random() < 0.8 else {},
+            taints=rng.choice(
+                (
+                    [],
+                    [],
+                    [{"key": "x", "effect": "NoSchedule"}],
+                    [{"key": "y", "effect": "PreferNoSchedule"}],
+                )
+            ),
+            unschedulable=rng.random() < 0.1,
+            extra={"kubernetes.io/batch-cpu": "3000", "kubernetes.io/batch-memory": "4Gi"},
+        )
+        if rng.random() < 0.3:
+            body["status"]["images"] = [{"names": ["app:v1"], "sizeBytes": 400 << 20}]
+        self.table.set_node(from_builtins(body, Node))
+
+    def set_metric(self) -> None:
+        rng = self.rng
+        usage = {"cpu": f"{rng.randrange(0, 6000)}m", "memory": f"{rng.randrange(0, 8)}Gi"}
+        body = {
+            "metadata": {"name": f"node-{rng.randrange(14)}"},
+            "status": {
+                "updateTime": rfc3339(self.clock.now_s - rng.choice((0, 100, 170))),
+                "nodeMetric": {"nodeUsage": {"resources": usage}},
+            },
+        }
+        plugin = next(p for p in self.profile.plugins if isinstance(p, LoadAwareScheduling))
+        plugin.set_metric(from_builtins(body, NodeMetric), ClusterEvent.NODE_METRIC_UPDATED)
+
+    def step(self) -> None:
+        """Something happens, most often a pod to be placed."""
+        rng = self.rng
+        self.clock.now_s += rng.choice((0.0, 0.0, 1.0, 20.0))
+        what = rng.random()
+        if what < 0.70:
+            self.place()
+        elif what < 0.80 and self.placed:
+            gone = self.placed.pop(rng.randrange(len(self.placed)))
+            self.table.unassign(gone.uid)
+        elif what < 0.90:
+            self.set_metric()
+        elif what < 0.97:
+            self.set_node(rng.randrange(14))
+        else:
+            self.table.remove_node(f"node-{rng.randrange(14)}")
+
+    def place(self) -> None:
+        info = self.random_pod(next(self._numbers))
+        key = self.profile.class_key(info)
+        result = self.engine.cycle.run(self.profile, info, key, 1, self.clock.now_s)
+        if isinstance(result, Placed):
+            self.placed.append(info)
+            self.history.append(f"{info.key} on {result.node_name}")
+        else:
+            assert isinstance(result, Unplaced)
+            self.history.append(f"{info.key}: {result.status.message} by {sorted(result.rejected_by)}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_shared_evaluations_place_every_pod_as_fresh_ones_do(seed: int) -> None:
+    shared, fresh = Drama(seed, classes_max=64), Drama(seed, classes_max=0)
+
+    for _ in range(250):
+        shared.step()
+        fresh.step()
+
+    assert shared.history == fresh.history
+    assert shared.engine.cache.hit_count > 100
+    assert fresh.engine.cache.hit_count == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_evaluation_brought_up_to_date_equals_a_new_one(seed: int) -> None:
+    drama = Drama(seed, classes_max=64)
+    pods = [
+        PodInfo.of(from_builtins(pod(f"probe-{index}", **shape), Pod), drama.table.registry)
+        for index, shape in enumerate(drama.classes())
+    ]
+    kept = [Evaluation(drama.profile, drama.table, info) for info in pods]
+
+    for _ in range(120):
+        drama.step()
+        for plugin in drama.profile.plugins:
+            plugin.refresh(drama.clock.now_s)
+        for info, evaluation in zip(pods, kept, strict=True):
+            evaluation.update()
+            new = Evaluation(drama.profile, drama.table, info)
+            assert evaluation.feasible.tolist() == new.feasible.tolist()
+            assert np.array_equal(evaluation.totals_of(evaluation.feasible), new.totals_of(new.feasible))
+            assert evaluation.fit_error() == new.fit_error()
+            assert evaluation.rejected_by() == new.rejected_by()
+
+
+def test_the_table_conserves_what_pods_request() -> None:
+    drama = Drama(11, classes_max=64)
+
+    for _ in range(400):
+        drama.step()
+
+    table = drama.table
+    for row in table.rows.tolist():
+        pods = table.pods_at(row).values()
+        expected = np.zeros(len(table.registry), np.int64)
+        for info in pods:
+            expected[info.request_columns] += info.request_amounts
+        assert table.requested[:, row].tolist() == expected.tolist()
+        assert table.pod_count[row] == len(pods)
+    for info in drama.placed:
+        drama.table.unassign(info.uid)
+    assert not table.requested.any() and not table.nonzero_requested.any() and not table.pod_count.any()
