@@ -13,8 +13,12 @@ _CORE_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")
 
 
-def check(meta: dict[str, Any], namespaced: bool, rule: NameRule) -> list[StatusCause]:
-    """What is wrong with the metadata of an object about to be stored."""
+def check(meta: dict[str, Any], namespaced: bool, rule: NameRule, *, is_core: bool) -> list[StatusCause]:
+    """What is wrong with the metadata of an object about to be stored.
+
+    `is_core`: a kind of Kubernetes proper, whose finalizers need a domain and a path; those of CRDs and custom
+    resources may be any qualified name.
+    """
     causes: list[StatusCause] = []
     prefix = meta.get("generateName", "")
     if prefix:
@@ -36,7 +40,7 @@ def check(meta: dict[str, Any], namespaced: bool, rule: NameRule) -> list[Status
     if meta.get("ownerReferences"):
         causes += _check_owners(meta["ownerReferences"])
     for index, finalizer in enumerate(meta.get("finalizers") or ()):
-        causes += _check_finalizer(finalizer, f"metadata.finalizers[{index}]")
+        causes += _check_finalizer(finalizer, f"metadata.finalizers[{index}]", is_core)
     return causes
 
 
@@ -72,11 +76,11 @@ def _check_owners(owners: list[dict[str, Any]]) -> list[StatusCause]:
     return causes
 
 
-def _check_finalizer(finalizer: str, field: str) -> list[StatusCause]:
+def _check_finalizer(finalizer: str, field: str, is_core: bool) -> list[StatusCause]:
     reason = names.qualified_name(finalizer)
     if reason:
         return [errors.invalid(field, finalizer, reason)]
-    if "/" not in finalizer and finalizer not in _CORE_FINALIZERS:
+    if is_core and "/" not in finalizer and finalizer not in _CORE_FINALIZERS:
         detail = "name is neither a standard finalizer name nor is it fully qualified"
         return [errors.invalid(field, finalizer, detail)]
     return []

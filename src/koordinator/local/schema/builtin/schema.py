@@ -55,7 +55,12 @@ class BuiltinSchema:
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []
         if old is None or meta is not old.get("metadata"):
-            causes += metadata.check(meta, self.resource.namespaced, self._name_rule)
+            causes += metadata.check(
+                meta,
+                self.resource.namespaced,
+                self._name_rule,
+                is_core=self.resource.group != "apiextensions.k8s.io",
+            )
         if old is not None:
             causes += metadata.check_update(meta, old.get("metadata") or {})
             if not self._changed(obj, old):

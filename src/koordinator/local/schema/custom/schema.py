@@ -64,7 +64,7 @@ class CustomSchema:
         meta = obj.get("metadata") or {}
         causes: list[StatusCause] = []
         if old is None or meta is not old.get("metadata"):
-            causes += metadata.check(meta, self.resource.namespaced, names.subdomain_1123)
+            causes += metadata.check(meta, self.resource.namespaced, names.subdomain_1123, is_core=False)
             causes += validate.causes_of(self._check_name, meta, "metadata")
         if old is not None:
             causes += metadata.check_update(meta, old.get("metadata") or {})

@@ -1,0 +1,188 @@
+"""`koordinator up`: a whole cluster in this process."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from koordinator.clock import SystemClock
+
+NODES_MAX = 20_000
+CPU_CORES_MAX = 1_024
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0, NODES_MAX),
+    help="Hollow nodes: simulated kubelets whose pods start, use CPU and end, without processes.",
+)
+@click.option(
+    "--node-cpu",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1, CPU_CORES_MAX),
+    help="Cores of each node.",
+)
+@click.option(
+    "--node-memory-gib",
+    default=128,
+    show_default=True,
+    type=click.IntRange(1, 65_536),
+    help="Memory of each node.",
+)
+@click.option(
+    "--kubeconfig",
+    default="kubeconfig",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write the kubeconfig once the cluster answers.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep all objects here (SQLite); without it they are gone when the cluster stops.",
+)
+@click.option(
+    "--port",
+    default=0,
+    show_default="a free one",
+    type=click.IntRange(0, 65_535),
+    help="Port of the API server.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; other than loopback needs --tls and a token.",
+)
+@click.option(
+    "--tls", is_flag=True, help="Serve HTTPS with a certificate of our own; the kubeconfig holds the CA."
+)
+@click.option(
+    "--token", is_flag=True, help="Ask for a bearer token; a new one is written into the kubeconfig."
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Accept the tokens of this file (lines: token,user,uid,groups); the kubeconfig gets the first.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of everything that is drawn by chance.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what the components do.")
+def up(
+    nodes: int,
+    node_cpu: int,
+    node_memory_gib: int,
+    kubeconfig: Path,
+    data_dir: Path | None,
+    port: int,
+    host: str,
+    tls: bool,
+    token: bool,
+    token_file: Path | None,
+    seed: int,
+    verbose: bool,
+) -> None:
+    """Run a whole cluster in this process until Ctrl-C: API server, controllers, the Koordinator scheduler
+    and manager, and hollow nodes. No containers, no root.
+
+    \b
+    In another terminal:
+      export KUBECONFIG=$PWD/kubeconfig
+      kubectl get nodes
+      kubectl create deployment web --image=web --replicas=5
+    """
+    from koordinator.local import cluster as local
+    from koordinator.local.apiserver import auth
+    from koordinator.local.apiserver import tls as certificates
+    from koordinator.local.apiserver.server import UnsafeBind
+    from koordinator.local.nodes.fleet import NodeShape
+    from koordinator.local.persistence import StorageError
+
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.ERROR,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    clock = SystemClock()
+    width = len(str(max(nodes - 1, 0)))
+    memory_bytes = node_memory_gib * 2**30
+    try:
+        tokens = tuple(auth.read_token_file(token_file)) if token_file is not None else ()
+        if token:
+            tokens = (auth.Token(secrets.token_urlsafe(24)), *tokens)
+        secure = certificates.self_signed(_tls_dir(data_dir, kubeconfig), clock, [host]) if tls else None
+        options = local.ClusterOptions(
+            nodes=tuple(
+                NodeShape(
+                    name=f"node-{number:0{width}d}",
+                    cpu_milli=node_cpu * 1000,
+                    memory_bytes=memory_bytes,
+                    reserved_bytes=min(2 * 2**30, memory_bytes // 16),
+                    zone=f"zone-{'abc'[number % 3]}",
+                )
+                for number in range(nodes)
+            ),
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            tokens=tokens,
+            tls=secure,
+            hosts=(host,),
+            seed=seed,
+        )
+        _run(clock, options, kubeconfig)
+    except (UnsafeBind, StorageError, auth.TokenFileError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        hint = "; choose another with --port, or 0 for a free one" if error.errno in (98, 48) else ""
+        raise click.ClickException(f"{error}{hint}") from error
+
+
+def _tls_dir(data_dir: Path | None, kubeconfig: Path) -> Path:
+    """Certificates live beside the data, or beside the kubeconfig of a cluster that keeps none."""
+    return (data_dir / "tls") if data_dir is not None else kubeconfig.absolute().with_suffix(".tls")
+
+
+def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) -> None:  # type: ignore[name-defined]  # noqa: F821
+    from koordinator.local.cluster import LocalCluster
+
+    async def main() -> None:
+        cluster = LocalCluster(clock, options)
+        running = asyncio.create_task(cluster.run(), name="cluster")
+        ready = asyncio.create_task(cluster.ready.wait(), name="ready")
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, running.cancel)
+        await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not running.done():
+            cluster.server.write_kubeconfig(kubeconfig)
+            _greet(cluster.server.url, kubeconfig, len(options.nodes))
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        click.echo("Stopped.", err=True)
+
+    try:
+        import uvloop
+
+        uvloop.run(main())
+    except ImportError:
+        asyncio.run(main())
+
+
+def _greet(url: str, kubeconfig: Path, nodes: int) -> None:
+    click.secho(
+        f"A cluster of {nodes} nodes is up at {url}. Ctrl-C stops it. In another terminal:",
+        bold=True,
+        err=True,
+    )
+    click.echo(f"  export KUBECONFIG={kubeconfig.absolute()}")
+    click.echo("  kubectl get nodes")
+    sys.stdout.flush()

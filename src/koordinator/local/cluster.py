@@ -1,0 +1,193 @@
+"""A whole Kubernetes cluster with Koordinator on it, in this process: what `koordinator up` runs.
+
+Everything meets in the API only. Each component has a client of its own (its name shows as the user of a
+request); they would run unchanged against any other API server.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koordinator.api import crd, defaults, kinds
+from koordinator.api.meta import Resource
+from koordinator.clock import Clock
+from koordinator.cluster import errors
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.local import registry
+from koordinator.local.apiserver import ApiServer
+from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.tls import ServerTls
+from koordinator.local.controllers.disruption import DisruptionController
+from koordinator.local.controllers.garbage_collector import GarbageCollector
+from koordinator.local.controllers.namespace import NamespaceController
+from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
+from koordinator.local.controllers.pod_gc import PodGarbageCollector
+from koordinator.local.controllers.taint_eviction import TaintEvictionController
+from koordinator.local.controllers.workloads import workloads
+from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
+from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
+from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.schema.catalog import Catalog
+from koordinator.manager.manager import Manager
+from koordinator.manager.webhooks import certificates, configuration
+from koordinator.manager.webhooks.server import WebhookServer
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+WEBHOOK_HOST = "127.0.0.1"
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster is made of. Without `data_dir` it lives in memory only."""
+
+    nodes: tuple[NodeShape, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 0
+    data_dir: Path | None = None
+    tokens: tuple[Token, ...] = ()
+    tls: ServerTls | None = None
+    hosts: tuple[str, ...] = ()
+    seed: int = 0
+
+
+class LocalCluster:
+    """Build, then `run`; `url` is known once `ready` is set."""
+
+    def __init__(self, clock: Clock, options: ClusterOptions) -> None:
+        """Raises: StorageError (data directory), UnsafeBind (other than loopback without token and TLS)."""
+        self._options = options
+        self._clock = clock
+        self._rng = random.Random(options.seed)
+        catalog = Catalog(kinds.BUILT_IN)
+        patcher = ObjectPatcher(catalog)
+        if options.data_dir is None:
+            self.registry = registry.in_memory(clock, seed=options.seed, schemas=catalog, patcher=patcher)
+        else:
+            self.registry = registry.on_disk(
+                clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
+            )
+        self.server = ApiServer(
+            self.registry,
+            host=options.host,
+            port=options.port,
+            tokens=options.tokens,
+            tls=options.tls,
+            hosts=options.hosts,
+            seed=options.seed,
+        )
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run everything until cancelled; then close watches, stop components and save.
+
+        Raises: OSError when the port is taken; what a component could not survive.
+        """
+        webhooks: WebhookServer | None = None
+        try:
+            await install(self._client("koordinator-installer"))
+            manager = Manager(self._client("koord-manager"))
+            certs = certificates.generate([WEBHOOK_HOST], self._clock.now())
+            webhooks = WebhookServer(manager.handlers, certs, host=WEBHOOK_HOST, port=0)
+            await webhooks.start()
+            async with asyncio.TaskGroup() as group:
+                self._start(group, manager.run(), "koord-manager")
+                await manager.synced.wait()
+                await self._configure_webhooks(configuration.mutating(webhooks.url, certs.ca_cert))
+                self._start_components(group)
+                await self.server.start()
+                self.ready.set()
+        finally:
+            await self.server.stop()
+            if webhooks is not None:
+                await webhooks.stop()
+            await self.registry.close()
+
+    def _client(self, user: str) -> MemoryCluster:
+        return MemoryCluster(self.registry, user=f"system:serviceaccount:koordinator-system:{user}")
+
+    @staticmethod
+    def _start(group: asyncio.TaskGroup, work: Coroutine[Any, Any, Any], name: str) -> None:
+        group.create_task(work, name=name)
+
+    def _start_components(self, group: asyncio.TaskGroup) -> None:
+        scheduler = Scheduler(self._client("koord-scheduler"), scheduler_config(), seed=self._options.seed)
+        self._start(group, scheduler.run(), "koord-scheduler")
+        if self._options.nodes:
+            fleet = Fleet(self._options.nodes, FleetPolicy())
+            nodes = HollowNodes(
+                self._client("hollow-nodes"), fleet, HollowConfig(pod_events=True), rng=self._new_rng()
+            )
+            self._start(group, nodes.run(), "hollow nodes")
+        self._start_controllers(group)
+
+    def _start_controllers(self, group: asyncio.TaskGroup) -> None:
+        cluster = self._client("kube-controller-manager")
+        factory = InformerFactory(cluster, self._new_rng())
+        events = EventRecorder(cluster, "kube-controller-manager", rng=self._new_rng())
+        resources = self.registry.resources
+        controllers = [
+            *workloads(cluster, factory, events, self._new_rng()),
+            GarbageCollector(cluster, factory, resources),
+            NamespaceController(cluster, factory, resources),
+            NodeLifecycleController(cluster, factory, events, self._new_rng()),
+            TaintEvictionController(cluster, factory, events),
+            PodGarbageCollector(cluster, factory),
+            DisruptionController(cluster, factory, events),
+        ]
+        factory.start(group)
+        self._start(group, events.run(), "events")
+        for controller in controllers:
+            self._start(group, controller.run(), type(controller).__name__)
+
+    def _new_rng(self) -> random.Random:
+        return random.Random(self._rng.getrandbits(64))
+
+    async def _configure_webhooks(self, wanted: dict[str, Any]) -> None:
+        """Address and CA are new at every start; the objects may be there from the last one."""
+        view = kinds.view_of(_resource(wanted))
+        cluster = self._client("koord-manager")
+        try:
+            await cluster.create(view, wanted)
+        except errors.AlreadyExists:
+            await cluster.patch(view, wanted["metadata"]["name"], {"webhooks": wanted["webhooks"]})
+
+
+async def install(cluster: MemoryCluster) -> None:
+    """CRDs, priority classes and the default configuration; what exists already is left as it is,
+    except CRDs, which follow this version."""
+    for manifest in crd.manifests():
+        view = kinds.view_of(_resource(manifest))
+        try:
+            await cluster.create(view, manifest)
+        except errors.AlreadyExists:
+            await cluster.patch(view, manifest["metadata"]["name"], {"spec": manifest["spec"]})
+    for body in defaults.objects():
+        try:
+            await cluster.create(kinds.view_of(_resource(body)), body, body["metadata"].get("namespace", ""))
+        except errors.AlreadyExists:
+            continue
+
+
+def _resource(body: dict[str, Any]) -> Resource:
+    group, _, _ = body["apiVersion"].rpartition("/")
+    found = kinds.by_kind(group, body["kind"])
+    assert found is not None, body
+    return found
+
+
+def scheduler_config() -> SchedulerConfig:
+    """The shipped profile under both names: here one scheduler places everybody's pods."""
+    shipped = default_plugins.shipped_profile()
+    stock = msgspec.structs.replace(shipped, scheduler_name=DEFAULT_SCHEDULER)
+    return SchedulerConfig(profiles=[shipped, stock])
