@@ -190,7 +190,7 @@ async def test_custom_resources_select_the_fields_that_they_declare() -> None:
 
     found = api.list(widgets, "", ListOptions(field_selector="spec.color=blue"))
     assert shown(found) == ["b"]
-    with pytest.raises(errors.BadRequest, match="field label not supported: spec.size"):
+    with pytest.raises(errors.BadRequest, match=r"field label not supported: spec.size"):
         api.list(widgets, "", ListOptions(field_selector="spec.size=1"))
 
 

@@ -3,7 +3,7 @@
 An object in a store is immutable: whoever holds a `Record` may keep `obj` but must never change it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -70,12 +70,14 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Query parameters of writes, already parsed. `user` is who asks (admission reviews)."""
+    """Query parameters of writes, already parsed. `user` is who asks (admission reviews); `warn` is told what
+    a client should know although the write went through (unknown fields)."""
 
     dry_run: bool = False
     field_manager: str = ""
     field_validation: str = ""
     force: bool = False
+    warn: Callable[[str], None] | None = None
     user: str = "system:admin"
     groups: tuple[str, ...] = ("system:masters", "system:authenticated")
 

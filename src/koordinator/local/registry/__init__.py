@@ -10,11 +10,14 @@ from pathlib import Path
 
 from koordinator.clock import Clock
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
+from koordinator.local.patches import ObjectPatcher
 from koordinator.local.persistence import SqliteJournal
 from koordinator.local.registry import bootstrap
+from koordinator.local.registry.builtin import BUILTIN
 from koordinator.local.registry.plain import PlainCatalog
 from koordinator.local.registry.plain_patcher import PlainPatcher
 from koordinator.local.registry.registry import Registry
+from koordinator.local.schema import Catalog
 from koordinator.local.store import Store
 
 
@@ -84,8 +87,10 @@ def _collaborators(
 ) -> tuple[SchemaCatalog, Patcher]:
     if not checks:
         return schemas or PlainCatalog(), patcher or PlainPatcher()
-    assert schemas is not None and patcher is not None
-    return schemas, patcher
+    if schemas is not None and patcher is not None:
+        return schemas, patcher
+    catalog = Catalog(BUILTIN)
+    return schemas or catalog, patcher or ObjectPatcher(catalog)
 
 
 __all__ = ["Admission", "Registry", "in_memory", "on_disk"]

@@ -27,6 +27,7 @@ from koordinator.local.registry import actions, crds, metadata, reading, refusal
 from koordinator.local.registry.definitions import Definitions
 from koordinator.local.registry.kinds import Kind, Kinds
 from koordinator.local.registry.writing import Writer
+from koordinator.local.schema.errors import invalid_patch
 from koordinator.local.store import Store
 
 PATCH_TRIES_MAX = 5
@@ -178,8 +179,23 @@ class Registry:
         if not self._checks:
             return obj
         schema = self._schemas.schema_of(resource)
-        decoded, _ = schema.decode(obj, options.field_validation)
+        decoded, warnings = schema.decode(obj, options.field_validation)
+        if options.warn is not None:
+            for warning in warnings:
+                options.warn(warning)
         return schema.default(decoded)
+
+    def _decoded_patch(
+        self, resource: Resource, obj: dict[str, Any], patch_type: PatchType, options: WriteOptions
+    ) -> dict[str, Any]:
+        """Like `_decoded`; a patch that makes an object of wrong types is Invalid, not a BadRequest."""
+        if self._checks and patch_type is not PatchType.APPLY:
+            try:
+                self._schemas.schema_of(resource).decode(obj, "Ignore")
+            except errors.BadRequest as error:
+                reason = error.message.partition(": ")[2] or error.message
+                raise invalid_patch(obj, reason) from error
+        return self._decoded(resource, dict(obj), options)
 
     def _defaulted(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
         return self._schemas.schema_of(resource).default(obj) if self._checks else obj
@@ -263,7 +279,7 @@ class Registry:
             if old is None:
                 _check_applied_name(obj, name)
                 return await self._create(kind, resource, namespace, obj, options, is_tracked=True)
-            obj = self._decoded(resource, dict(obj), options)
+            obj = self._decoded_patch(resource, obj, patch_type, options)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
             if kind.table.get(namespace, name) is old:
                 return await self._replace(
