@@ -50,6 +50,8 @@ _GROUP_ORDER = (
     "node.k8s.io",
     "discovery.k8s.io",
 )
+# Last of all: its kind NodeMetrics must not take `kubectl get nodemetrics` from Koordinator's NodeMetric.
+METRICS_GROUP = "metrics.k8s.io"
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -195,7 +197,7 @@ def _aggregated_subresource(resource: Resource, name: str) -> dict[str, Any]:
 
 def _ordered_groups(names: Iterable[str]) -> list[str]:
     rank = {name: position for position, name in enumerate(_GROUP_ORDER)}
-    return sorted(names, key=lambda name: (rank.get(name, len(rank)), name))
+    return sorted(names, key=lambda name: (name == METRICS_GROUP, rank.get(name, len(rank)), name))
 
 
 def _ordered_versions(versions: Iterable[str]) -> list[str]:
