@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from koordinator.cli import logs
 from koordinator.clock import SystemClock
 
 NODES_MAX = 20_000
@@ -106,10 +107,7 @@ def up(
     from koordinator.local.nodes.fleet import NodeShape
     from koordinator.local.persistence import StorageError
 
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.ERROR,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    logs.set_up(logging.INFO if verbose else logging.ERROR)
     clock = SystemClock()
     width = len(str(max(nodes - 1, 0)))
     memory_bytes = node_memory_gib * 2**30

@@ -36,12 +36,12 @@ RETRY = BackoffPolicy(initial_s=1.0, max_s=30.0)
 
 
 class NodePlan(msgspec.Struct, frozen=True):
-    """What one node should say. `degraded` tells why Batch resources were withdrawn, if they were."""
+    """What one node should say. `withdrawn` tells why it must have no Batch resources."""
 
     name: str
     calculated: dict[str, int | None]
     zones: dict[str, dict[str, int]]
-    degraded: str
+    withdrawn: str
     strategy: NodeStrategy
 
 
@@ -243,8 +243,8 @@ class NodeResourceController:
             await self._cluster.patch(Node, plan.name, patch, subresource="status")
             self.write_count += 1
         self._written_s[plan.name] = now_s
-        if plan.degraded and patch:
-            log.warning("batch resources withdrawn", extra={"node": plan.name, "reason": plan.degraded})
+        if plan.withdrawn and "status" in patch:
+            log.warning("batch resources withdrawn", extra={"node": plan.name, "reason": plan.withdrawn})
 
     async def _write_zones(self, plan: NodePlan) -> None:
         topology = self._topologies.get(plan.name)
