@@ -174,7 +174,7 @@ async def test_events_are_found_by_what_they_are_about() -> None:
 
 async def test_a_kind_without_fields_of_its_own_says_which_there_are() -> None:
     with pytest.raises(
-        errors.BadRequest, match='"data.x" is not a known field selector: only "metadata.name", "meta'
+        errors.BadRequest, match=r'"data.x" is not a known field selector: only "metadata.name", "meta'
     ):
         names(backend(), "configmaps", field_selector="data.x=1")
 
@@ -190,7 +190,7 @@ async def test_custom_resources_select_the_fields_that_they_declare() -> None:
 
     found = api.list(widgets, "", ListOptions(field_selector="spec.color=blue"))
     assert shown(found) == ["b"]
-    with pytest.raises(errors.BadRequest, match=r"field label not supported: spec.size"):
+    with pytest.raises(errors.BadRequest, match=r"field label not supported: spec\.size"):
         api.list(widgets, "", ListOptions(field_selector="spec.size=1"))
 
 

@@ -60,8 +60,8 @@ async def test_without_classes_the_priority_is_zero() -> None:
         (
             {"preemptionPolicy": "Never"},
             'pods "web-0" is forbidden: the string value of PreemptionPolicy (Never) must not be provided in '
-            "pod spec; priority admission controller computed PreemptLowerPriority from the given PriorityClass "
-            "name",
+            "pod spec; priority admission controller computed PreemptLowerPriority from the given "
+            "PriorityClass name",
         ),
     ],
 )
