@@ -1,61 +1,75 @@
 """Strategic merge patches on pods, for clients that hold no schema (ClusterColocationProfile `patch`)."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from koordinator.local.patches import strategic
-from koordinator.local.schema.types import ANY, Field, Kind, Type
+import msgspec
 
-# Lists of a pod whose elements merge by a key, as Kubernetes' API reference states them; others are replaced.
-_KEYED: dict[str, dict[str, str]] = {
-    "metadata": {"ownerReferences": "uid"},
-    "spec": {
-        "containers": "name",
-        "ephemeralContainers": "name",
-        "hostAliases": "ip",
-        "imagePullSecrets": "name",
-        "initContainers": "name",
-        "resourceClaims": "name",
-        "schedulingGates": "name",
-        "topologySpreadConstraints": "topologyKey",
-        "volumes": "name",
-    },
-    "container": {
-        "env": "name",
-        "ports": "containerPort",
-        "volumeDevices": "devicePath",
-        "volumeMounts": "mountPath",
-    },
-}
-_CONTAINERS = ("containers", "ephemeralContainers", "initContainers")
-_RETAIN_KEYS = ("volumes", "resourceClaims")
+from koordinator.cluster import strategic_merge
+
+_MERGE = ("merge",)
+_MERGE_AND_RETAIN = ("merge", "retainKeys")
 
 
-def _struct(fields: dict[str, Field]) -> Type:
-    return Type(Kind.STRUCT, load=lambda: fields, open=True)
+class PodShape(msgspec.Struct, frozen=True):
+    """What merges how below one object of a pod; a list has the shape of its elements in `element`."""
+
+    members: Mapping[str, "PodMember"] = {}
+    element: "PodShape | None" = None
+
+    def member(self, key: str) -> "PodMember":
+        """Members that the table does not have are replaced (lists) or merged (objects)."""
+        return self.members.get(key, _UNKNOWN)
 
 
-def _keyed(name: str, key: str, element: Type) -> Field:
-    strategies = ("merge", "retainKeys") if name in _RETAIN_KEYS else ("merge",)
-    return Field(name=name, type=Type(Kind.LIST, element=element), strategies=strategies, merge_key=key)
+class PodMember(msgspec.Struct, frozen=True):
+    """How one member merges."""
+
+    type: PodShape = PodShape(element=PodShape())
+    strategies: tuple[str, ...] = ()
+    merge_key: str = ""
 
 
-def _fields(owner: str, elements: dict[str, Type]) -> dict[str, Field]:
-    return {name: _keyed(name, key, elements.get(name, _struct({}))) for name, key in _KEYED[owner].items()}
+_UNKNOWN = PodMember()
 
 
-_CONTAINER = _struct(_fields("container", {}))
-_METADATA = _struct(
-    _fields("metadata", {})
-    | {"finalizers": Field(name="finalizers", type=Type(Kind.LIST, element=ANY), strategies=("merge",))}
-)
-POD = _struct(
+def _keyed(key: str, element: PodShape | None = None, *, retain: bool = False) -> PodMember:
+    """A list of objects that merge by `key`."""
+    strategies = _MERGE_AND_RETAIN if retain else _MERGE
+    return PodMember(PodShape(element=element or PodShape()), strategies, key)
+
+
+# Lists that merge by a key, as Kubernetes' API reference states them (patchMergeKey).
+_CONTAINER = PodShape(
     {
-        "metadata": Field(name="metadata", type=_METADATA),
-        "spec": Field(name="spec", type=_struct(_fields("spec", dict.fromkeys(_CONTAINERS, _CONTAINER)))),
+        "env": _keyed("name"),
+        "ports": _keyed("containerPort"),
+        "volumeDevices": _keyed("devicePath"),
+        "volumeMounts": _keyed("mountPath"),
     }
 )
+_METADATA = PodShape(
+    {
+        "finalizers": PodMember(strategies=_MERGE),
+        "ownerReferences": _keyed("uid"),
+    }
+)
+_SPEC = PodShape(
+    {
+        "containers": _keyed("name", _CONTAINER),
+        "ephemeralContainers": _keyed("name", _CONTAINER),
+        "hostAliases": _keyed("ip"),
+        "imagePullSecrets": _keyed("name"),
+        "initContainers": _keyed("name", _CONTAINER),
+        "resourceClaims": _keyed("name", retain=True),
+        "schedulingGates": _keyed("name"),
+        "topologySpreadConstraints": _keyed("topologyKey"),
+        "volumes": _keyed("name", retain=True),
+    }
+)
+POD = PodShape({"metadata": PodMember(_METADATA), "spec": PodMember(_SPEC)})
 
 
 def merge(pod: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """The pod changed as `patch` says; neither argument is changed. Raises: ApiError."""
-    return strategic.merge(pod, patch, POD)
+    """The pod changed as `patch` says; neither argument is changed. Raises: ApiError when malformed."""
+    return strategic_merge.merge(pod, patch, POD)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.cluster import strategic_merge
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import ApiError, BadRequest, Invalid, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
-from koordinator.local.patches import merge_patch, strategic
+from koordinator.local.patches import merge_patch
 from koordinator.local.schema.types import ANY
 from tests.local.patches.fakes import DEPLOYMENTS, PATCHER, PODS, WIDGETS, Shapes
 
@@ -116,7 +117,7 @@ WEB, LOG = {"name": "web", "image": "web:1"}, {"name": "log", "image": "log:1"}
 def test_lists_and_directives(current: Any, patch: Any, expected: Any) -> None:
     before = deepcopy((current, patch))
 
-    assert strategic.merge(current, patch, POD) == expected
+    assert strategic_merge.merge(current, patch, POD) == expected
     assert (current, patch) == before
 
 
@@ -124,17 +125,17 @@ def test_the_strategy_of_a_deployment_can_be_switched_as_kubectl_apply_does() ->
     rolling = {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}
     patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
 
-    assert strategic.merge(rolling, patch, DEPLOYMENT) == {"spec": {"strategy": {"type": "Recreate"}}}
+    assert strategic_merge.merge(rolling, patch, DEPLOYMENT) == {"spec": {"strategy": {"type": "Recreate"}}}
 
 
 def test_an_element_without_its_merge_key_is_refused() -> None:
     with pytest.raises(Invalid, match="does not contain declared merge key: name"):
-        strategic.merge(containers(WEB), containers({"image": "x"}), POD)
+        strategic_merge.merge(containers(WEB), containers({"image": "x"}), POD)
 
 
 def test_an_unknown_directive_is_malformed() -> None:
     with pytest.raises(BadRequest, match="Unknown patch type: frob"):
-        strategic.merge({}, {"spec": {"$patch": "frob"}}, POD)
+        strategic_merge.merge({}, {"spec": {"$patch": "frob"}}, POD)
 
 
 def test_custom_resources_do_not_take_strategic_patches() -> None:
@@ -152,7 +153,7 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES | st.none(), max_size=3
 
 @given(current=OBJECTS, patch=OBJECTS)
 def test_without_merge_keys_it_is_a_merge_patch(current: Any, patch: Any) -> None:
-    assert strategic.merge(current, patch, ANY) == merge_patch.merge(current, patch)
+    assert strategic_merge.merge(current, patch, ANY) == merge_patch.merge(current, patch)
 
 
 WILD = st.recursive(
@@ -186,7 +187,7 @@ def test_wild_patches_end_in_an_object_or_an_api_error(current: Any, patch: Any)
     before = deepcopy(objects)
 
     try:
-        strategic.merge(objects[0], objects[1], POD)
+        strategic_merge.merge(objects[0], objects[1], POD)
     except ApiError as error:
         assert error.code in {400, 422}
 

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 
 from koordinator.cluster.errors import BadRequest, Invalid, RequestTooLarge
+from koordinator.cluster.strategic_merge import REJECTED
 
 OPERATIONS_MAX = 10_000  # the API server's own limit
 COPIED_BYTES_MAX = 3 * 1024 * 1024  # what `copy` operations may add, as in the API server
-
-REJECTED = "the server rejected our request due to an error in our request"
 
 
 class Misfit(Exception):

@@ -3,10 +3,11 @@
 from typing import Any, Protocol
 
 from koordinator.api.meta import Resource
+from koordinator.cluster import strategic_merge
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
-from koordinator.local.patches import json_patch, merge_patch, strategic
+from koordinator.local.patches import json_patch, merge_patch
 from koordinator.local.patches.apply import server_side
 from koordinator.local.schema.types import Type
 
@@ -71,7 +72,7 @@ class ObjectPatcher:
                     "the body of the request was in an unknown format - accepted media types include: "
                     f"{_CUSTOM_TYPES}"
                 )
-            patched = strategic.merge(current, patch, self._catalog.type_of(resource, subresource))
+            patched = strategic_merge.merge(current, patch, self._catalog.type_of(resource, subresource))
         else:
             patched = server_side.apply(
                 self._catalog.type_of(resource, subresource),

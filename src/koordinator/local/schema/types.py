@@ -117,6 +117,11 @@ class Type:
                 return field.type
         return self.element or ANY
 
+    def member(self, key: str) -> Field:
+        """The field `key` of a STRUCT; for members that the schema does not know, one that merges as it may."""
+        found = self.fields.get(key) if self.kind is Kind.STRUCT else None
+        return found or Field(name=key, type=self.child(key))
+
     def __repr__(self) -> str:
         return f"Type({self.kind.name}, {self.name or '-'})"
 

@@ -6,11 +6,12 @@ under "Notes on the strategic merge patch"; elements keep the order that the API
 of the patch first in the patch's order, the others where they stood among them).
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from koordinator.cluster.errors import BadRequest, Invalid
-from koordinator.local.patches.json_patch import REJECTED
-from koordinator.local.schema.types import Field, Kind, Type
+
+REJECTED = "the server rejected our request due to an error in our request"
 
 PATCH = "$patch"
 RETAIN_KEYS = "$retainKeys"
@@ -21,7 +22,31 @@ _UNKNOWN_PATCH_TYPE = "Unknown patch type: {}"
 _MISSING: Any = object()
 
 
-def merge(current: dict[str, Any], patch: Any, shape: Type) -> dict[str, Any]:
+class Shape(Protocol):
+    """What the algorithm asks about a value; the API server's schemas have it, and small tables for clients."""
+
+    @property
+    def element(self) -> "Shape | None":
+        """The shape of the elements of a list."""
+
+    def member(self, key: str) -> "Member":
+        """How the member `key` of an object merges; also for members that nobody knows."""
+
+
+class Member(Protocol):
+    """How a member of an object merges: `strategies` out of merge, replace, retainKeys."""
+
+    @property
+    def type(self) -> Shape: ...
+
+    @property
+    def strategies(self) -> Sequence[str]: ...
+
+    @property
+    def merge_key(self) -> str: ...
+
+
+def merge(current: dict[str, Any], patch: Any, shape: Shape) -> dict[str, Any]:
     """`current` (of `shape`) changed as `patch` says; neither argument is changed.
 
     Raises: BadRequest for a malformed patch or directive, Invalid when a list element lacks its merge key.
@@ -33,7 +58,7 @@ def merge(current: dict[str, Any], patch: Any, shape: Type) -> dict[str, Any]:
     return _merge_map(current, patch, shape)
 
 
-def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: Type) -> dict[str, Any]:
+def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: Shape) -> dict[str, Any]:
     directive = patch.get(PATCH)
     if directive is not None:
         rest = {key: value for key, value in patch.items() if key != PATCH}
@@ -65,12 +90,12 @@ def _merge_map(current: dict[str, Any], patch: dict[str, Any], shape: Type) -> d
         if value is None:
             result.pop(key, None)
             continue
-        new = _merge_value(result.get(key, _MISSING), value, _field(shape, key), orders.get(key))
+        new = _merge_value(result.get(key, _MISSING), value, shape.member(key), orders.get(key))
         result[key] = new
     for key, order in orders.items():
         old = result.get(key)
         if key not in patch and isinstance(old, list):
-            field = _field(shape, key)
+            field = shape.member(key)
             result[key] = _in_order(old, order, old, field.merge_key)
     return result
 
@@ -92,12 +117,7 @@ def _is_directive(key: str) -> bool:
     return key in {PATCH, RETAIN_KEYS} or key.startswith((SET_ORDER, DELETE_FROM_LIST))
 
 
-def _field(shape: Type, key: str) -> Field:
-    found = shape.fields.get(key) if shape.kind is Kind.STRUCT else None
-    return found or Field(name=key, type=shape.child(key))
-
-
-def _merge_value(old: Any, value: Any, field: Field, order: list[Any] | None) -> Any:
+def _merge_value(old: Any, value: Any, field: Member, order: list[Any] | None) -> Any:
     if isinstance(value, dict):
         if isinstance(old, dict) and "replace" not in field.strategies:
             return _merge_map(old, value, field.type)
@@ -110,7 +130,7 @@ def _merge_value(old: Any, value: Any, field: Field, order: list[Any] | None) ->
     return value
 
 
-def _merge_list(old: list[Any], patch: list[Any], field: Field, order: list[Any] | None) -> list[Any]:
+def _merge_list(old: list[Any], patch: list[Any], field: Member, order: list[Any] | None) -> list[Any]:
     if not any(isinstance(item, dict) for item in (*old, *patch)):
         merged = list(old)
         for item in patch:
