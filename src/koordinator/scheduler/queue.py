@@ -193,19 +193,21 @@ class SchedulingQueue:
         missed = self._events[max(0, since - self._events_dropped) :]
         overflowed = since < self._events_dropped
         self.done(uid)
-        if status.is_rejected:
+        entry.rejected_by = frozenset(rejected_by)
+        entry.pending_by = frozenset(pending_by)
+        # No event can lift a refusal that no plugin made (no nodes at all): it counts as an error.
+        is_refusal = status.is_rejected and bool(entry.rejected_by or entry.pending_by)
+        if is_refusal:
             entry.unschedulable_count += 1
             entry.error_count = 0
         else:
             entry.error_count += 1
-        entry.rejected_by = frozenset(rejected_by)
-        entry.pending_by = frozenset(pending_by)
         entry.queued_s = now_s
         self._entries[uid] = entry
         if updated is not None:
             entry.pod = updated
         woken = updated is not None or overflowed or any(self._is_woken(entry, event) for event in missed)
-        if woken or not status.is_rejected or not (entry.rejected_by or entry.pending_by):
+        if woken or not is_refusal:
             self._back_off(entry, now_s)
         else:
             self._unschedulable[uid] = entry

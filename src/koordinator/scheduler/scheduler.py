@@ -245,7 +245,12 @@ class Scheduler:
         self._wake.set()
 
     def _node_set(self, old: Node | None, node: Node) -> None:
-        aspect = self.table.set_node(node)
+        try:
+            aspect = self.table.set_node(node)
+        except ProtocolError as error:
+            # The node keeps its last readable state; one that never had any takes no pods.
+            log.warning("node not readable: %s", error, extra={"node": node.metadata.name})
+            return
         row = self.table.row_of(node.metadata.name)
         if NodeAspect.ADDED in aspect:
             self._happened(Happening(ClusterEvent.NODE_ADDED, row, old, node))
