@@ -75,9 +75,9 @@ class Authenticator:
             user = self.user_of_token(secret.strip()) if scheme.lower() == "bearer" else None
             if user is None:
                 raise errors.Unauthorized("Unauthorized")
-            return user
+            return _impersonated(headers, user)
         self._check_origin(headers)
-        return LOCAL_ADMIN
+        return _impersonated(headers, LOCAL_ADMIN)
 
     def user_of_token(self, secret: str) -> User | None:
         """Who a token stands for; all are compared, so that timing tells nothing."""
@@ -99,6 +99,22 @@ class Authenticator:
             raise errors.Forbidden(
                 f'forbidden: requests of web pages of another origin ("{origin}") are refused'
             )
+
+
+def _impersonated(headers: Mapping[str, str], user: User) -> User:
+    """Whom an administrator acts as (`kubectl --as`), else the user.
+
+    Raises: Forbidden for others.
+    """
+    name = headers.get("Impersonate-User")
+    if name is None:
+        return user
+    if "system:masters" not in user.groups:
+        raise errors.Forbidden(
+            f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users"'
+        )
+    group = headers.get("Impersonate-Group", "")
+    return User(name, (*filter(None, [group]), "system:authenticated"))
 
 
 def host_name(host: str) -> str:

@@ -63,11 +63,13 @@ def duplicate_fields(body: bytes, value: Any) -> list[str]:
     if not isinstance(value, dict):
         return []
     encoded = len(msgspec.json.encode(value))
-    if encoded == len(body) or encoded == len(msgspec.json.format(body, indent=-1)):
+    if encoded == len(body):
         return []
     try:
+        if encoded == len(msgspec.json.format(body, indent=-1)):
+            return []
         marked = json.loads(body, object_pairs_hook=_MarkedDict)
-    except ValueError:  # YAML; its loader refuses duplicates itself
+    except ValueError:  # no JSON: the YAML reader refuses duplicates itself, protobuf has none
         return []
     found: list[str] = []
     _collect_duplicates(marked, "", found)

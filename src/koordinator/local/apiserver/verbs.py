@@ -161,8 +161,7 @@ class Verbs:
             )
         if not connect and call.target.subresource != "scale":
             _check_kind(call.resource, obj, body)
-        if not body.startswith(b"k8s"):
-            call.warnings += _duplicates(body, obj, field_validation)
+        call.warnings += _duplicates(body, obj, field_validation)
         return obj
 
 
