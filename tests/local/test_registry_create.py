@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from koordinator.clock import FixedClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, WriteOptions
 from tests.local.registry_builders import NOW, backend, create, definition, merge, names, pod
@@ -254,3 +255,17 @@ async def test_custom_resources_take_any_version_that_is_served() -> None:
     assert newer["apiVersion"] == "example.com/v2"
     assert newer["spec"] == {"size": 1}
     assert newer["metadata"]["generation"] == 1
+
+
+async def test_events_go_an_hour_after_their_last_write() -> None:
+    api = backend()
+    clock = api.clock
+    assert isinstance(clock, FixedClock)
+    await create(api, "events", {"metadata": {"name": "once"}}, "default")
+    await create(api, "events", {"metadata": {"name": "again"}}, "default")
+    clock.now_s += 1_800
+    await merge(api, "events", "again", {"count": 2})
+    clock.now_s += 1_800
+    await create(api, "events", {"metadata": {"name": "new"}}, "default")
+
+    assert names(api, "events") == ["again", "new"]

@@ -299,3 +299,13 @@ async def test_custom_resources_scale_by_their_paths() -> None:
     body = {"metadata": {"name": "w"}, "spec": {"replicas": 8}}
     await api.update(widgets, "default", "w", body, subresource="scale")
     assert api.get(widgets, "default", "w").obj["spec"] == {"size": 8}
+
+
+async def test_a_status_update_cannot_take_the_qos_class_away() -> None:
+    api = backend()
+    await create(api, "pods", pod("web-0"), "default")
+
+    status = {"status": {"qosClass": None, "phase": "Running"}}
+    record = await merge(api, "pods", "web-0", status, subresource="status")
+
+    assert record.obj["status"] == {"qosClass": "BestEffort", "phase": "Running"}

@@ -19,7 +19,9 @@ class Definitions:
         self._schemas = schemas
 
     def restore(self) -> None:
-        """Serve everything that is defined in the store (after a start)."""
+        """Serve everything that is defined in the store (after a start); saved events start their last hour."""
+        for event in list(self._kinds.event_expiry.table.records()):
+            self._kinds.event_expiry.written(event, self._writer.clock.now())
         for record in list(self._writer.store.table(crds.TABLE).records()):
             self.written(record.obj)
 

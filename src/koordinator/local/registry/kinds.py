@@ -9,6 +9,7 @@ from koordinator.local.registry import builtin, refusals
 from koordinator.local.registry.builtin import Facts
 from koordinator.local.registry.conversion import Converter
 from koordinator.local.registry.crds import DefinitionStrategy
+from koordinator.local.registry.expiry import EVENT_LIFE_S, Expiry
 from koordinator.local.registry.pods import PodStrategy
 from koordinator.local.registry.scale import BUILTIN_PATHS, Paths
 from koordinator.local.registry.selection import INDEXES, SELECTABLE, FieldReader
@@ -43,6 +44,7 @@ class Kind:
         selectable: dict[str, FieldReader] | None = None,
         is_custom: bool = False,
         scale_paths: Paths | None = None,
+        expiry: Expiry | None = None,
     ) -> None:
         self.resource = resource
         self.table = table
@@ -54,6 +56,7 @@ class Kind:
         self.is_custom = is_custom
         self.is_terminating = False  # its definition is being deleted: no new objects
         self.scale_paths = scale_paths
+        self.expiry = expiry
         self._converter = converter
 
     def shown(self, record: Record, resource: Resource) -> Record:
@@ -75,6 +78,7 @@ class Kinds:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kinds: dict[tuple[str, str], Kind] = {}
+        self.event_expiry = Expiry(store.table(_EVENTS), EVENT_LIFE_S)
         for resource in builtin.BUILTIN:
             self._kinds[(resource.group, resource.plural)] = self._builtin(resource)
 
@@ -143,4 +147,5 @@ class Kinds:
             converter=converter,
             selectable=SELECTABLE.get(name),
             scale_paths=BUILTIN_PATHS if "scale" in resource.subresources else None,
+            expiry=self.event_expiry if name == _EVENTS else None,
         )

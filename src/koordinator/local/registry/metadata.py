@@ -53,13 +53,14 @@ def new_uid(rng: random.Random) -> str:
 
 
 def place(meta: dict[str, Any], resource: Resource, namespace: str) -> dict[str, Any]:
-    """A copy with the namespace of the request. Raises: BadRequest when it names another one."""
+    """A copy with the namespace of the request (none for cluster-scoped kinds).
+
+    Raises: BadRequest when it names another one.
+    """
     own = name_of(meta, "namespace")
     placed = dict(meta)
     if not resource.namespaced:
         placed.pop("namespace", None)
-        if own:
-            raise errors.BadRequest("namespace should not be set on cluster-scoped resources")
         return placed
     if own and own != namespace:
         raise errors.BadRequest(

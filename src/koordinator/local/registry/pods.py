@@ -45,6 +45,13 @@ class PodStrategy(Strategy):
         obj["status"] = status
         return []
 
+    def only_status(self, obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+        merged = super().only_status(obj, old)
+        was = (old.get("status") or {}).get("qosClass")
+        if was and not (merged.get("status") or {}).get("qosClass"):
+            merged["status"] = {**(merged.get("status") or {}), "qosClass": was}
+        return merged
+
     def grace_s(self, obj: dict[str, Any], asked_s: int | None) -> int | None:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
         period_s = spec.get("terminationGracePeriodSeconds", 0) if asked_s is None else asked_s

@@ -89,9 +89,9 @@ def list_page(
 
 def _newest(table: Table, namespace: str, selection: Selection) -> Iterator[Record]:
     """All chosen objects, by the shortest way to them."""
-    if selection.name and selection.index is not None and selection.index[0] == "metadata.name" and namespace:
-        record = table.get(namespace, selection.name)
-        candidates = iter(() if record is None else (record,))
+    named = table.get(namespace, selection.name) if selection.name else None
+    if selection.name and (namespace or named is not None):
+        candidates = iter(() if named is None else (named,))
     elif selection.index is not None and (indexed := table.indexed(selection.index)) is not None:
         candidates = iter(indexed)
     else:

@@ -97,7 +97,15 @@ class Writer:
             obj = self._tracked(None, obj, resource, options, "CREATE", "")
         metadata.drop_empty(obj["metadata"])
         obj = kind.stored(obj)
-        return Record(obj, 0) if options.dry_run else kind.table.put(meta.get("namespace", ""), name, obj)
+        if options.dry_run:
+            return Record(obj, 0)
+        return self._put(kind, meta.get("namespace", ""), name, obj)
+
+    def _put(self, kind: Kind, namespace: str, name: str, obj: dict[str, Any]) -> Record:
+        record = kind.table.put(namespace, name, obj)
+        if kind.expiry is not None:
+            kind.expiry.written(record, self.clock.now())
+        return record
 
     def _name(self, kind: Kind, namespace: str, meta: dict[str, Any]) -> str:
         name = metadata.name_of(meta)
@@ -251,7 +259,7 @@ class Writer:
             # The last change is never stored: watchers see the object go as it was before.
             kind.table.remove(meta.get("namespace", ""), meta["name"])
             return Record(obj, self.store.version), True
-        return kind.table.put(meta.get("namespace", ""), meta["name"], obj), False
+        return self._put(kind, meta.get("namespace", ""), meta["name"], obj), False
 
     def overwrite(self, kind: Kind, old: Record, obj: dict[str, Any]) -> Record:
         """Store the successor of `old` that the server itself worked out: nothing is checked.
