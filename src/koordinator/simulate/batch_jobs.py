@@ -47,7 +47,7 @@ class JobKind(msgspec.Struct, frozen=True, kw_only=True):
 KINDS = (
     JobKind(
         name="spark", share_of_work=0.4, stages=(2, 4), tasks=(6, 24), cpu_milli=4_000,
-        memory_bytes=8 * GIB, task_minutes=10, spread_sigma=0.4,
+        memory_bytes=8 * GIB, task_minutes=15, spread_sigma=0.4,
     ),
     JobKind(
         name="transcode", share_of_work=0.35, stages=(1, 1), tasks=(8, 40), cpu_milli=4_000,

@@ -24,7 +24,7 @@ NAMESPACE = "batch"
 class _Attempt:
     """A task on its way: `ready_s` since when it could run, `started_s` when its pod began."""
 
-    __slots__ = ("attempt", "index", "job", "ready_s", "stage", "started_s", "task")
+    __slots__ = ("attempt", "index", "is_placed", "job", "ready_s", "stage", "started_s", "task")
 
     def __init__(self, job: "_RunningJob", stage: int, index: int, task: Task, ready_s: float) -> None:
         self.job = job
@@ -33,6 +33,7 @@ class _Attempt:
         self.task = task
         self.ready_s = ready_s
         self.attempt = 0
+        self.is_placed = False
         self.started_s: float | None = None
 
     @property
@@ -82,7 +83,7 @@ class BatchPlatform:
     @property
     def queue_length(self) -> int:
         """Tasks that could run but have not started."""
-        return len(self._waiting) + self._pending
+        return len(self._waiting) + sum(a.started_s is None for a in self._submitted.values())
 
     def waits_so_far_s(self, now_s: float) -> list[float]:
         """How long the tasks that have not started have been waiting."""
@@ -143,11 +144,13 @@ class BatchPlatform:
         if attempt is None:
             return
         phase = pod.status.phase
+        if pod.spec.node_name and not attempt.is_placed:
+            attempt.is_placed = True
+            self._pending -= 1
+            self._wake.set()
         if attempt.started_s is None and phase == "Running":
             attempt.started_s = self._cluster.clock.now()
             self.progress.waits_s.append(attempt.started_s - attempt.ready_s)
-            self._pending -= 1
-            self._wake.set()
         if phase in ("Succeeded", "Failed"):
             self._leave(pod.metadata.name, attempt)
             self._over.append((pod.metadata.name, pod.metadata.uid))
@@ -165,7 +168,7 @@ class BatchPlatform:
 
     def _leave(self, name: str, attempt: _Attempt) -> None:
         del self._submitted[name]
-        if attempt.started_s is None:
+        if not attempt.is_placed:
             self._pending -= 1
         self._wake.set()
 
@@ -178,6 +181,7 @@ class BatchPlatform:
     def _again(self, attempt: _Attempt) -> None:
         """The work starts over, ahead of what came later."""
         attempt.attempt += 1
+        attempt.is_placed = False
         attempt.started_s = None
         attempt.ready_s = self._cluster.clock.now()
         self._waiting.appendleft(attempt)

@@ -1,8 +1,10 @@
 """One simulated day: a cluster in this process, the real scheduler and manager, on virtual time."""
 
 import asyncio
+import contextlib
+import gc
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -26,7 +28,8 @@ from koordinator.simulate.admission import InProcessAdmission
 from koordinator.simulate.batch_platform import BatchPlatform
 from koordinator.simulate.recorder import Recorder, Series
 from koordinator.simulate.scenario import (
-    REPORT_INTERVAL_S,
+    PENDING_PODS_MAX,
+    REPORT_POLICY,
     SAMPLE_S,
     Scenario,
     fleet_policy,
@@ -63,7 +66,19 @@ def simulate(scenario: Scenario, *, colocation: bool, on_progress: Progress | No
         with strictly():
             return await _Day(scenario, clock, colocation).run(on_progress)
 
-    return run_virtual(main)
+    with _rare_garbage_collection():
+        return run_virtual(main)
+
+
+@contextlib.contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """The store keeps hundreds of thousands of small objects that are no garbage: look for it rarely."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Day:
@@ -96,7 +111,6 @@ class _Day:
     async def run(self, on_progress: Progress | None) -> RunResult:
         scenario = self.scenario
         await self._install()
-        manager = Manager(self.cluster)
         scheduler = Scheduler(
             self.cluster,
             scheduler_config(load_aware=scenario.load_aware and self.colocation),
@@ -109,7 +123,7 @@ class _Day:
             self.cluster,
             self.jobs,
             starts_s=self.starts_s + scenario.warm_up_s,
-            pending_max=max(2 * scenario.nodes, 20),
+            pending_max=PENDING_PODS_MAX,
             rng=random.Random(scenario.seed),
         )
         async with asyncio.TaskGroup() as group:
@@ -119,11 +133,13 @@ class _Day:
                 tasks.append(group.create_task(work, name=name))
 
             start(self.node_informer.run(), "demo nodes")
-            start(manager.run(), "manager")
             start(nodes.run(), "hollow nodes")
             await nodes.registered.wait()
-            await manager.synced.wait()
-            self.registry.admission = InProcessAdmission(manager.handlers)
+            if self.colocation:  # without it, this is a plain Kubernetes cluster
+                manager = Manager(self.cluster)
+                start(manager.run(), "manager")
+                await manager.synced.wait()
+                self.registry.admission = InProcessAdmission(manager.handlers)
             for pod in self.service_pods:
                 await self.cluster.create(Pod, pod, services.NAMESPACE)
             start(scheduler.run(), "scheduler")
@@ -143,7 +159,7 @@ class _Day:
                 continue  # the registry has it
             if obj["kind"] == "ConfigMap":
                 obj["data"]["colocation-config"] = msgspec.json.encode(
-                    {"enable": self.colocation, "metricReportIntervalSeconds": REPORT_INTERVAL_S}
+                    {"enable": True} | REPORT_POLICY
                 ).decode()
             group, _, _ = obj["apiVersion"].rpartition("/")
             resource = kinds.by_kind(group, obj["kind"])

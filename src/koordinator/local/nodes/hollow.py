@@ -18,7 +18,7 @@ import numpy as np
 
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Namespace, Node, Pod
-from koordinator.api.node_metric import NodeMetric
+from koordinator.api.node_metric import NodeMetric, NodeMetricSpec
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.events import EventRecorder
@@ -115,6 +115,7 @@ class HollowNodes:
         self._due: list[tuple[float, int, _Action, str]] = []
         self._sequence = 0
         self._silent: set[int] = set()
+        self._specs: dict[int, NodeMetricSpec] = {}
         self._policies: dict[int, CollectPolicy] = {}
         rows = len(fleet.shapes)
         self._started_s = 0.0
@@ -239,12 +240,10 @@ class HollowNodes:
 
     def _on_metric(self, metric: NodeMetric) -> None:
         row = self.fleet.row_of.get(metric.metadata.name)
-        if row is None:
-            return
-        policy = reports.collect_policy(metric)
-        if self._policies.get(row) == policy:
-            return
-        self._policies[row] = policy
+        if (row is None) or (self._specs.get(row) == metric.spec):
+            return  # most changes are our own reports
+        self._specs[row] = metric.spec
+        self._policies[row] = policy = reports.collect_policy(metric)
         if self._next_report_s[row] == np.inf:
             # The first report comes one interval after the start; spread as the starts of real agents are.
             spread = row / len(self.fleet.shapes)
@@ -254,6 +253,7 @@ class HollowNodes:
         row = self.fleet.row_of.get(metric.metadata.name)
         if row is not None:
             self._policies.pop(row, None)
+            self._specs.pop(row, None)
             self._next_report_s[row] = np.inf
 
     # What is due
@@ -392,7 +392,6 @@ class HollowNodes:
 
     async def _attempt(self, write: Awaitable[Any], about: Pod | None) -> bool:
         """Whether the write is done with: carried out, or its object is gone or another one now."""
-        await self._breathe()
         try:
             await write
         except (errors.NotFound, errors.Conflict):
@@ -400,6 +399,7 @@ class HollowNodes:
         except errors.ApiError as error:
             self.guard.failed(error)
             return False
+        await self._breathe()
         return True
 
     async def _ignoring(self, expected: type[errors.ApiError], write: Awaitable[Any]) -> None:
