@@ -74,7 +74,7 @@ class FakeBackend:
                 return resource
         raise errors.NotFound("the server could not find the requested resource")
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Record:
+    def get(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Record:
         if self.fail is not None:
             raise self.fail
         record = self.records.get((resource.qualified, namespace, name))

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
+from koordinator.cluster.backend import WriteOptions
 from koordinator.local.apiserver import bodies, negotiation, query
 from koordinator.local.apiserver.paths import Target
 
@@ -39,9 +40,13 @@ class Call:
         self.wanted = negotiation.wanted(request.headers.get("Accept", ""))
         self.warnings: list[str] = []
 
-    @property
-    def user_agent(self) -> str:
-        return self.request.headers.get("User-Agent", "")
+    def write_options(self, kind: str) -> WriteOptions:
+        """Options of a create, update or patch; `kind` is CreateOptions, UpdateOptions or PatchOptions.
+
+        Raises: Invalid.
+        """
+        agent = self.request.headers.get("User-Agent", "")
+        return query.write_options(self.params, self.user, kind, agent, self.warnings.append)
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
@@ -73,7 +78,7 @@ def answer(value: Any, *, status: int = 200) -> web.Response:
 def encoded(body: bytes, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
     """A JSON answer of text that is encoded already."""
     response = web.Response(body=body, status=status, headers=_JSON_HEADERS)
-    for warning in warnings:
+    for warning in dict.fromkeys(warnings):
         response.headers.add("Warning", f"299 - {_quoted(warning)}")
     return response
 

@@ -1,6 +1,6 @@
 """Query parameters and option bodies, parsed and checked as the API server does."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from koordinator.cluster import errors
@@ -62,14 +62,17 @@ def list_options(query: Mapping[str, str]) -> ListOptions:
     )
 
 
-def write_options(query: Mapping[str, str], user: User, kind: str, user_agent: str = "") -> WriteOptions:
+def write_options(
+    query: Mapping[str, str], user: User, kind: str, user_agent: str, warn: Callable[[str], None]
+) -> WriteOptions:
     """Options of a create, update or patch; `kind` is CreateOptions, UpdateOptions or PatchOptions.
 
     Without `fieldManager` the client's program name is taken, as the API server does.
     Raises: Invalid.
     """
     if not query:
-        return WriteOptions(field_manager=_program_name(user_agent), user=user.name, groups=user.groups)
+        manager = _program_name(user_agent)
+        return WriteOptions(field_manager=manager, warn=warn, user=user.name, groups=user.groups)
     validation = query.get("fieldValidation", "")
     if validation and validation not in _FIELD_VALIDATION:
         supported = ", ".join(f'"{word}"' for word in _FIELD_VALIDATION)
@@ -88,6 +91,7 @@ def write_options(query: Mapping[str, str], user: User, kind: str, user_agent: s
         field_manager=manager or _program_name(user_agent),
         field_validation=validation,
         force=bool(boolean(query, "force")),
+        warn=warn,
         user=user.name,
         groups=user.groups,
     )

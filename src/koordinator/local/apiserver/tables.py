@@ -39,7 +39,8 @@ class Tables:
                 f'includeObject: Unsupported value: "{include}": '
                 'supported values: "Metadata", "None", "Object"',
             )
-        printer = self.printer_of(call.resource)
+        scaled = call.target.subresource == "scale"
+        printer = printers.SCALE if scaled else self.printer_of(call.resource)
         now_s = self._backend.clock.now()
         version = call.wanted.version
         rows = [

@@ -41,7 +41,7 @@ class Verbs:
 
     async def get(self, call: Call) -> web.Response:
         target = call.target
-        record = self._backend.get(call.resource, target.namespace, target.name)
+        record = self._backend.get(call.resource, target.namespace, target.name, target.subresource)
         return self._object(call, record)
 
     async def list(self, call: Call) -> web.Response:
@@ -67,7 +67,7 @@ class Verbs:
 
     async def create(self, call: Call) -> web.Response:
         target = call.target
-        options = query.write_options(call.params, call.user, "CreateOptions", call.user_agent)
+        options = call.write_options("CreateOptions")
         obj = await self.read_object(call, options.field_validation)
         _place_in_namespace(call, obj)
         record = await self._backend.create(call.resource, target.namespace, obj, options)
@@ -75,7 +75,7 @@ class Verbs:
 
     async def update(self, call: Call) -> web.Response:
         target = call.target
-        options = query.write_options(call.params, call.user, "UpdateOptions", call.user_agent)
+        options = call.write_options("UpdateOptions")
         obj = await self.read_object(call, options.field_validation)
         _check_name(call, obj)
         _place_in_namespace(call, obj)
@@ -91,7 +91,7 @@ class Verbs:
         if patch_type is None:
             raise negotiation.unsupported(tuple(_PATCH_TYPES))
         query.check_apply(call.params, apply=patch_type is PatchType.APPLY)
-        options = query.write_options(call.params, call.user, "PatchOptions", call.user_agent)
+        options = call.write_options("PatchOptions")
         body = await calls.read_body(call.request)
         patch = _decode_patch(body, patch_type)
         call.warnings += _duplicates(body, patch, options.field_validation)
@@ -119,7 +119,7 @@ class Verbs:
 
     async def connect(self, call: Call) -> web.Response:
         target = call.target
-        options = query.write_options(call.params, call.user, "CreateOptions", call.user_agent)
+        options = call.write_options("CreateOptions")
         obj = await self.read_object(call, options.field_validation, connect=True)
         answer = await self._backend.connect(
             call.resource, target.namespace, target.name, target.subresource, obj, options

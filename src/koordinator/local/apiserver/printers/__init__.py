@@ -1,6 +1,15 @@
 """Columns of `kubectl get`: one module per family of kinds, found by group and kind."""
 
-from koordinator.local.apiserver.printers import core, nodes, platform, pods, policy, storage, workloads
+from koordinator.local.apiserver.printers import (
+    column,
+    core,
+    nodes,
+    platform,
+    pods,
+    policy,
+    storage,
+    workloads,
+)
 from koordinator.local.apiserver.printers.column import AGE, NAME, Column, Printer
 
 BUILT_IN: dict[tuple[str, str], Printer] = {
@@ -13,13 +22,21 @@ BUILT_IN: dict[tuple[str, str], Printer] = {
     **workloads.PRINTERS,
 }
 
-DEFAULT = Printer((NAME, Column("Created At", "date")), lambda obj, now_s: [*_name_and_created(obj)])
+DEFAULT = Printer(
+    (NAME, Column("Created At", "date")),
+    lambda obj, now_s: [column.name_of(obj), column.text(obj, "metadata", "creationTimestamp")],
+)
+"""For kinds that nobody has written columns for."""
 
+SCALE = Printer(
+    (NAME, Column("Desired", "integer"), Column("Available", "integer"), AGE),
+    lambda obj, now_s: [
+        column.name_of(obj),
+        column.number(obj, "spec", "replicas"),
+        column.number(obj, "status", "replicas"),
+        column.age(obj, now_s),
+    ],
+)
+"""The `scale` subresource of any kind."""
 
-def _name_and_created(obj: dict[str, object]) -> tuple[object, object]:
-    meta = obj.get("metadata")
-    fields = meta if isinstance(meta, dict) else {}
-    return fields.get("name", ""), fields.get("creationTimestamp")
-
-
-__all__ = ["AGE", "BUILT_IN", "DEFAULT", "NAME", "Column", "Printer"]
+__all__ = ["AGE", "BUILT_IN", "DEFAULT", "NAME", "SCALE", "Column", "Printer"]
