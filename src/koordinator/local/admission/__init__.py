@@ -1,0 +1,24 @@
+"""Admission webhooks, really called.
+
+`WebhookAdmission.on(backend, rng)` is the `Admission` of `local.interfaces`; set it as the registry's, and
+`close` it at the end. Without any configuration `wants` costs two look-ups.
+
+* `clientConfig.url` must be `https://...`, or `inproc://NAME` for a function registered with
+  `register_handler(NAME, handler)`: the same AdmissionReview bytes, no socket, so it works on virtual time.
+* `clientConfig.service` is resolved by `services.ServiceResolver`.
+* `matchConditions` (CEL) are refused when the configuration is written, not ignored (`schema.builtin.checks`).
+"""
+
+from koordinator.local.admission.client import Handler
+from koordinator.local.admission.services import Resolver, ServiceResolver, UnresolvedService
+from koordinator.local.admission.webhooks import BackendSource, Source, WebhookAdmission
+
+__all__ = [
+    "BackendSource",
+    "Handler",
+    "Resolver",
+    "ServiceResolver",
+    "Source",
+    "UnresolvedService",
+    "WebhookAdmission",
+]

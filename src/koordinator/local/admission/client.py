@@ -1,0 +1,167 @@
+"""Calling a webhook: over HTTPS, or a function in this process. The one place of admission that does I/O."""
+
+import asyncio
+import base64
+import binascii
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from koordinator.local.admission.rules import Webhook
+from koordinator.local.admission.services import Resolver, UnresolvedService
+
+Handler = Callable[[bytes], Awaitable[bytes]]
+"""A webhook in this process: AdmissionReview in, AdmissionReview out, as JSON."""
+
+INPROC = "inproc"
+ANSWER_BYTES_MAX = 8 * 1024 * 1024  # an object is at most 3 MiB; a patch may hold it twice, in base64
+_TLS_CONTEXTS_MAX = 256  # more CA bundles than webhooks of any cluster we know
+
+
+class CallFailed(Exception):
+    """A webhook could not be asked; the text is what the API server says after `failed to call webhook: `."""
+
+
+class Caller:
+    """Calls webhooks. `close` ends its connections."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._handlers: dict[str, Handler] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._tls: dict[str, ssl.SSLContext] = {}
+
+    def register(self, name: str, handler: Handler) -> None:
+        """Answer webhooks whose URL is `inproc://NAME` (any path) by a function, without a socket."""
+        self._handlers[name] = handler
+
+    async def call(self, webhook: Webhook, body: bytes) -> bytes:
+        """The response body. Raises: CallFailed."""
+        url = webhook.client.get("url")
+        if url is not None and urlsplit(url).scheme == INPROC:
+            return await self._call_handler(url, webhook, body)
+        shown, target, host = self._address(webhook)
+        suffix = f"?timeout={webhook.timeout_s}s"
+        try:
+            async with asyncio.timeout(webhook.timeout_s):
+                return await self._post(target + suffix, host, webhook, body)
+        except CallFailed as error:
+            raise CallFailed(f'Post "{shown}{suffix}": {error}') from error
+        except TimeoutError as error:
+            raise CallFailed(f'Post "{shown}{suffix}": context deadline exceeded') from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise CallFailed(f'Post "{shown}{suffix}": {describe(error, target)}') from error
+
+    async def close(self) -> None:
+        """End open connections; a later call opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _call_handler(self, url: str, webhook: Webhook, body: bytes) -> bytes:
+        name = urlsplit(url).netloc
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise CallFailed(f'Post "{url}": no handler is registered in this process as "{name}"')
+        try:
+            async with asyncio.timeout(webhook.timeout_s):
+                return await handler(body)
+        except TimeoutError as error:
+            raise CallFailed(f'Post "{url}": context deadline exceeded') from error
+        except Exception as error:  # the handler is a guest: what it raises is its failure, not ours
+            raise CallFailed(f'Post "{url}": the handler raised {type(error).__name__}: {error}') from error
+
+    def _address(self, webhook: Webhook) -> tuple[str, str, str | None]:
+        """URL as the API server shows it, URL to connect to, and the name in the certificate."""
+        service = webhook.client.get("service")
+        if service is None:
+            url = str(webhook.client.get("url", ""))
+            return url, url, None
+        namespace, name, port = (
+            service.get("namespace", ""),
+            service.get("name", ""),
+            service.get("port", 443),
+        )
+        path = "/" + (service.get("path") or "").lstrip("/")
+        host = f"{name}.{namespace}.svc"
+        shown = f"https://{host}:{port}{path}"
+        try:
+            address, real_port = self._resolver.resolve(namespace, name, port)
+        except UnresolvedService as error:
+            raise CallFailed(f'Post "{shown}?timeout={webhook.timeout_s}s": {error}') from error
+        return shown, f"https://{address}:{real_port}{path}", host
+
+    async def _post(self, url: str, host: str | None, webhook: Webhook, body: bytes) -> bytes:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(auto_decompress=True, trust_env=False)
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if host is not None:
+            headers["Host"] = host
+        async with self._session.post(
+            url,
+            data=body,
+            headers=headers,
+            ssl=self._context(webhook.client.get("caBundle") or ""),
+            server_hostname=host,
+            allow_redirects=False,
+        ) as response:
+            answer = await response.content.read(ANSWER_BYTES_MAX + 1)
+            while len(answer) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
+                answer += more
+            if len(answer) > ANSWER_BYTES_MAX:
+                raise CallFailed(f"the response is larger than {ANSWER_BYTES_MAX} bytes")
+            if response.status != 200:
+                raise CallFailed(_status_text(response.status, answer))
+            return answer
+
+    def _context(self, bundle: str) -> ssl.SSLContext:
+        context = self._tls.get(bundle)
+        if context is None:
+            try:
+                pem = base64.b64decode(bundle).decode("ascii") if bundle else None
+                context = ssl.create_default_context(cadata=pem)
+            except (binascii.Error, UnicodeDecodeError, ssl.SSLError) as error:
+                raise CallFailed(
+                    "unable to load root certificates: unable to parse bytes as PEM block"
+                ) from error
+            if len(self._tls) >= _TLS_CONTEXTS_MAX:
+                self._tls.clear()
+            self._tls[bundle] = context
+        return context
+
+
+def _status_text(status: int, body: bytes) -> str:
+    if status == 404:
+        return "the server could not find the requested resource"
+    shown = body[:256].decode(errors="replace").strip()
+    if status >= 500:
+        return f'an error on the server ("{shown}") has prevented the request from succeeding'
+    return f"the server responded with the status code {status} but did not return more information"
+
+
+def describe(error: BaseException, url: str) -> str:
+    """A connection failure in the words of Go's net package."""
+    parts = urlsplit(url)
+    where = f"{parts.hostname}:{parts.port or 443}"
+    cause: Any = getattr(error, "os_error", None) or error.__cause__ or error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        unknown = "self-signed" in reason or "unable to get" in reason
+        said = "certificate signed by unknown authority" if unknown else reason
+        return f"tls: failed to verify certificate: x509: {said}"
+    if isinstance(cause, ConnectionRefusedError) or getattr(cause, "errno", None) == 111:
+        return f"dial tcp {where}: connect: connection refused"
+    if isinstance(cause, socket.gaierror):
+        return f"dial tcp: lookup {parts.hostname}: no such host"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "EOF"
+    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+        return f"remote error: tls: {cause}"
+    return str(error) or type(error).__name__
+
+
+__all__ = ["CallFailed", "Caller", "Handler", "describe"]

@@ -1,0 +1,296 @@
+"""`WebhookAdmission`: asks the webhooks that users configured, first the mutating, then the validating ones."""
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from koordinator.api.meta import Resource
+from koordinator.cluster.backend import Backend, ListOptions, Record, WriteOptions
+from koordinator.cluster.errors import ApiError, BadRequest, InternalError, NotFound
+from koordinator.local.admission import review, rules
+from koordinator.local.admission.client import Caller, CallFailed, Handler
+from koordinator.local.admission.rules import Webhook
+from koordinator.local.admission.services import Resolver, ServiceResolver
+from koordinator.local.patches import json_patch
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+_GROUP = "admissionregistration.k8s.io"
+_NO_SIDE_EFFECTS = frozenset({"None", "NoneOnDryRun"})
+
+
+class Source(Protocol):
+    """Where the configurations and the labels of namespaces come from; all calls are cheap and synchronous."""
+
+    def mutating(self) -> Sequence[Record]: ...
+
+    def validating(self) -> Sequence[Record]: ...
+
+    def namespace_labels(self, namespace: str) -> Mapping[str, str]: ...
+
+    def equivalents(self, resource: Resource) -> Sequence[Resource]:
+        """Other served versions of a resource."""
+        ...
+
+
+class BackendSource:
+    """Reads from any `cluster.backend.Backend`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._mutating = backend.resolve(_GROUP, "v1", "mutatingwebhookconfigurations")
+        self._validating = backend.resolve(_GROUP, "v1", "validatingwebhookconfigurations")
+        self._namespaces = backend.resolve("", "v1", "namespaces")
+
+    def mutating(self) -> Sequence[Record]:
+        return self._backend.list(self._mutating, "", ListOptions()).records
+
+    def validating(self) -> Sequence[Record]:
+        return self._backend.list(self._validating, "", ListOptions()).records
+
+    def namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        try:
+            meta = self._backend.get(self._namespaces, "", namespace).obj["metadata"]
+        except NotFound:  # the registry refuses objects in missing namespaces by itself
+            return {}
+        labels: Mapping[str, str] = meta.get("labels") or {}
+        return labels
+
+    def equivalents(self, resource: Resource) -> Sequence[Resource]:
+        return [
+            other
+            for other in self._backend.resources()
+            if other.group == resource.group
+            and other.plural == resource.plural
+            and other.version != resource.version
+        ]
+
+
+class WebhookAdmission:
+    """The `Admission` of `local.interfaces`.
+
+    `source` is usually a `BackendSource`; `warn` receives the warnings of webhooks (the HTTP layer passes them
+    on as `Warning` headers); `rng` makes the uids of reviews, so that a seeded run repeats. Webhooks whose URL is
+    `inproc://NAME` are answered by `register_handler(NAME, ...)`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        resolver: Resolver,
+        rng: random.Random,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._caller = Caller(resolver)
+        self._rng = rng
+        self._warn = warn or (lambda warning: log.info("webhook warned", extra={"warning": warning}))
+        self._records: tuple[Sequence[Record], Sequence[Record]] = ((), ())
+        self._webhooks: list[Webhook] = []
+
+    @classmethod
+    def on(cls, backend: Backend, rng: random.Random) -> "WebhookAdmission":
+        """With everything read from one backend."""
+        return cls(BackendSource(backend), ServiceResolver(backend), rng)
+
+    def register_handler(self, name: str, handler: Handler) -> None:
+        """Answer webhooks at `inproc://NAME` by a function of the AdmissionReview's bytes."""
+        self._caller.register(name, handler)
+
+    async def close(self) -> None:
+        """End connections to webhooks."""
+        await self._caller.close()
+
+    def wants(self, resource: Resource, operation: str, subresource: str) -> bool:
+        """See `local.interfaces.Admission`."""
+        webhooks = self._current()
+        if not webhooks or rules.is_exempt(resource):
+            return False
+        return any(
+            webhook.match(resource, operation, subresource, ()) is not None
+            or (
+                webhook.by_equivalent
+                and webhook.match(resource, operation, subresource, self._source.equivalents(resource))
+                is not None
+            )
+            for webhook in webhooks
+        )
+
+    async def admit(
+        self,
+        operation: str,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        obj: Json | None,
+        old: Json | None,
+        options: WriteOptions,
+        subresource: str = "",
+    ) -> Json | None:
+        """See `local.interfaces.Admission`. The object is never changed in place."""
+        webhooks = self._current()
+        if not webhooks or rules.is_exempt(resource):
+            return obj
+        request = _Request(self, operation, resource, namespace, name, old, options, subresource)
+        obj = await request.mutate([webhook for webhook in webhooks if webhook.mutating], obj)
+        await request.validate([webhook for webhook in webhooks if not webhook.mutating], obj)
+        return obj
+
+    def _current(self) -> list[Webhook]:
+        """All webhooks in order; compiled again only when a configuration changed."""
+        mutating, validating = self._source.mutating(), self._source.validating()
+        if not mutating and not validating:
+            if self._webhooks:
+                self._records, self._webhooks = ((), ()), []
+            return self._webhooks
+        if not (_same(mutating, self._records[0]) and _same(validating, self._records[1])):
+            self._webhooks = rules.in_order(_compiled(mutating, True)) + rules.in_order(
+                _compiled(validating, False)
+            )
+            self._records = (list(mutating), list(validating))
+        return self._webhooks
+
+
+def _same(new: Sequence[Record], known: Sequence[Record]) -> bool:
+    return len(new) == len(known) and all(a is b for a, b in zip(new, known, strict=True))
+
+
+def _compiled(records: Sequence[Record], mutating: bool) -> list[Webhook]:
+    return [
+        webhook
+        for record in records
+        for webhook in rules.compile_configuration(record.obj, mutating=mutating)
+    ]
+
+
+class _Request:
+    """One request on its way through the webhooks."""
+
+    def __init__(
+        self,
+        admission: WebhookAdmission,
+        operation: str,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        old: Json | None,
+        options: WriteOptions,
+        subresource: str,
+    ) -> None:
+        self._source = admission._source
+        self._caller = admission._caller
+        self._rng = admission._rng
+        self._warn = admission._warn
+        self.operation = operation
+        self.resource = resource
+        self.namespace = namespace
+        self.name = name
+        self.old = old
+        self.options = options
+        self.subresource = subresource
+
+    async def mutate(self, webhooks: list[Webhook], obj: Json | None) -> Json | None:
+        """One after the other; those with reinvocationPolicy IfNeeded once more when others changed the object
+        after them."""
+        seen: list[tuple[Webhook, Json | None]] = []
+        for webhook in webhooks:
+            asked_as = self._matched(webhook, obj)
+            if asked_as is None:
+                continue
+            obj = await self._apply(webhook, asked_as, obj)
+            seen.append((webhook, obj))
+        for webhook, left in seen:
+            if (
+                webhook.reinvoked
+                and obj is not left
+                and (asked_as := self._matched(webhook, obj)) is not None
+            ):
+                obj = await self._apply(webhook, asked_as, obj)
+        return obj
+
+    async def validate(self, webhooks: list[Webhook], obj: Json | None) -> None:
+        """All at once; of several refusals the first in order counts. Raises: ApiError."""
+        matched = [
+            (webhook, asked_as)
+            for webhook in webhooks
+            if (asked_as := self._matched(webhook, obj)) is not None
+        ]
+        if not matched:
+            return
+        calls = [self._ask(webhook, asked_as, obj) for webhook, asked_as in matched]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _matched(self, webhook: Webhook, obj: Json | None) -> Resource | None:
+        equivalents = self._source.equivalents(self.resource) if webhook.by_equivalent else ()
+        asked_as = webhook.match(self.resource, self.operation, self.subresource, equivalents)
+        if asked_as is None or not rules.object_selected(webhook, obj, self.old):
+            return None
+        labels_of = self._source.namespace_labels
+        selected = rules.namespace_selected(webhook, self.resource, self.namespace, obj, self.old, labels_of)
+        return asked_as if selected else None
+
+    async def _apply(self, webhook: Webhook, asked_as: Resource, obj: Json | None) -> Json | None:
+        answer = await self._ask(webhook, asked_as, obj)
+        if answer is None or not answer.patch or obj is None:
+            return obj
+        shown = review.in_version(obj, asked_as, self.resource)
+        try:
+            patched = json_patch.apply(shown, answer.patch)
+        except ApiError as error:
+            cause = error.__cause__ or error
+            return self._failed(webhook, f"applying its patch: {cause}", obj)
+        if not isinstance(patched, dict):
+            return self._failed(webhook, "its patch leaves no object", obj)
+        return review.in_version(patched, self.resource, asked_as)
+
+    async def _ask(self, webhook: Webhook, asked_as: Resource, obj: Json | None) -> review.Answer | None:
+        """The answer; None when a failure is ignored. Raises: ApiError for a refusal or a failure."""
+        if self.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
+            raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
+        uid = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        version = review.version_for(webhook.review_versions)
+        body = review.question(
+            uid=uid,
+            version=version,
+            operation=self.operation,
+            resource=self.resource,
+            asked_as=asked_as,
+            subresource=self.subresource,
+            namespace=self.namespace,
+            name=self.name,
+            obj=obj,
+            old=self.old,
+            options=self.options,
+        )
+        try:
+            answer = review.read(
+                await self._caller.call(webhook, body), uid=uid, version=version, mutating=webhook.mutating
+            )
+        except CallFailed as error:
+            self._failed(webhook, f"failed to call webhook: {error}", None)
+            return None
+        except review.BadAnswer as error:
+            self._failed(webhook, f"received invalid webhook response: {error}", None)
+            return None
+        for warning in answer.warnings:
+            self._warn(warning)
+        if not answer.allowed:
+            raise review.denial(webhook.name, answer.status)
+        return answer
+
+    def _failed(self, webhook: Webhook, reason: str, obj: Json | None) -> Json | None:
+        """`obj` when the failure is to be ignored. Raises: InternalError when it is not."""
+        if webhook.fails_closed:
+            raise InternalError(f'Internal error occurred: failed calling webhook "{webhook.name}": {reason}')
+        log.warning("webhook failed and was ignored", extra={"webhook": webhook.name, "reason": reason})
+        return obj
+
+
+__all__ = ["BackendSource", "Source", "WebhookAdmission"]
