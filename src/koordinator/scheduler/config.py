@@ -108,13 +108,14 @@ class LeaderElection(_Part, frozen=True):
 
 
 class ClientConnection(_Part, frozen=True):
-    """How to reach the API; rates are per second."""
+    """How to reach the API. Without `qps` (requests per second) we do not limit ourselves: API servers
+    have priority and fairness."""
 
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = "application/json"
-    qps: float = 50.0
-    burst: int = 100
+    qps: float | None = None
+    burst: Annotated[int, msgspec.Meta(ge=1)] = 100
 
 
 class SchedulerConfig(_Part, frozen=True):

@@ -1,14 +1,16 @@
 """The scheduler as a component: informers in, cycles, bindings and messages out."""
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
 from koordinator.api import normalization
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
@@ -52,7 +54,7 @@ class Scheduler:
     """Places pods that name one of its profiles in `schedulerName`; all others are only counted on nodes.
 
     `seed` decides ties between nodes and the jitter of retries; `plugins` replaces the installed ones;
-    `classes_max`: see `Engine`; `pod_steps` are the normalisation steps that feature gates switch on.
+    `classes_max`: see `Engine`.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Scheduler:
         clock: Clock | None = None,
         seed: int = 0,
         plugins: Mapping[str, PluginType] | None = None,
-        pod_steps: normalization.PodSteps | None = None,
+        gates: FeatureGates | None = None,
         classes_max: int = CLASSES_MAX,
     ) -> None:
         """Raises: ConfigError."""
@@ -85,11 +87,18 @@ class Scheduler:
         self.queue = SchedulingQueue(self._queue_policy())
         self._cluster = cluster
         self._rng = random.Random(seed)
-        self._binder = Binder(self.config.bindings_max, self.waiting, self._live_pod, self._bound)
+        gates = gates or FeatureGates.of(Component.SCHEDULER)
+        self._binder = Binder(
+            self.config.bindings_max,
+            self.waiting,
+            # The gate asks for a second look at the pod just before it is bound.
+            self._live_pod if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
+            self._bound,
+        )
         self._recorders = {name: EventRecorder(cluster, name, rng=self._new_rng()) for name in self.profiles}
         self._status_writer = pod_status.StatusWriter(cluster)
         self._wake = asyncio.Event()
-        steps = pod_steps or normalization.PodSteps()
+        steps = normalization.PodSteps.of(gates)
         self._pods = self._informer(Pod, lambda pod: normalization.normalize_pod(pod, steps))
         self._nodes = self._informer(Node, normalization.normalize_node)
         self._informers: list[Informer[Any]] = [self._nodes, self._pods]
@@ -133,19 +142,35 @@ class Scheduler:
     # Running
 
     async def run(self) -> None:
-        """Schedule until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for name, recorder in self._recorders.items():
-                    group.create_task(recorder.run(), name=f"events of {name}")
-                group.create_task(self._status_writer.run(), name="pod status")
-                for informer in self._informers:
-                    group.create_task(informer.run(), name=informer.guard.name)
+        """Follow the cluster and schedule until cancelled."""
+        async with self.following():
+            await self.schedule()
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Keep the caches current (before leadership, too); entered once they are filled."""
+        async with asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[Any]] = [
+                group.create_task(recorder.run(), name=f"events of {name}")
+                for name, recorder in self._recorders.items()
+            ]
+            tasks.append(group.create_task(self._status_writer.run(), name="pod status"))
+            tasks += [group.create_task(each.run(), name=each.guard.name) for each in self._informers]
+            try:
                 for informer in self._informers:
                     await informer.synced.wait()
                 self.synced.set()
-                log.info("caches are filled", extra={"nodes": self.table.node_count, "pods": len(self._pods)})
-                await self._schedule()
+                log.info("caches filled", extra={"nodes": self.table.node_count, "pods": len(self._pods)})
+                yield
+            finally:
+                self.synced.clear()
+                for task in tasks:
+                    task.cancel()
+
+    async def schedule(self) -> None:
+        """Schedule until cancelled; needs `following`."""
+        try:
+            await self._schedule()
         finally:
             await self._binder.stop()
 
