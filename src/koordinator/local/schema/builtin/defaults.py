@@ -123,7 +123,9 @@ def _service(obj: Json) -> Json:
         value = change_each(value, "ports", port)
         if value["type"] == "ExternalName":
             return value
-        value = fill(value, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack")
+        value = fill(
+            value, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack"
+        )
         if value["type"] in {"NodePort", "LoadBalancer"}:
             value = fill(value, externalTrafficPolicy="Cluster")
         if value["type"] == "LoadBalancer":

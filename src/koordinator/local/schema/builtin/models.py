@@ -149,6 +149,11 @@ def _type(owner: str, name: str, text: str, fact: facts.Fact) -> Type:
     return struct_of(text)
 
 
+def is_model(name: str) -> bool:
+    """Whether a type's name is that of a model class."""
+    return name in _modules()
+
+
 def descriptions(model: str) -> dict[str, str]:
     """What each field means, by JSON name, for `kubectl explain`."""
     source = _source(model)
@@ -161,4 +166,4 @@ def descriptions(model: str) -> dict[str, str]:
     }
 
 
-__all__ = ["ListType", "MissingModel", "descriptions", "go_name", "model_of", "struct_of"]
+__all__ = ["ListType", "MissingModel", "descriptions", "go_name", "is_model", "model_of", "struct_of"]

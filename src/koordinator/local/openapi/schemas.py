@@ -1,0 +1,267 @@
+"""Schema definitions of an OpenAPI document, from the types of the catalog."""
+
+import functools
+from typing import Any
+
+from koordinator.api.meta import Resource
+from koordinator.local.openapi import descriptions
+from koordinator.local.schema.builtin import models
+from koordinator.local.schema.decode import struct_name
+from koordinator.local.schema.types import Field, Kind, ListType, Type
+
+Json = dict[str, Any]
+
+META_PREFIX = "io.k8s.apimachinery.pkg.apis.meta.v1"
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
+_TIME, _MICRO_TIME = f"{META_PREFIX}.Time", f"{META_PREFIX}.MicroTime"
+
+_META_MODELS = frozenset(
+    f"V1{name}"
+    for name in (
+        "ObjectMeta",
+        "ListMeta",
+        "OwnerReference",
+        "ManagedFieldsEntry",
+        "LabelSelector",
+        "Condition",
+    )
+    + ("LabelSelectorRequirement", "DeleteOptions", "Preconditions", "Status", "StatusDetails", "StatusCause")
+)
+_SHARED_CORE_ROOTS = (
+    "V1PodTemplateSpec",
+    "V1PersistentVolumeClaim",
+    "V1PersistentVolume",
+    "V1ObjectReference",
+)
+
+_FIXED: dict[str, Json] = {
+    _QUANTITY: {
+        "description": "A number with an optional suffix: 500m, 2, 16Gi.",
+        "oneOf": [{"type": "string"}, {"type": "number"}],
+    },
+    _INT_OR_STRING: {
+        "description": "A number, or text such as a percentage or the name of a port.",
+        "format": "int-or-string",
+        "oneOf": [{"type": "integer"}, {"type": "string"}],
+    },
+    _TIME: {"description": "A time in RFC 3339, in seconds.", "format": "date-time", "type": "string"},
+    _MICRO_TIME: {
+        "description": "A time in RFC 3339, in microseconds.",
+        "format": "date-time",
+        "type": "string",
+    },
+}
+
+_SCALARS: dict[Kind, Json] = {
+    Kind.STRING: {"type": "string"},
+    Kind.BOOL: {"type": "boolean"},
+    Kind.INT32: {"type": "integer", "format": "int32"},
+    Kind.INT64: {"type": "integer", "format": "int64"},
+    Kind.FLOAT: {"type": "number", "format": "double"},
+    Kind.BYTES: {"type": "string", "format": "byte"},
+}
+_NAMED = {
+    Kind.QUANTITY: _QUANTITY,
+    Kind.INT_OR_STRING: _INT_OR_STRING,
+    Kind.TIME: _TIME,
+    Kind.MICRO_TIME: _MICRO_TIME,
+}
+_V2_UNKNOWN = frozenset({"oneOf", "anyOf", "allOf", "not", "nullable"})
+
+
+@functools.cache
+def _core_models() -> frozenset[str]:
+    """Models of the core group that other groups use too."""
+    found: set[str] = set()
+
+    def walk(shape: Type) -> None:
+        if shape.kind is Kind.STRUCT and shape.name not in found:
+            found.add(shape.name)
+            for field in shape.fields.values():
+                walk(field.type)
+        elif shape.element is not None:
+            walk(shape.element)
+
+    for root in _SHARED_CORE_ROOTS:
+        walk(models.struct_of(root))
+    return frozenset(found)
+
+
+def group_prefix(group: str) -> str:
+    """The package of a group's definitions: `io.k8s.api.apps`, `com.example` for `example.com`."""
+    if not group:
+        return "io.k8s.api.core"
+    if group == "apiextensions.k8s.io":
+        return "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions"
+    if group == "apiregistration.k8s.io":
+        return "io.k8s.kube-aggregator.pkg.apis.apiregistration"
+    if "." not in group or group.endswith(("authorization.k8s.io", "authentication.k8s.io", ".k8s.io")):
+        return f"io.k8s.api.{group.split('.')[0]}"
+    return ".".join(reversed(group.split(".")))
+
+
+class Definitions:
+    """Collects the definitions of one document (`v3` or Swagger `v2`)."""
+
+    def __init__(self, *, v3: bool) -> None:
+        self.schemas: dict[str, Json] = {}
+        self._v3 = v3
+        self._prefix = "#/components/schemas/" if v3 else "#/definitions/"
+
+    def ref(self, name: str) -> Json:
+        """A reference to a definition."""
+        return {"$ref": f"{self._prefix}{name}"}
+
+    def add_kind(self, resource: Resource, shape: Type) -> str:
+        """The definition of a built-in kind, with its group, version and kind; returns its name."""
+        package = f"{group_prefix(resource.group)}.{resource.version}"
+        name = f"{package}.{resource.kind}"
+        self._add_struct(name, shape, package)
+        self.schemas[name]["x-kubernetes-group-version-kind"] = [gvk(resource)]
+        return name
+
+    def add_custom(self, resource: Resource, schema: Json) -> str:
+        """The definition of a custom resource: its own schema and the fields that all objects have."""
+        name = f"{group_prefix(resource.group)}.{resource.version}.{resource.kind}"
+        body = schema if self._v3 else _without_v3(schema)
+        properties = {
+            **(body.get("properties") or {}),
+            "apiVersion": {"type": "string", "description": "Group and version of this object."},
+            "kind": {"type": "string", "description": "Kind of this object."},
+            "metadata": self._referring(self.add_model("V1ObjectMeta"), "Standard object metadata."),
+        }
+        self.schemas[name] = {
+            **body,
+            "properties": properties,
+            "x-kubernetes-group-version-kind": [gvk(resource)],
+        }
+        return name
+
+    def add_list(self, resource: Resource, item: str) -> str:
+        """The definition of a kind's list."""
+        name = f"{item}List"
+        list_gvk = gvk(resource) | {"kind": f"{resource.kind}List"}
+        self.schemas[name] = {
+            "description": f"A list of {resource.kind} objects.",
+            "type": "object",
+            "required": ["items"],
+            "properties": {
+                "apiVersion": {"type": "string", "description": "Group and version of this list."},
+                "kind": {"type": "string", "description": "Kind of this list."},
+                "metadata": self._referring(self.add_model("V1ListMeta"), "Standard list metadata."),
+                "items": {"type": "array", "items": self.ref(item), "description": "The objects."},
+            },
+            "x-kubernetes-group-version-kind": [list_gvk],
+        }
+        return name
+
+    def add_model(self, model: str, package: str = "io.k8s.api.core.v1") -> str:
+        """The definition of a model class; returns its name."""
+        return self._struct(models.struct_of(model), package)
+
+    def _struct(self, shape: Type, package: str) -> str:
+        bare = struct_name(shape)
+        if shape.name in _META_MODELS:
+            name = f"{META_PREFIX}.{bare}"
+        elif shape.name in _core_models():
+            name = f"io.k8s.api.core.v1.{bare}"
+        else:
+            name = f"{package}.{bare}"
+        self._add_struct(name, shape, package)
+        return name
+
+    def _add_struct(self, name: str, shape: Type, package: str) -> None:
+        if name in self.schemas:
+            return
+        body: Json = {"type": "object"}
+        self.schemas[name] = body  # before its fields: a type may contain itself
+        text = descriptions.of_struct(struct_name(shape))
+        if text:
+            body["description"] = text
+        said = models.descriptions(shape.name) if models.is_model(shape.name) else {}
+        properties = {
+            key: self._field(field, said.get(key, ""), package) for key, field in shape.fields.items()
+        }
+        if properties:
+            body["properties"] = properties
+        required = sorted(key for key, field in shape.fields.items() if field.required)
+        if required:
+            body["required"] = required
+        if shape.atomic:
+            body["x-kubernetes-map-type"] = "atomic"
+
+    def _field(self, field: Field, text: str, package: str) -> Json:
+        body = self._type(field.type, package)
+        if "$ref" in body:
+            body = self._referring(body["$ref"].removeprefix(self._prefix), text)
+        elif text:
+            body = {"description": text, **body}
+        if field.strategies:
+            body["x-kubernetes-patch-strategy"] = ",".join(field.strategies)
+        if field.merge_key:
+            body["x-kubernetes-patch-merge-key"] = field.merge_key
+        return body
+
+    def _referring(self, name: str, text: str) -> Json:
+        """A field of a defined type: OpenAPI v3 allows nothing beside `$ref`, hence `allOf`."""
+        body = {"allOf": [self.ref(name)]} if self._v3 else self.ref(name)
+        return {"description": text, **body} if text else body
+
+    def _type(self, shape: Type, package: str) -> Json:
+        if shape.kind in _SCALARS:
+            return dict(_SCALARS[shape.kind])
+        if shape.kind in _NAMED:
+            name = _NAMED[shape.kind]
+            self.schemas.setdefault(name, _FIXED[name] if self._v3 else _fixed_v2(name))
+            return self.ref(name)
+        match shape.kind:
+            case Kind.STRUCT:
+                return self.ref(self._struct(shape, package))
+            case Kind.LIST:
+                assert shape.element is not None
+                return {"type": "array", "items": self._type(shape.element, package)} | _list_markers(shape)
+            case Kind.MAP:
+                assert shape.element is not None
+                body: Json = {"type": "object", "additionalProperties": self._type(shape.element, package)}
+                if shape.atomic:
+                    body["x-kubernetes-map-type"] = "atomic"
+                return body
+        return {"type": "object"}
+
+
+def _list_markers(shape: Type) -> Json:
+    markers: Json = {"x-kubernetes-list-type": shape.list_type.value}
+    if shape.list_type is ListType.MAP:
+        markers["x-kubernetes-list-map-keys"] = list(shape.list_keys)
+    return markers
+
+
+def _fixed_v2(name: str) -> Json:
+    body = {key: value for key, value in _FIXED[name].items() if key not in _V2_UNKNOWN}
+    return {"type": "string", **body}
+
+
+def _without_v3(schema: Any) -> Any:
+    """A schema in Swagger 2.0: without what that lacks."""
+    if not isinstance(schema, dict):
+        return schema
+    body: Json = {}
+    for key, value in schema.items():
+        if key in _V2_UNKNOWN:
+            continue
+        if key == "properties" and isinstance(value, dict):
+            body[key] = {name: _without_v3(inner) for name, inner in value.items()}
+        elif key in {"items", "additionalProperties"}:
+            body[key] = _without_v3(value)
+        else:
+            body[key] = value
+    return body
+
+
+def gvk(resource: Resource) -> dict[str, str]:
+    """Group, version and kind, as documents name them."""
+    return {"group": resource.group, "version": resource.version, "kind": resource.kind}
+
+
+__all__ = ["Definitions", "group_prefix", "gvk"]
