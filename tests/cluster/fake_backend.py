@@ -72,6 +72,7 @@ class FakeBackend:
         self.subscriptions: set[FakeSubscription] = set()
         self.failures: list[errors.ApiError] = []
         self.calls: list[str] = []
+        self.watched_after: list[int] = []
         self.posted: list[tuple[str, str, dict[str, Any]]] = []
 
     # Faults
@@ -140,6 +141,7 @@ class FakeBackend:
     def watch(self, resource: Resource, namespace: str, options: ListOptions) -> FakeSubscription:
         self._called("watch")
         after = int(options.resource_version)
+        self.watched_after.append(after)
         if after < self.oldest:
             raise errors.Gone(f"too old resource version: {after} ({self.oldest})")
         subscription = FakeSubscription(self, after)

@@ -59,6 +59,16 @@ def test_variants_are_told_apart_again_after_a_quiet_window() -> None:
     assert later.message == "variant 99"
 
 
+def test_countless_variants_are_not_remembered_one_by_one() -> None:
+    correlator = Correlator()
+    for n in range(10_000):
+        correlator.judge(occurrence(message=f"variant {n}"), EPOCH_S)
+
+    (variants,) = correlator._variants._items.values()
+    assert len(variants.messages) < 10
+    assert len(correlator._written._items) == 10
+
+
 def test_a_flood_about_one_object_is_dropped_and_others_are_not_touched() -> None:
     correlator = Correlator()
 

@@ -103,6 +103,18 @@ def test_a_dropped_watch_resumes_where_it_ended_without_a_second_list() -> None:
 
             assert contents(informer) == truth(backend)
             assert informer.list_count == 1
+            assert backend.watched_after == [100, 101]
+
+    virtual_loop.run(scenario())
+
+
+def test_versions_that_expire_as_fast_as_we_list_slow_us_down() -> None:
+    async def scenario() -> None:
+        backend = FakeBackend()
+        backend.oldest = 1_000_000
+        async with running(backend):
+            await asyncio.sleep(600)
+            assert backend.calls.count("list") < 25
 
     virtual_loop.run(scenario())
 
@@ -187,6 +199,18 @@ def test_watches_that_keep_failing_lead_to_a_list_as_after_a_restored_server() -
 
             assert informer.list_count == 2
             assert contents(informer) == truth(backend)
+
+    virtual_loop.run(scenario())
+
+
+def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause() -> None:
+    async def scenario() -> None:
+        backend = FakeBackend()
+        async with running(backend):
+            for _ in range(600):
+                backend.drop_watches()
+                await asyncio.sleep(0.1)
+            assert backend.calls.count("watch") < 15
 
     virtual_loop.run(scenario())
 
@@ -292,8 +316,10 @@ def test_an_object_that_does_not_fit_the_view_keeps_its_last_readable_state(
             assert informer.get("b", "shop") is not None
 
             backend.drop_watches()
+            backend.put(pod("c"))
             backend.forget_history()
             await settle()
+            assert informer.list_count == 2
             assert informer.get("a", "shop").spec.node_name == "n1"
 
             backend.remove("a")

@@ -187,6 +187,33 @@ def test_a_short_outage_costs_nothing() -> None:
     virtual_loop.run(scenario())
 
 
+def test_the_lease_is_held_until_slow_work_has_really_ended() -> None:
+    async def scenario() -> None:
+        server = LeaseServer()
+        holders: list[str] = []
+
+        async def slow_to_end() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(60)  # four lease durations
+                holders.append(server.lease()["holderIdentity"])
+
+        election = LeaderElection(MemoryCluster(server), config("a"), rng=random.Random(1))
+        first = asyncio.create_task(election.run(slow_to_end))
+        await asyncio.sleep(1)
+        second = Candidate(server, "b")
+        first.cancel()
+        await asyncio.wait([first])
+
+        assert holders == ["a"]
+        await asyncio.sleep(5)
+        assert second.election.is_leader
+        await second.stop()
+
+    virtual_loop.run(scenario())
+
+
 def test_work_that_ends_gives_the_lease_up_and_its_error_is_seen() -> None:
     async def scenario() -> None:
         server = LeaseServer()
