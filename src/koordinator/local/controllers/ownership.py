@@ -1,0 +1,222 @@
+"""Which objects belong to a workload: those that name it as controller, and strays that its selector wants.
+
+An owned object that the selector no longer matches is released, a stray that it matches is adopted. Both
+are looked up by index, so that a workload costs what it owns, not what the cluster holds.
+Source: the controller reference managers of kube-controller-manager.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from koordinator.api import label_selector
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import Object, OwnerReference
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.informer import Informer, InformerFactory, Key
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.expectations import Expectations
+
+log = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Object)
+C = TypeVar("C", bound=Object)
+
+BY_CONTROLLER = "controller uid"
+STRAYS = "strays by label"
+
+
+def controller_of(obj: Object) -> OwnerReference | None:
+    """The owner that controls the object."""
+    return next((owner for owner in obj.metadata.owner_references if owner.controller), None)
+
+
+def owner_reference(owner: Object) -> dict[str, Any]:
+    """The entry of `ownerReferences` by which `owner` controls an object and waits for its deletion."""
+    return {
+        "apiVersion": owner.resource.api_version,
+        "kind": owner.resource.kind,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def controller_uid(obj: Object) -> list[str]:
+    """Values of the index `BY_CONTROLLER`."""
+    owner = controller_of(obj)
+    return [owner.uid] if owner is not None else []
+
+
+def stray_labels(obj: Object) -> list[str]:
+    """Values of the index `STRAYS`: one per label and one for the namespace, of objects nobody controls."""
+    if controller_of(obj) is not None:
+        return []
+    meta = obj.metadata
+    return [_place(meta.namespace), *(_place(meta.namespace, label) for label in meta.labels.items())]
+
+
+def key_of(obj: Object) -> Key:
+    return obj.metadata.namespace, obj.metadata.name
+
+
+def is_deleting(obj: Object) -> bool:
+    return obj.metadata.deletion_timestamp is not None
+
+
+class Children(Generic[P, C]):
+    """The objects of one kind that belong to parents of another; wakes `controller` when they change.
+
+    `selector_of` gives the parent's selector, None when it selects nothing.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        factory: InformerFactory,
+        parents: Informer[P],
+        child: type[C],
+        controller: Controller[Key],
+        selector_of: Callable[[P], LabelSelector | None],
+    ) -> None:
+        self.informer = factory.informer(child)
+        self.expectations: Expectations[C] = Expectations(self.informer)
+        self._cluster = cluster
+        self._parents = parents
+        self._queue = controller.queue
+        self._selector_of = selector_of
+        self._by_selector = f"selector of {child.resource.qualified}"
+        self.informer.add_index(BY_CONTROLLER, controller_uid)
+        self.informer.add_index(STRAYS, stray_labels)
+        parents.add_index(self._by_selector, self._selector_place)
+        self.informer.add_handler(self._changed, self._updated, self._gone)
+
+    def of(self, parent: P) -> list[C]:
+        """Everything that names `parent` as its controller, whatever its labels."""
+        return list(self.informer.by_index(BY_CONTROLLER, parent.metadata.uid))
+
+    async def claim(self, parent: P, is_wanted: Callable[[C], bool] = lambda _: True) -> list[C]:
+        """The parent's own objects among those that are wanted, after releases and adoptions.
+
+        Raises: ProtocolError (the selector), ApiError.
+        """
+        selector = self._selector_of(parent)
+        owned = [child for child in self.of(parent) if is_wanted(child)]
+        if selector is None:
+            return owned
+        matches = label_selector.compile_selector(selector)
+        kept = [child for child in owned if matches(child.metadata.labels)]
+        if is_deleting(parent):
+            return kept
+        for child in owned:
+            if not matches(child.metadata.labels):
+                await self._release(parent, child)
+        strays = [
+            child
+            for child in self._strays(parent, selector)
+            if matches(child.metadata.labels) and not is_deleting(child) and is_wanted(child)
+        ]
+        if strays and await self._may_adopt(parent):
+            for child in strays:
+                adopted = await self._adopt(parent, child)
+                if adopted is not None:
+                    kept.append(adopted)
+        return kept
+
+    # Adoption
+
+    def _strays(self, parent: P, selector: LabelSelector) -> Iterable[C]:
+        namespace = parent.metadata.namespace
+        label = next(iter(sorted(selector.match_labels.items())), None)
+        return self.informer.by_index(STRAYS, _place(namespace, label))
+
+    async def _may_adopt(self, parent: P) -> bool:
+        """Whether the parent is alive now: a cache that is behind must not give it anything."""
+        meta = parent.metadata
+        try:
+            fresh = await self._cluster.get(type(parent), meta.name, meta.namespace)
+        except errors.NotFound:
+            return False
+        return fresh.metadata.uid == meta.uid and not is_deleting(fresh)
+
+    async def _adopt(self, parent: P, child: C) -> C | None:
+        others = [msgspec.to_builtins(owner) for owner in child.metadata.owner_references]
+        adopted = await self._set_owners(child, [*others, owner_reference(parent)])
+        if adopted is not None:
+            log.info("object adopted", extra={"owner": parent.key, "object": child.key})
+        return adopted
+
+    async def _release(self, parent: P, child: C) -> None:
+        uid = parent.metadata.uid
+        others = [msgspec.to_builtins(o) for o in child.metadata.owner_references if o.uid != uid]
+        if await self._set_owners(child, others or None) is not None:
+            log.info("object released", extra={"owner": parent.key, "object": child.key})
+
+    async def _set_owners(self, child: C, owners: list[Any] | None) -> C | None:
+        meta = child.metadata
+        # The list is replaced whole: only the very version that we read may change (Conflict: tried again).
+        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        patch = {"metadata": {**guard, "ownerReferences": owners}}
+        try:
+            return await self._cluster.patch(type(child), meta.name, patch, meta.namespace)
+        except errors.NotFound:
+            return None
+
+    # Waking parents
+
+    def _changed(self, child: C) -> None:
+        owner = controller_of(child)
+        if owner is None:
+            self._wake_selecting(child)
+        else:
+            self._wake(child, owner)
+
+    def _updated(self, old: C, new: C) -> None:
+        before = controller_of(old)
+        if before is not None and before != controller_of(new):
+            self._wake(old, before)
+        self._changed(new)
+
+    def _gone(self, child: C) -> None:
+        owner = controller_of(child)
+        if owner is not None and self._wake(child, owner):
+            self.expectations.saw_deletion(child)
+
+    def _wake(self, child: C, owner: OwnerReference) -> bool:
+        resource = self._parents.view.resource
+        if owner.kind != resource.kind or owner.api_version.rpartition("/")[0] != resource.group:
+            return False
+        self._queue.add((child.metadata.namespace, owner.name))
+        return True
+
+    def _wake_selecting(self, child: C) -> None:
+        meta = child.metadata
+        if is_deleting(child):
+            return
+        for value in (
+            _place(meta.namespace),
+            *(_place(meta.namespace, item) for item in meta.labels.items()),
+        ):
+            for parent in self._parents.by_index(self._by_selector, value):
+                selector = self._selector_of(parent)
+                try:
+                    if selector is not None and label_selector.matches(selector, meta.labels):
+                        self._queue.add(key_of(parent))
+                except ProtocolError:
+                    continue  # told about when the parent itself is looked at
+
+    def _selector_place(self, parent: P) -> list[str]:
+        """One label that every child must have, for finding the parent from a stray child."""
+        selector = self._selector_of(parent)
+        if selector is None:
+            return []
+        return [_place(parent.metadata.namespace, next(iter(sorted(selector.match_labels.items())), None))]
+
+
+def _place(namespace: str, label: tuple[str, str] | None = None) -> str:
+    return f"{namespace}/{label[0]}={label[1]}" if label is not None else f"{namespace}/"

@@ -1,0 +1,148 @@
+"""Creating and deleting the pods of a workload, with events about it."""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import Object
+from koordinator.cluster import errors
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import Informer, Key
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.expectations import Expectations
+from koordinator.local.controllers.ownership import is_deleting, owner_reference
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+# Names from generateName keep five characters for the server's suffix.
+GENERATED_BASE_LENGTH_MAX = 58
+
+
+def pod_from_template(template: dict[str, Any], owner: Object, *, name: str = "") -> dict[str, Any]:
+    """The pod that a workload's template asks for; it shares the template's spec, so replace, do not change.
+
+    Without `name` the server makes one from the owner's.
+    Raises: ProtocolError when the template is none.
+    """
+    spec, meta = template.get("spec"), template.get("metadata") or {}
+    if not isinstance(spec, dict) or not isinstance(meta, dict):
+        raise ProtocolError(_name(owner), "spec.template", "spec and metadata must be objects")
+    kept = {
+        field: type(meta[field])(meta[field])
+        for field in ("labels", "annotations", "finalizers")
+        if meta.get(field)
+    }
+    naming = {"name": name} if name else {"generateName": generate_name(owner.metadata.name)}
+    return {"metadata": {**naming, **kept, "ownerReferences": [owner_reference(owner)]}, "spec": spec}
+
+
+def generate_name(owner: str) -> str:
+    """The `generateName` of a workload's pods."""
+    return f"{owner[: GENERATED_BASE_LENGTH_MAX - 1]}-"
+
+
+class PodControl:
+    """Writes pods and remembers what the cache has yet to show."""
+
+    def __init__(self, cluster: Cluster, events: EventRecorder, expectations: Expectations[Pod]) -> None:
+        self._cluster = cluster
+        self._events = events
+        self._expectations = expectations
+
+    async def create(self, owner: Object, body: dict[str, Any]) -> Pod | None:
+        """Create a pod for `owner`; None when its namespace is going away (nothing is left to do then).
+
+        Raises: ApiError, after an event about it.
+        """
+        try:
+            pod = await self._cluster.create(Pod, body, owner.metadata.namespace)
+        except errors.ApiError as error:
+            if is_namespace_ending(error):
+                return None
+            self._events.warning(owner, "FailedCreate", f"Error creating: {error}")
+            raise
+        self._expectations.created(owner.metadata.uid, pod, self._cluster.clock.now())
+        self._events.normal(owner, "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
+        return pod
+
+    async def delete(self, owner: Object, pod: Pod) -> None:
+        """Delete a pod of `owner`; one that is gone already is fine.
+
+        Raises: ApiError, after an event about it.
+        """
+        meta = pod.metadata
+        try:
+            await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
+        except (errors.NotFound, errors.Conflict):
+            return  # gone, or another pod of that name: its own events tell
+        except errors.ApiError as error:
+            self._events.warning(owner, "FailedDelete", f"Error deleting: {error}")
+            raise
+        self._expectations.deleted(owner.metadata.uid, pod, self._cluster.clock.now())
+        self._events.normal(owner, "SuccessfulDelete", f"Deleted pod: {meta.name}")
+
+    async def delete_all(self, owner: Object, pods: Sequence[Pod]) -> errors.ApiError | None:
+        """Delete pods side by side; the first failure."""
+        return await all_of([functools.partial(self.delete, owner, pod) for pod in pods])
+
+
+def is_namespace_ending(error: errors.ApiError) -> bool:
+    """Whether a create was refused because its namespace is being deleted."""
+    causes = error.details.causes if error.details is not None else []
+    return any(cause.reason == "NamespaceTerminating" for cause in causes)
+
+
+async def all_of(actions: Sequence[Callable[[], Awaitable[Any]]]) -> errors.ApiError | None:
+    """Carry out API calls side by side; the first failure. Anything but an `ApiError` is raised."""
+    results = await asyncio.gather(*(action() for action in actions), return_exceptions=True)
+    first: errors.ApiError | None = None
+    for result in results:
+        if isinstance(result, errors.ApiError):
+            first = first or result
+        elif isinstance(result, BaseException):
+            raise result
+    return first
+
+
+async def slow_start(actions: Sequence[Callable[[], Awaitable[Any]]]) -> errors.ApiError | None:
+    """Carry out creates in batches of 1, 2, 4, ..., and stop after a batch with a failure, which is returned.
+
+    A template that the API refuses then costs one request, not hundreds.
+    """
+    done, size = 0, 1
+    while done < len(actions):
+        error = await all_of(actions[done : done + size])
+        if error is not None:
+            return error
+        done, size = done + size, size * 2
+    return None
+
+
+def telling_bad_input(
+    events: EventRecorder, informer: Informer[T], reconcile: Callable[[Key], Awaitable[float | None]]
+) -> Callable[[Key], Awaitable[float | None]]:
+    """`reconcile`, where an object that makes no sense gets an event and waits for its next change."""
+
+    async def guarded(key: Key) -> float | None:
+        try:
+            return await reconcile(key)
+        except (ProtocolError, msgspec.ValidationError) as error:
+            obj = informer.get(key[1], key[0])
+            if obj is not None and not is_deleting(obj):
+                events.warning(obj, "InvalidSpec", f"{_name(obj)}: {error}")
+            log.warning("object makes no sense", extra={"object": f"{key[0]}/{key[1]}", "error": str(error)})
+            return None
+
+    return guarded
+
+
+def _name(obj: Object) -> str:
+    return f"{obj.resource.kind} {obj.key}"

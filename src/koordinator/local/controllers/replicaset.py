@@ -1,0 +1,154 @@
+"""Keeps as many pods as a ReplicaSet or ReplicationController asks for.
+
+Source: kube-controller-manager's replicaset controller.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import label_selector
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.apps import ReplicaCounts, ReplicaSet, ReplicationController
+from koordinator.api.conditions import Condition
+from koordinator.api.core import Pod
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import Informer, InformerFactory, Key
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers import pod_control, pod_health, pod_ranking, status_write
+from koordinator.local.controllers.ownership import (
+    BY_CONTROLLER,
+    Children,
+    controller_of,
+    controller_uid,
+    is_deleting,
+    key_of,
+)
+from koordinator.local.controllers.pod_control import PodControl
+
+R = TypeVar("R", ReplicaSet, ReplicationController)
+
+WORKERS = 5
+# Pods created or deleted in one go, as upstream.
+BURST_MAX = 500
+REPLICA_FAILURE = "ReplicaFailure"
+
+
+def selector_of(obj: ReplicaSet | ReplicationController) -> LabelSelector | None:
+    """The selector; a ReplicationController has a plain map of labels."""
+    if isinstance(obj, ReplicaSet):
+        return obj.spec.selector
+    return LabelSelector(match_labels=obj.spec.selector) if obj.spec.selector else None
+
+
+def counts(
+    obj: ReplicaSet | ReplicationController,
+    pods: Sequence[Pod],
+    failure: Condition | None,
+    now_s: float,
+) -> ReplicaCounts:
+    """The status, given the active pods and the ReplicaFailure condition (None: no failure)."""
+    template_labels = (obj.spec.template.get("metadata") or {}).get("labels") or {}
+    is_full = label_selector.compile_selector(LabelSelector(match_labels=template_labels))
+    min_ready_s = obj.spec.min_ready_seconds
+    conditions = obj.status.conditions
+    if failure is None:
+        conditions = status_write.without_condition(conditions, REPLICA_FAILURE)
+    else:
+        conditions = status_write.with_condition(conditions, failure)
+    return msgspec.structs.replace(
+        obj.status,
+        replicas=len(pods),
+        fully_labeled_replicas=sum(is_full(pod.metadata.labels) for pod in pods),
+        ready_replicas=sum(pod_health.is_ready(pod) for pod in pods),
+        available_replicas=sum(pod_health.is_available(pod, min_ready_s, now_s) for pod in pods),
+        observed_generation=obj.metadata.generation,
+        conditions=conditions,
+    )
+
+
+def next_available_s(pods: Iterable[Pod], min_ready_s: int, now_s: float) -> float | None:
+    """Seconds until the next ready pod becomes available; None when none is waiting for that."""
+    waits = [pod_health.available_in_s(pod, min_ready_s, now_s) for pod in pods]
+    return min((wait for wait in waits if wait), default=None)
+
+
+class ReplicaSetController(Generic[R]):
+    """The loop; `view` says which of the two kinds it serves."""
+
+    def __init__(
+        self, cluster: Cluster, factory: InformerFactory, events: EventRecorder, view: type[R]
+    ) -> None:
+        self._cluster = cluster
+        self._sets: Informer[R] = factory.informer(view)
+        self._sets.add_index(BY_CONTROLLER, controller_uid)
+        reconcile = pod_control.telling_bad_input(events, self._sets, self._reconcile)
+        self._controller: Controller[Key] = Controller(view.resource.plural, reconcile, workers=WORKERS)
+        self._pods: Children[R, Pod] = Children(
+            cluster, factory, self._sets, Pod, self._controller, selector_of
+        )
+        self._control = PodControl(cluster, events, self._pods.expectations)
+        self._controller.watch(self._sets, lambda obj: [key_of(obj)])
+        self._sets.add_handler(on_delete=lambda obj: self._pods.expectations.forget(obj.metadata.uid))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run([self._sets, self._pods.informer])
+
+    async def _reconcile(self, key: Key) -> float | None:
+        obj = self._sets.get(key[1], key[0])
+        if obj is None:
+            return None
+        waits_s = self._pods.expectations.left_s(obj.metadata.uid, self._cluster.clock.now())
+        pods = await self._pods.claim(obj, pod_health.is_active)
+        error: errors.ApiError | None = None
+        failure = status_write.find(obj.status.conditions, REPLICA_FAILURE)
+        if waits_s is None and not is_deleting(obj):
+            error = await self._scale(obj, pods)
+            failure = self._failure(obj, len(pods), error)
+        now_s = self._cluster.clock.now()
+        status = counts(obj, pods, failure, now_s)
+        await status_write.write(self._cluster, obj, obj.status, status, ("replicas",))
+        if error is not None:
+            raise error
+        soon_s = next_available_s(pods, obj.spec.min_ready_seconds, now_s)
+        return min((s for s in (waits_s, soon_s) if s is not None), default=None)
+
+    async def _scale(self, obj: R, pods: Sequence[Pod]) -> errors.ApiError | None:
+        """Create what is missing or delete what is too much; the first failure."""
+        missing = obj.spec.replicas - len(pods)
+        if missing > 0:
+            body = pod_control.pod_from_template
+            return await pod_control.slow_start(
+                [lambda: self._control.create(obj, body(obj.spec.template, obj))] * min(missing, BURST_MAX)
+            )
+        if missing < 0:
+            now_s = self._cluster.clock.now()
+            doomed = pod_ranking.first_to_go(pods, min(-missing, BURST_MAX), self._related(obj, pods), now_s)
+            return await self._control.delete_all(obj, doomed)
+        return None
+
+    def _related(self, obj: R, pods: Sequence[Pod]) -> Iterable[Pod]:
+        """Pods of all sets under the same controller: of a rollout, old and new together."""
+        above = controller_of(obj)
+        if above is None:
+            return pods
+        siblings = self._sets.by_index(BY_CONTROLLER, above.uid)
+        return [pod for sibling in siblings for pod in self._pods.of(sibling)]
+
+    def _failure(self, obj: R, have: int, error: errors.ApiError | None) -> Condition | None:
+        if error is None:
+            return None
+        reason = "FailedCreate" if have < obj.spec.replicas else "FailedDelete"
+        now = clock.rfc3339(self._cluster.clock.now())
+        return Condition(
+            type=REPLICA_FAILURE,
+            status="True",
+            reason=reason,
+            message=str(error),
+            last_transition_time=now,
+        )

@@ -1,0 +1,26 @@
+"""The controllers that bring users' workloads to life."""
+
+import random
+from typing import Protocol
+
+from koordinator.api.apps import ReplicaSet, ReplicationController
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.replicaset import ReplicaSetController
+
+
+class Runs(Protocol):
+    """Something that works until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
+def workloads(
+    cluster: Cluster, factory: InformerFactory, events: EventRecorder, rng: random.Random
+) -> list[Runs]:
+    """Controllers of all built-in workload kinds, to be run side by side."""
+    return [
+        ReplicaSetController(cluster, factory, events, ReplicaSet),
+        ReplicaSetController(cluster, factory, events, ReplicationController),
+    ]
