@@ -21,7 +21,8 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.local.apiserver import ApiServer
+from koordinator.local.admission import WebhookAdmission
+from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers.disruption import DisruptionController
@@ -33,6 +34,7 @@ from koordinator.local.controllers.taint_eviction import TaintEvictionController
 from koordinator.local.controllers.workloads import workloads
 from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
+from koordinator.local.openapi import OpenApi
 from koordinator.local.patches.patcher import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.manager import Manager
@@ -77,6 +79,8 @@ class LocalCluster:
             self.registry = registry.on_disk(
                 clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
             )
+        self.admission = WebhookAdmission.on(self.registry, self._new_rng())
+        self.registry.admission = self.admission
         self.server = ApiServer(
             self.registry,
             host=options.host,
@@ -84,6 +88,7 @@ class LocalCluster:
             tokens=options.tokens,
             tls=options.tls,
             hosts=options.hosts,
+            openapi=OpenApi(catalog, documents.VERSION["gitVersion"]),
             seed=options.seed,
         )
         self.ready = asyncio.Event()
@@ -111,6 +116,7 @@ class LocalCluster:
             await self.server.stop()
             if webhooks is not None:
                 await webhooks.stop()
+            await self.admission.close()
             await self.registry.close()
 
     def _client(self, user: str) -> MemoryCluster:

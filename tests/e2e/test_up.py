@@ -1,0 +1,199 @@
+"""`koordinator up` as a user meets it: one command, a kubeconfig, stock kubectl, Ctrl-C."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
+    pytest.mark.timeout(180),
+]
+
+PROFILE = """
+apiVersion: config.koordinator.sh/v1alpha1
+kind: ClusterColocationProfile
+metadata: {name: batch}
+spec:
+  namespaceSelector: {matchLabels: {colocation: "true"}}
+  qosClass: BE
+  priorityClassName: koord-batch
+  koordinatorPriority: 1000
+  schedulerName: koord-scheduler
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: spark, labels: {colocation: "true"}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: executors, namespace: spark}
+spec:
+  replicas: 50
+  selector: {matchLabels: {app: executors}}
+  template:
+    metadata: {labels: {app: executors}}
+    spec:
+      containers:
+      - name: main
+        image: spark
+        resources: {requests: {cpu: "1", memory: 1Gi}, limits: {cpu: "1", memory: 1Gi}}
+"""
+
+
+class Cluster:
+    """A running `koordinator up`."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "koordinator.cli.main",
+                "up",
+                "--kubeconfig",
+                str(self.kubeconfig),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(self.kubeconfig.exists, 30, self.process)
+
+    def kubectl(self, *arguments: str, text: str = "") -> str:
+        """Standard output of kubectl; any error or warning fails the test."""
+        done = self.run(*arguments, text=text)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        assert "arning" not in done.stderr, done.stderr
+        return done.stdout
+
+    def run(self, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run(
+            ["kubectl", *arguments], input=text, capture_output=True, text=True, timeout=90, env=environment
+        )
+
+    def get(self, *arguments: str) -> Any:
+        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def stop(self, number: int = signal.SIGINT) -> str:
+        """Standard error after a clean stop."""
+        self.process.send_signal(number)
+        _, stderr = self.process.communicate(timeout=30)
+        return stderr
+
+
+def until(holds: Callable[[], Any], seconds: float, process: "subprocess.Popen[str]") -> None:
+    """Wait until it holds; a cluster that ended meanwhile fails the test with its own words."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("up"), "--nodes", "20")
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+def test_nodes_are_ready_and_lend_batch_resources(cluster: Cluster) -> None:
+    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
+
+    def lends() -> bool:
+        allocatable = [node["status"]["allocatable"] for node in cluster.get("nodes")["items"]]
+        return len(allocatable) == 20 and all("kubernetes.io/batch-cpu" in amounts for amounts in allocatable)
+
+    # The first report of a node agent comes after its report interval of 60 s.
+    until(lends, 90, cluster.process)
+
+
+def test_a_deployment_under_a_profile_becomes_best_effort_pods_on_batch_cpu(cluster: Cluster) -> None:
+    cluster.kubectl("apply", "-f", "-", text=PROFILE)
+    cluster.kubectl("-n", "spark", "rollout", "status", "deployment/executors", "--timeout=60s")
+
+    pods = cluster.get("pods", "-n", "spark")["items"]
+    assert len(pods) == 50
+    for pod in pods:
+        assert pod["metadata"]["labels"]["koordinator.sh/qosClass"] == "BE"
+        assert pod["metadata"]["labels"]["koordinator.sh/priority"] == "1000"
+        assert pod["spec"]["priority"] == 5000
+        assert pod["status"]["phase"] == "Running"
+        (container,) = pod["spec"]["containers"]
+        assert set(container["resources"]["requests"]) == {
+            "kubernetes.io/batch-cpu",
+            "kubernetes.io/batch-memory",
+        }
+        assert container["resources"]["requests"]["kubernetes.io/batch-cpu"] in ("1k", "1000")
+    assert len({pod["spec"]["nodeName"] for pod in pods}) > 1
+
+
+def test_deleting_the_namespace_cleans_up(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "namespace", "spark", "--timeout=60s")
+
+    assert cluster.get("pods", "-A")["items"] == []
+    assert cluster.run("get", "namespace", "spark").returncode == 1
+    assert cluster.get("replicasets", "-A")["items"] == []
+
+
+def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
+    running = Cluster(tmp_path, "--nodes", "2")
+
+    stderr = running.stop()
+
+    assert running.process.returncode == 0
+    assert "Traceback" not in stderr
+    assert "Stopped" in stderr
+
+
+def test_a_data_directory_keeps_objects_across_a_kill(tmp_path: Path) -> None:
+    arguments = ("--nodes", "0", "--data-dir", str(tmp_path / "data"))
+    first = Cluster(tmp_path, *arguments)
+    first.kubectl("create", "configmap", "kept", "--from-literal=a=1")
+    first.stop(signal.SIGKILL)
+
+    second = Cluster(tmp_path, *arguments)
+    try:
+        assert second.get("configmap", "kept")["data"] == {"a": "1"}
+    finally:
+        second.stop()
+
+
+def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
+    running = Cluster(tmp_path, "--nodes", "0", "--tls", "--token")
+    try:
+        assert "Active" in running.kubectl("get", "namespaces")
+        stranger = running.run("--token=wrong", "get", "namespaces")
+        assert stranger.returncode == 1
+        assert "Unauthorized" in stranger.stderr or "logged in" in stranger.stderr
+    finally:
+        running.stop()
+
+
+def test_a_taken_port_is_told_in_one_line(tmp_path: Path, cluster: Cluster) -> None:
+    server = json.loads(cluster.kubectl("config", "view", "-o", "json"))["clusters"][0]["cluster"]["server"]
+    port = server.rpartition(":")[2]
+    command = [sys.executable, "-m", "koordinator.cli.main", "up", "--port", port, "--nodes", "0"]
+
+    done = subprocess.run(
+        [*command, "--kubeconfig", str(tmp_path / "k")], capture_output=True, text=True, timeout=30
+    )
+
+    assert done.returncode == 1
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
