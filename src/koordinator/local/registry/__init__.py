@@ -8,12 +8,13 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from koordinator.api.kinds import BUILT_IN
 from koordinator.clock import Clock
+from koordinator.local.admission import WebhookAdmission
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.persistence import SqliteJournal
 from koordinator.local.registry import bootstrap
-from koordinator.local.registry.builtin import BUILTIN
 from koordinator.local.registry.plain import PlainCatalog
 from koordinator.local.registry.plain_patcher import PlainPatcher
 from koordinator.local.registry.registry import Registry
@@ -32,7 +33,8 @@ def in_memory(
     """A registry with the system objects in it.
 
     checks: False skips decoding, defaulting, validation and field owners (simulation at full speed: objects
-    must be complete and right), never the life cycle. Strategic merge and server-side apply need checks.
+    must be complete and right) and has no admission webhooks (`Registry.admission` can be set), never the life
+    cycle. Strategic merge and server-side apply need checks.
     `schemas` and `patcher` default to the real ones.
     """
     return _build(Store(), clock, str(seed), schemas, patcher, checks)
@@ -72,6 +74,10 @@ def _build(
 ) -> Registry:
     catalog, chosen = _collaborators(schemas, patcher, checks)
     registry = Registry(store, clock, random.Random(seed), catalog, chosen, checks=checks)
+    if checks:
+        admission = WebhookAdmission.on(registry, random.Random(f"{seed}/admission"))
+        registry.admission = admission
+        registry.on_close.append(admission.close)
     if load is not None:
         load(store)
         registry.definitions.restore()
@@ -89,7 +95,7 @@ def _collaborators(
         return schemas or PlainCatalog(), patcher or PlainPatcher()
     if schemas is not None and patcher is not None:
         return schemas, patcher
-    catalog = Catalog(BUILTIN)
+    catalog = Catalog(BUILT_IN)
     return schemas or catalog, patcher or ObjectPatcher(catalog)
 
 

@@ -1,4 +1,4 @@
-"""The built-in kinds that are served, and the facts about each that its life depends on.
+"""Facts about the built-in kinds (`api.kinds.BUILT_IN`) that the life of their objects depends on.
 
 Source: the strategies of the Kubernetes API server (which kinds have a generation, which accept an update
 without resourceVersion, what a fresh status holds, whose dependents are orphaned by default).
@@ -7,8 +7,6 @@ without resourceVersion, what a fresh status holds, whose dependents are orphane
 from typing import Any
 
 import msgspec
-
-from koordinator.api.meta import Resource
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,79 +86,3 @@ FACTS: dict[str, Facts] = {
 
 CUSTOM = Facts(has_generation=True, blind_update=False)
 """Custom resources."""
-
-
-def _table(text: str) -> tuple[Resource, ...]:
-    return tuple(_row(line.split()) for line in text.strip().splitlines())
-
-
-def _row(words: list[str]) -> Resource:
-    """A line of the table below: api version, kind, plural, scope, then `-` or comma-separated lists."""
-    api_version, kind, plural, scope, short_names, categories, subresources = words
-    group, _, version = api_version.rpartition("/")
-    lists = [
-        tuple(word.split(",")) if word != "-" else () for word in (short_names, categories, subresources)
-    ]
-    return Resource(
-        group=group,
-        version=version,
-        kind=kind,
-        plural=plural,
-        namespaced=scope == "namespaced",
-        short_names=lists[0],
-        categories=lists[1],
-        subresources=lists[2],
-    )
-
-
-BUILTIN: tuple[Resource, ...] = _table("""
-v1 Namespace namespaces cluster ns - status,finalize
-v1 Node nodes cluster no - status
-v1 Pod pods namespaced po all status,binding,eviction
-v1 Service services namespaced svc all status
-v1 Endpoints endpoints namespaced ep - -
-v1 ConfigMap configmaps namespaced cm - -
-v1 Secret secrets namespaced - - -
-v1 ServiceAccount serviceaccounts namespaced sa - -
-v1 Event events namespaced ev - -
-v1 LimitRange limitranges namespaced limits - -
-v1 ResourceQuota resourcequotas namespaced quota - status
-v1 PersistentVolume persistentvolumes cluster pv - status
-v1 PersistentVolumeClaim persistentvolumeclaims namespaced pvc - status
-v1 PodTemplate podtemplates namespaced - - -
-v1 ReplicationController replicationcontrollers namespaced rc all status,scale
-apps/v1 Deployment deployments namespaced deploy all status,scale
-apps/v1 ReplicaSet replicasets namespaced rs all status,scale
-apps/v1 StatefulSet statefulsets namespaced sts all status,scale
-apps/v1 DaemonSet daemonsets namespaced ds all status
-apps/v1 ControllerRevision controllerrevisions namespaced - - -
-batch/v1 Job jobs namespaced - all status
-batch/v1 CronJob cronjobs namespaced cj all status
-autoscaling/v2 HorizontalPodAutoscaler horizontalpodautoscalers namespaced hpa all status
-policy/v1 PodDisruptionBudget poddisruptionbudgets namespaced pdb - status
-networking.k8s.io/v1 Ingress ingresses namespaced ing - status
-networking.k8s.io/v1 NetworkPolicy networkpolicies namespaced netpol - -
-networking.k8s.io/v1 IngressClass ingressclasses cluster - - -
-discovery.k8s.io/v1 EndpointSlice endpointslices namespaced - - -
-events.k8s.io/v1 Event events namespaced ev - -
-coordination.k8s.io/v1 Lease leases namespaced - - -
-scheduling.k8s.io/v1 PriorityClass priorityclasses cluster pc - -
-node.k8s.io/v1 RuntimeClass runtimeclasses cluster - - -
-storage.k8s.io/v1 StorageClass storageclasses cluster sc - -
-storage.k8s.io/v1 CSINode csinodes cluster - - -
-storage.k8s.io/v1 CSIDriver csidrivers cluster - - -
-storage.k8s.io/v1 CSIStorageCapacity csistoragecapacities namespaced - - -
-storage.k8s.io/v1 VolumeAttachment volumeattachments cluster - - status
-rbac.authorization.k8s.io/v1 Role roles namespaced - - -
-rbac.authorization.k8s.io/v1 RoleBinding rolebindings namespaced - - -
-rbac.authorization.k8s.io/v1 ClusterRole clusterroles cluster - - -
-rbac.authorization.k8s.io/v1 ClusterRoleBinding clusterrolebindings cluster - - -
-certificates.k8s.io/v1 CertificateSigningRequest certificatesigningrequests cluster csr - status
-admissionregistration.k8s.io/v1 MutatingWebhookConfiguration mutatingwebhookconfigurations \
-  cluster - api-extensions -
-admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration validatingwebhookconfigurations \
-  cluster - api-extensions -
-apiextensions.k8s.io/v1 CustomResourceDefinition customresourcedefinitions \
-  cluster crd,crds api-extensions status
-apiregistration.k8s.io/v1 APIService apiservices cluster - api-extensions status
-""")

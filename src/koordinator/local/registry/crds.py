@@ -5,9 +5,9 @@ Source: the strategy, naming and establishing controllers of apiextensions-apise
 
 from typing import Any
 
+from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry.builtin import BUILTIN
 from koordinator.local.registry.selection import FieldReader
 from koordinator.local.registry.strategies import Strategy, Surroundings
 from koordinator.local.selectors import text_at
@@ -51,7 +51,7 @@ def conflict(crd: dict[str, Any], others: list[dict[str, Any]]) -> tuple[str, st
     """Reason and message when a name is taken in the definition's group; two empty texts when none is."""
     spec, group = crd["spec"], crd["spec"].get("group")
     mine = spec["names"]
-    taken = [{"plural": one.plural, "kind": one.kind} for one in BUILTIN if one.group == group]
+    taken = [{"plural": one.plural, "kind": one.kind} for one in BUILT_IN if one.group == group]
     taken += [
         other["spec"]["names"]
         for other in others

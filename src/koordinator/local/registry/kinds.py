@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import Record
 from koordinator.local.registry import builtin, refusals
@@ -79,7 +80,7 @@ class Kinds:
         self._store = store
         self._kinds: dict[tuple[str, str], Kind] = {}
         self.event_expiry = Expiry(store.table(_EVENTS), EVENT_LIFE_S)
-        for resource in builtin.BUILTIN:
+        for resource in BUILT_IN:
             self._kinds[(resource.group, resource.plural)] = self._builtin(resource)
 
     def resources(self) -> list[Resource]:
@@ -136,8 +137,8 @@ class Kinds:
         strategy = _STRATEGIES.get(resource.qualified, Strategy)
         converter = None
         if resource.qualified == _NEW_EVENTS:
-            core_events = self._kinds[("", _EVENTS)].resource
-            converter = Converter(core_events, renames_events=True)
+            stored = next(one for one in BUILT_IN if one.qualified == _EVENTS)
+            converter = Converter(stored, renames_events=True)
         return Kind(
             resource,
             self._store.table(name, INDEXES.get(name)),

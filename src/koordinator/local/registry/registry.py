@@ -6,7 +6,7 @@ admission (webhooks) and the journal await; a write that finds its object change
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from koordinator.api.meta import Resource
@@ -24,10 +24,10 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
 from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
+from koordinator.local.registry.decoding import Decoder
 from koordinator.local.registry.definitions import Definitions
 from koordinator.local.registry.kinds import Kind, Kinds
 from koordinator.local.registry.writing import Writer
-from koordinator.local.schema.errors import invalid_patch
 from koordinator.local.store import Store
 
 PATCH_TRIES_MAX = 5
@@ -61,11 +61,11 @@ class Registry:
         self.store = store
         self.kinds = Kinds(store)
         self.admission: Admission | None = None
-        self._schemas = schemas
         self._patcher = patcher
-        self._checks = checks
+        self._decoder = Decoder(schemas, checks=checks)
         self.writer = Writer(store, clock, rng, schemas, patcher, checks=checks)
         self.definitions = Definitions(self.kinds, self.writer, schemas)
+        self.on_close: list[Callable[[], Awaitable[None]]] = []
         self._writes = 0
 
     # Discovery
@@ -83,7 +83,8 @@ class Registry:
         self._check_subresource(resource, subresource)
         record = self._stored(kind, resource, namespace, name)
         if subresource == "scale":
-            return Record(scale.of(record.obj, _paths(kind)), record.version)
+            assert kind.scale_paths is not None, resource
+            return Record(scale.of(record.obj, kind.scale_paths), record.version)
         return kind.shown(record, resource)
 
     def list(self, resource: Resource, namespace: str, options: ListOptions) -> RecordList:
@@ -125,7 +126,7 @@ class Registry:
     def seed(self, resource: Resource, namespace: str, obj: dict[str, Any]) -> Record:
         """Create an object before anybody else is there: no admission, no wait for the journal."""
         kind, resource = self._find(resource)
-        obj = self._decoded(resource, obj, WriteOptions())
+        obj = self._decoder.decoded(resource, obj, WriteOptions())
         obj = {**obj, "metadata": metadata.place(metadata.of(obj), resource, namespace)}
         kind.strategy.admit_create(obj, self.writer.around)
         return self.writer.insert(kind, resource, namespace, obj, WriteOptions())
@@ -146,7 +147,7 @@ class Registry:
         *,
         is_tracked: bool = False,
     ) -> Record:
-        obj = self._decoded(resource, obj, options)
+        obj = self._decoder.decoded(resource, obj, options)
         obj = {**obj, "metadata": metadata.place(metadata.of(obj), resource, namespace)}
         name = metadata.name_of(obj["metadata"])
         self._check_namespace(kind, resource, namespace, obj["metadata"])
@@ -155,7 +156,7 @@ class Registry:
         if admission is not None and admission.wants(resource, "CREATE", ""):
             admitted = await admission.admit("CREATE", resource, namespace, name, obj, None, options)
             assert admitted is not None, name
-            obj = self._defaulted(resource, admitted)
+            obj = self._decoder.defaulted(resource, admitted)
             obj = {**obj, "metadata": dict(metadata.of(obj))}
             kind.strategy.admit_create(obj, self.writer.around)
             self._check_namespace(kind, resource, namespace, obj["metadata"])
@@ -165,43 +166,6 @@ class Registry:
                 self.definitions.written(record.obj)
             await self._acknowledge()
         return kind.shown(record, resource)
-
-    def _decoded(self, resource: Resource, obj: dict[str, Any], options: WriteOptions) -> dict[str, Any]:
-        """The object with the kind and version of its resource, known fields only, and defaults."""
-        obj.setdefault("apiVersion", resource.api_version)
-        obj.setdefault("kind", resource.kind)
-        if obj["apiVersion"] != resource.api_version:
-            raise errors.BadRequest(
-                f"the API version in the data ({obj['apiVersion']}) does not match the expected API version "
-                f"({resource.api_version})"
-            )
-        if obj["kind"] != resource.kind:
-            raise errors.BadRequest(
-                f'{obj["kind"]} in version "{resource.version}" cannot be handled as a {resource.kind}'
-            )
-        if not self._checks:
-            return obj
-        schema = self._schemas.schema_of(resource)
-        decoded, warnings = schema.decode(obj, options.field_validation)
-        if options.warn is not None:
-            for warning in warnings:
-                options.warn(warning)
-        return schema.default(decoded)
-
-    def _decoded_patch(
-        self, resource: Resource, obj: dict[str, Any], patch_type: PatchType, options: WriteOptions
-    ) -> dict[str, Any]:
-        """Like `_decoded`; a patch that makes an object of wrong types is Invalid, not a BadRequest."""
-        if self._checks and patch_type is not PatchType.APPLY:
-            try:
-                self._schemas.schema_of(resource).decode(obj, "Ignore")
-            except errors.BadRequest as error:
-                reason = error.message.partition(": ")[2] or error.message
-                raise invalid_patch(obj, reason) from error
-        return self._decoded(resource, dict(obj), options)
-
-    def _defaulted(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
-        return self._schemas.schema_of(resource).default(obj) if self._checks else obj
 
     def _check_namespace(self, kind: Kind, resource: Resource, namespace: str, meta: dict[str, Any]) -> None:
         """New objects need a namespace that is there to stay."""
@@ -247,7 +211,7 @@ class Registry:
         self._check_subresource(resource, subresource)
         if subresource == "scale":
             return await self._scale(kind, resource, namespace, name, lambda _: obj, options)
-        obj = self._decoded(resource, obj, options)
+        obj = self._decoder.decoded(resource, obj, options)
         for _ in range(PATCH_TRIES_MAX):
             old = self._stored(kind, resource, namespace, name)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
@@ -282,7 +246,7 @@ class Registry:
             if old is None:
                 _check_applied_name(obj, name)
                 return await self._create(kind, resource, namespace, obj, options, is_tracked=True)
-            obj = self._decoded_patch(resource, obj, patch_type, options)
+            obj = self._decoder.decoded(resource, dict(obj), options, patch_type)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
             if kind.table.get(namespace, name) is old:
                 return await self._replace(
@@ -313,22 +277,17 @@ class Registry:
         options: WriteOptions,
     ) -> Record:
         """Change the replicas of an object by way of its Scale."""
-        paths = _paths(kind)
+        paths = kind.scale_paths
+        assert paths is not None, resource
         for _ in range(PATCH_TRIES_MAX):
             old = self._stored(kind, resource, namespace, name)
             current = scale.of(old.obj, paths)
             wanted = change(current)
             admission = self.admission
             if admission is not None and admission.wants(resource, "UPDATE", "scale"):
-                admitted = await admission.admit(
-                    "UPDATE", resource, namespace, name, wanted, current, options, "scale"
-                )
-                assert admitted is not None, name
-                wanted = admitted
+                wanted = await self._admitted("UPDATE", resource, old, wanted, current, options, "scale")
             if kind.table.get(namespace, name) is old:
                 obj = kind.shown(Record(scale.scaled(old.obj, wanted, paths), 0), resource).obj
-                if "resourceVersion" not in obj["metadata"]:
-                    obj["metadata"]["resourceVersion"] = old.obj["metadata"]["resourceVersion"]
                 record = await self._replace(kind, resource, old, obj, options, "")
                 return Record(scale.of(record.obj, paths), record.version)
         raise refusals.conflict(resource, name)
@@ -345,13 +304,29 @@ class Registry:
         admission = self.admission
         if admission is None or not admission.wants(resource, "UPDATE", subresource):
             return obj
-        meta = old.obj["metadata"]
         shown = kind.shown(old, resource).obj
-        admitted = await admission.admit(
-            "UPDATE", resource, meta.get("namespace", ""), meta["name"], obj, shown, options, subresource
+        admitted = await self._admitted("UPDATE", resource, old, obj, shown, options, subresource)
+        return self._decoder.defaulted(resource, admitted)
+
+    async def _admitted(
+        self,
+        operation: str,
+        resource: Resource,
+        target: Record,
+        obj: dict[str, Any],
+        old: dict[str, Any] | None,
+        options: WriteOptions,
+        subresource: str,
+    ) -> dict[str, Any]:
+        """What the webhooks make of a write to `target` or one of its subresources. Raises: ApiError."""
+        meta = target.obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        assert self.admission is not None, name
+        admitted = await self.admission.admit(
+            operation, resource, namespace, name, obj, old, options, subresource
         )
-        assert admitted is not None, meta["name"]
-        return self._defaulted(resource, admitted)
+        assert admitted is not None, name
+        return admitted
 
     async def _replace(
         self,
@@ -440,11 +415,7 @@ class Registry:
         pod = self._stored(kind, resource, namespace, name)
         admission = self.admission
         if admission is not None and admission.wants(resource, "CREATE", subresource):
-            admitted = await admission.admit(
-                "CREATE", resource, namespace, name, obj, None, options, subresource
-            )
-            assert admitted is not None, name
-            obj = admitted
+            obj = await self._admitted("CREATE", resource, pod, obj, None, options, subresource)
             pod = self._stored(kind, resource, namespace, name)
         answer: dict[str, Any] = action(self.writer, kind, resource, pod, obj, options)
         if not options.dry_run:
@@ -452,7 +423,9 @@ class Registry:
         return answer
 
     async def close(self) -> None:
-        """Save what is left; nothing may be written afterwards."""
+        """End connections and save what is left; nothing may be written afterwards."""
+        for close in self.on_close:
+            await close()
         if self.store.journal is not None:
             await self.store.journal.close()
 
@@ -465,11 +438,6 @@ class Registry:
         self._writes += 1
         if self._writes % YIELD_EVERY == 0:
             await asyncio.sleep(0)
-
-
-def _paths(kind: Kind) -> scale.Paths:
-    assert kind.scale_paths is not None, kind.resource.qualified
-    return kind.scale_paths
 
 
 def _check_applied_name(obj: dict[str, Any], name: str) -> None:

@@ -65,8 +65,6 @@ def scaled(obj: dict[str, Any], scale: dict[str, Any], paths: Paths) -> dict[str
         value = metadata.name_of(sent, field)
         if value:
             meta[field] = value
-        elif field == "resourceVersion":
-            meta.pop(field, None)  # a Scale without a version scales whatever is there
     return _with({**obj, "metadata": meta}, paths.spec_replicas_path.strip(".").split("."), replicas)
 
 
