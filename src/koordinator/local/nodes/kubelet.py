@@ -8,7 +8,7 @@ from koordinator.api.core import Container, Pod
 from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import NodeShape
 
-KUBELET_VERSION = "v1.33.0"
+KUBELET_VERSION = "v1.32.0"
 OOM_EXIT_CODE = 137
 LEASE_NAMESPACE = "kube-node-lease"
 RESTART_BACKOFF_S, RESTART_BACKOFF_S_MAX = 10.0, 300.0
