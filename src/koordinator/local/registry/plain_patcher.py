@@ -2,15 +2,21 @@
 
 from typing import Any
 
+from koordinator.api import kinds
 from koordinator.api.meta import Resource
+from koordinator.cluster import strategic_merge
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.patches import json_patch, merge_patch
+from koordinator.local.schema.catalog import Catalog
 
 
 class PlainPatcher:
-    """JSON and merge patches, which need no schema."""
+    """JSON, merge and strategic merge patches; the last read merge keys from the built-in kinds' schemas."""
+
+    def __init__(self) -> None:
+        self._catalog = Catalog(kinds.BUILT_IN)  # reads nothing until it is asked
 
     def apply(
         self,
@@ -25,7 +31,7 @@ class PlainPatcher:
     ) -> dict[str, Any]:
         """See `local.interfaces.Patcher.apply`.
 
-        Raises: UnsupportedMediaType for patches that need schemas.
+        Raises: UnsupportedMediaType for server-side apply.
         """
         if patch_type is PatchType.MERGE:
             merged: dict[str, Any] = merge_patch.merge(current, patch)
@@ -33,8 +39,11 @@ class PlainPatcher:
         if patch_type is PatchType.JSON:
             patched: dict[str, Any] = json_patch.apply(current, patch)
             return patched
+        if patch_type is PatchType.STRATEGIC and resource in kinds.BUILT_IN:
+            return strategic_merge.merge(current, patch, self._catalog.type_of(resource, subresource))
         raise UnsupportedMediaType(
-            f"{patch_type.value} needs schemas, and this cluster runs without checks: send a merge patch"
+            f"{patch_type.value} of {resource.qualified} needs field owners or a custom schema, and this cluster "
+            "runs without checks: send a merge patch"
         )
 
     def track(
