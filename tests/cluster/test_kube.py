@@ -12,19 +12,17 @@ from koordinator.cluster import errors, transport
 from koordinator.cluster.backoff import BackoffPolicy
 from koordinator.cluster.config import from_url
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.protocol import EventType, PatchType, WatchEvent
+from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.rate_limit import Rate
-from koordinator.cluster.retry import retry_on_conflict
+from koordinator.cluster.retry import LOST_RACE_OR_CONNECTION, retry_on_conflict
 from tests.cluster.fake_backend import PodView
 from tests.cluster.scripted_server import (
     ScriptedServer,
-    line,
     ok,
     reset,
     scripted,
     slow,
     status,
-    stream,
     text,
 )
 
@@ -255,139 +253,18 @@ async def test_retry_on_conflict_reads_afresh_up_to_four_times() -> None:
     assert len(tries) == 4
 
 
-# Lists
+async def test_retry_on_conflict_gives_up_on_a_lost_connection_unless_told() -> None:
+    tries: list[int] = []
 
+    async def attempt() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise errors.ConnectionFailed("reset")
 
-async def test_a_list_is_fetched_in_chunks() -> None:
-    pages = [ok(pod_list(pod("a"), more="next")), ok(pod_list(pod("b"), version=10))]
-    async with scripted(*pages) as server, connected(server) as cluster:
-        page = await cluster.list(PodView, label_selector="app=web", field_selector="spec.nodeName=n1")
-
-        assert [obj.metadata.name for obj in page.items] == ["a", "b"]
-        assert page.resource_version == "10"
-        assert server.asked[1].query == {
-            "labelSelector": "app=web",
-            "fieldSelector": "spec.nodeName=n1",
-            "limit": "500",
-            "continue": "next",
-        }
-
-
-async def test_a_list_that_expires_midway_is_fetched_again_as_a_whole() -> None:
-    answers = [ok(pod_list(pod("a"), more="next")), status(410, "Expired"), ok(pod_list(pod("b")))]
-    async with scripted(*answers) as server, connected(server) as cluster:
-        page = await cluster.list(PodView)
-
-        assert [obj.metadata.name for obj in page.items] == ["b"]
-        assert server.asked[2].query == {}
-
-
-async def test_one_unreadable_object_costs_a_page_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    answer = ok(pod_list(pod("a"), pod("b", priority="high"), pod("c")))
-    async with scripted(answer) as server, connected(server) as cluster:
-        page = await cluster.list(PodView)
-
-        assert [obj.metadata.name for obj in page.items] == ["a", "c"]
-        assert page.unreadable == (("shop", "b"),)
-        assert "Pod shop/b: $.spec.priority" in caplog.text
-
-
-# Watches
-
-
-async def follow(cluster: KubeCluster) -> list[WatchEvent[PodView]]:
-    seen: list[WatchEvent[PodView]] = []
-    async for batch in cluster.watch(PodView, resource_version="5"):
-        seen += batch
-    return seen
-
-
-async def test_a_watch_puts_lines_together_from_any_cut() -> None:
-    whole = line("ADDED", pod("a", 6)) + line("MODIFIED", pod("a", 7)) + line("DELETED", pod("ü", 8))
-    for cut in (1, 20, len(whole) // 2, len(whole) - 1):
-        chunks = [whole[at : at + cut] for at in range(0, len(whole), cut)]
-        async with scripted(stream(*chunks, pause_s=0)) as server, connected(server) as cluster:
-            events = await follow(cluster)
-
-        assert [e.type.value for e in events] == ["ADDED", "MODIFIED", "DELETED"]
-        assert [e.resource_version for e in events] == ["6", "7", "8"]
-        assert events[2].obj is not None
-        assert events[2].obj.metadata.name == "ü"
-
-
-async def test_a_watch_asks_for_bookmarks_and_an_end() -> None:
-    async with scripted(stream()) as server, connected(server) as cluster:
-        await follow(cluster)
-
-        query = server.asked[0].query
-        assert (query["watch"], query["allowWatchBookmarks"], query["resourceVersion"]) == ("1", "true", "5")
-        assert 300 <= int(query["timeoutSeconds"]) <= 600
-
-
-async def test_bookmarks_only_tell_the_version() -> None:
-    obj = {"kind": "Pod", "metadata": {"resourceVersion": "42"}, "spec": {"priority": None}}
-    bookmark = line("BOOKMARK", obj)
-    async with scripted(stream(bookmark)) as server, connected(server) as cluster:
-        assert await follow(cluster) == [WatchEvent(EventType.BOOKMARK, None, "42")]
-
-
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        pytest.param({"code": 410, "reason": "Expired", "message": "too old"}, errors.Gone, id="expired"),
-        pytest.param({"code": 410, "reason": "Gone", "message": "too old"}, errors.Gone, id="gone"),
-        pytest.param({"code": 500, "message": "etcd"}, errors.InternalError, id="internal"),
-        pytest.param({"code": "x"}, errors.InternalError, id="a strange status"),
-    ],
-)
-async def test_an_error_event_is_raised(body: dict[str, Any], error: type[errors.ApiError]) -> None:
-    answer = stream(line("ADDED", pod("a", 6)), line("ERROR", {"kind": "Status", **body}))
-    async with scripted(answer) as server, connected(server) as cluster:
-        with pytest.raises(error):
-            await follow(cluster)
-
-
-async def test_gone_before_the_watch_begins_is_raised_too() -> None:
-    async with scripted(status(410, "Expired")) as server, connected(server) as cluster:
-        with pytest.raises(errors.Gone):
-            await follow(cluster)
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [b"<html>\n", b"{}\n", b'{"type":"ADDED"\n', b'{"type":"NEWS","object":{}}\n', b"[1]\n", b"\xff\xfe\n"],
-)
-async def test_garbage_in_a_watch_is_an_error_that_shows_it(garbage: bytes) -> None:
-    async with scripted(stream(garbage)) as server, connected(server) as cluster:
-        with pytest.raises(errors.InternalError):
-            await follow(cluster)
-
-
-async def test_a_reset_in_mid_watch_is_a_failed_connection() -> None:
-    answer = stream(line("ADDED", pod("a", 6)), end="reset")
-    async with scripted(answer) as server, connected(server) as cluster:
-        with pytest.raises(errors.ConnectionFailed):
-            await follow(cluster)
-
-
-async def test_an_unreadable_object_in_a_watch_comes_as_progress_and_its_deletion_by_name() -> None:
-    bad = pod("a", 7, priority="high")
-    chunk = line("ADDED", pod("b", 6)) + line("MODIFIED", bad) + line("DELETED", bad)
-    async with scripted(stream(chunk)) as server, connected(server) as cluster:
-        added, modified, deleted = await follow(cluster)
-
-    assert added.obj is not None
-    assert (modified.type, modified.obj, modified.resource_version) == (EventType.BOOKMARK, None, "7")
-    assert deleted.type is EventType.DELETED
-    assert deleted.obj is not None
-    assert deleted.obj.metadata.name == "a"
-
-
-async def test_a_line_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koordinator.cluster.wire.LINE_BYTES_MAX", 1000)
-    async with scripted(stream(b"x" * 600, b"x" * 600)) as server, connected(server) as cluster:
-        with pytest.raises(errors.InternalError, match="more than 1000 bytes"):
-            await follow(cluster)
+    with pytest.raises(errors.ConnectionFailed):
+        await retry_on_conflict(attempt, random.Random(1))
+    await retry_on_conflict(attempt, random.Random(1), on=LOST_RACE_OR_CONNECTION)
+    assert len(tries) == 3
 
 
 async def test_raw_requests_return_the_body() -> None:

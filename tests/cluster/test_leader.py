@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koordinator.clock import LoopClock
@@ -242,7 +242,7 @@ def test_settings_that_could_make_two_leaders_are_refused(fields: dict[str, Any]
         ElectionConfig(**({"name": "x", "namespace": "y", "identity": "z"} | fields))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_there_are_never_two_leaders_and_soon_one_after_the_faults_stop(seed: int) -> None:
     rng = random.Random(seed)

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koordinator.cluster import errors
@@ -182,7 +182,7 @@ def test_controller_looks_again_when_asked_and_on_changes() -> None:
     virtual_loop.run(scenario())
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     per_s=st.sampled_from([0.5, 1, 10, 100]),
     burst=st.integers(1, 20),

@@ -107,7 +107,8 @@ class Cluster(Protocol):
     ) -> T:
         """Change exactly the fields in `patch`; `metadata.uid` or `metadata.resourceVersion` in it guard.
 
-        APPLY needs a `field_manager` and takes over fields of others (force), as controllers should.
+        The caller gives `patch` away. APPLY needs a `field_manager` and takes over fields of others (force), as
+        controllers should.
         """
         ...
 

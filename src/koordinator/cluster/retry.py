@@ -14,16 +14,25 @@ CONFLICT_TRIES_MAX = 4
 CONFLICT_BACKOFF = BackoffPolicy(initial_s=0.01, max_s=10.0, factor=5.0, jitter_ratio=0.1)
 
 
-async def retry_on_conflict(attempt: Callable[[], Awaitable[R]], rng: random.Random) -> R:
+Errors = tuple[type[errors.ApiError], ...]
+
+LOST_RACE: Errors = (errors.Conflict, errors.TooManyRequests)
+# For attempts that may safely happen twice: also when the connection was closed or reset.
+LOST_RACE_OR_CONNECTION: Errors = (*LOST_RACE, errors.ConnectionFailed)
+
+
+async def retry_on_conflict(
+    attempt: Callable[[], Awaitable[R]], rng: random.Random, *, on: Errors = LOST_RACE
+) -> R:
     """What `attempt` returns; it reads the object afresh, decides and writes, each time anew.
 
-    Tried four times on Conflict and TooManyRequests, pausing 10 ms, 50 ms and 250 ms (or as long as the
+    Tried four times when it fails with one of `on`, pausing 10 ms, 50 ms and 250 ms (or as long as the
     server asks). Raises: the last error.
     """
     backoff = Backoff(CONFLICT_BACKOFF, rng)
     for _ in range(CONFLICT_TRIES_MAX - 1):
         try:
             return await attempt()
-        except (errors.Conflict, errors.TooManyRequests) as error:
+        except on as error:
             await asyncio.sleep(backoff.next_s(error))
     return await attempt()
