@@ -7,9 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.local.apiserver import ApiServer, protobuf
-from koordinator.local.registry.builtin import BUILTIN
 from tests.local.apiserver.fake import FakeBackend
 from tests.local.apiserver.kubectl import Kubectl, needs_kubectl
 
@@ -44,7 +44,7 @@ CREATES = [
 async def test_what_kubectl_creates_in_protobuf_arrives_as_what_it_prints_as_json(
     command: str, server: ApiServer, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    backend.served = list(BUILTIN)
+    backend.served = list(BUILT_IN)
     kubectl = Kubectl(server, tmp_path)
 
     head, separator, program = command.partition(" -- ")
