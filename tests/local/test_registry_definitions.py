@@ -52,7 +52,46 @@ async def test_names_that_are_taken_are_not_accepted() -> None:
         api.resolve("example.com", "v1", "widgettes")
 
     await drop(api, "widgettes.example.com")
+    assert names_of_definitions(api) == ["widgets.example.com"]
     assert api.resolve("example.com", "v1", "widgets")
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"group": "example.org"}, "spec.group"),
+        ({"scope": "Cluster"}, "spec.scope"),
+        ({"names": {"kind": "Gadget"}}, "spec.names.kind"),
+        ({"names": {"plural": "gadgets"}}, "spec.names.plural"),
+    ],
+)
+async def test_the_address_of_a_resource_cannot_change(spec: dict[str, object], field: str) -> None:
+    api = backend()
+    await defined(api)
+
+    with pytest.raises(errors.Invalid, match=f"{field}: Invalid value: .*: field is immutable"):
+        patch = {"spec": spec}
+        await merge(api, "customresourcedefinitions", "widgets.example.com", patch, "", api_version=CRDS)
+
+
+async def test_a_status_that_somebody_spoilt_does_not_stop_the_service() -> None:
+    api = backend()
+    await defined(api)
+    patch = {"status": {"conditions": []}}
+    await merge(
+        api,
+        "customresourcedefinitions",
+        "widgets.example.com",
+        patch,
+        "",
+        api_version=CRDS,
+        subresource="status",
+    )
+    await create(api, "widgets", {"metadata": {"name": "w"}}, "default", "example.com/v1")
+
+    await drop(api)
+
+    assert names_of_definitions(api) == []
 
 
 async def test_a_new_version_is_served_and_remembered() -> None:

@@ -19,7 +19,7 @@ from koordinator.local.registry.plain import PlainCatalog
 from koordinator.local.registry.plain_patcher import PlainPatcher
 from koordinator.local.registry.registry import Registry
 from koordinator.local.schema import Catalog
-from koordinator.local.store import Store
+from koordinator.local.store import HISTORY_MAX, Store
 
 
 def in_memory(
@@ -29,15 +29,17 @@ def in_memory(
     schemas: SchemaCatalog | None = None,
     patcher: Patcher | None = None,
     checks: bool = True,
+    history_max: int = HISTORY_MAX,
 ) -> Registry:
     """A registry with the system objects in it.
 
     checks: False skips decoding, defaulting, validation and field owners (simulation at full speed: objects
     must be complete and right) and has no admission webhooks (`Registry.admission` can be set), never the life
     cycle. Strategic merge and server-side apply need checks.
-    `schemas` and `patcher` default to the real ones.
+    `schemas` and `patcher` default to the real ones. `history_max` bounds the changes kept per kind: memory
+    against how far a watcher may fall behind.
     """
-    return _build(Store(), clock, str(seed), schemas, patcher, checks)
+    return _build(Store(history_max=history_max), clock, str(seed), schemas, patcher, checks)
 
 
 def on_disk(

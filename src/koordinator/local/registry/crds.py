@@ -8,6 +8,7 @@ from typing import Any
 from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
+from koordinator.local.registry import refusals
 from koordinator.local.registry.selection import FieldReader
 from koordinator.local.registry.strategies import Strategy, Surroundings
 from koordinator.local.selectors import text_at
@@ -37,14 +38,27 @@ class DefinitionStrategy(Strategy):
         self, obj: dict[str, Any], old: dict[str, Any], around: Surroundings
     ) -> list[StatusCause]:
         obj["spec"] = with_names(obj.get("spec") or {})
+        causes = _changed_identity(obj["spec"], old["spec"])
         status = dict(old.get("status") or {})
         stored = list(status.get("storedVersions") or ())
         if stored_version(obj) not in stored:
             stored.append(stored_version(obj))
         status["storedVersions"] = stored
-        status["acceptedNames"] = obj["spec"].get("names", {})
+        if is_established(old):
+            status["acceptedNames"] = obj["spec"].get("names", {})
         obj["status"] = status
-        return []
+        return causes
+
+
+def _changed_identity(spec: dict[str, Any], old: dict[str, Any]) -> list[StatusCause]:
+    """What may not change, because stored objects and their addresses hang on it."""
+    pairs = [
+        ("spec.group", spec.get("group"), old.get("group")),
+        ("spec.scope", spec.get("scope"), old.get("scope")),
+        ("spec.names.kind", spec["names"].get("kind"), old["names"].get("kind")),
+        ("spec.names.plural", spec["names"].get("plural"), old["names"].get("plural")),
+    ]
+    return [refusals.wrong(field, new, "field is immutable") for field, new, was in pairs if new != was]
 
 
 def conflict(crd: dict[str, Any], others: list[dict[str, Any]]) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
+from koordinator.cluster.backend import DeleteOptions, Record
 from koordinator.local.interfaces import SchemaCatalog
 from koordinator.local.registry import crds
 from koordinator.local.registry.kinds import Kind, Kinds
@@ -29,45 +29,55 @@ class Definitions:
         """A definition was created or changed: serve it as it is now, or begin to clean up after it."""
         spec = crd["spec"]
         group, plural = spec["group"], spec["names"]["plural"]
-        if not crds.is_established(crd):
-            return
+        kind = self._served(group, plural)
+        if kind is not None or crds.is_established(crd):
+            kind = self._serve(crd)
+        if "deletionTimestamp" in crd["metadata"]:
+            if kind is not None:
+                kind.is_terminating = True
+                self._delete_objects(kind)
+            self.thinned(group, plural)
+
+    def _serve(self, crd: dict[str, Any]) -> Kind:
         served = self._schemas.add_crd(crd)
         paths = crds.scale_paths(crd)
-        kind = self._kinds.serve_custom(
+        return self._kinds.serve_custom(
             crds.stored_resource(crd, served),
             served,
             crds.selectable_fields(crd),
             None if paths is None else Paths(**paths),
         )
-        if "deletionTimestamp" in crd["metadata"]:
-            kind.is_terminating = True
-            self._delete_objects(kind)
-            self.thinned(group, plural)
+
+    def _served(self, group: str, plural: str) -> Kind | None:
+        """The custom kind of that name, if its definition was accepted."""
+        kind = self._kinds.of_group(group, plural)
+        return kind if kind is not None and kind.is_custom else None
 
     def removed(self, crd: dict[str, Any]) -> None:
         """A definition is gone: its resource is no longer served."""
         spec = crd["spec"]
-        if crds.is_established(crd):
-            self._kinds.stop_serving(spec["group"], spec["names"]["plural"])
+        group, plural = spec["group"], spec["names"]["plural"]
+        if self._served(group, plural) is not None:
+            self._kinds.stop_serving(group, plural)
             self._schemas.remove_crd(crd)
 
     def thinned(self, group: str, plural: str) -> None:
         """An object of a custom resource is gone: the last one lets a deleted definition go."""
-        kind = self._kinds.of_group(group, plural)
-        if kind is None or not kind.is_terminating or len(kind.table):
+        kind = self._served(group, plural)
+        if kind is not None and len(kind.table):
             return
         definitions = self._kinds.of_group("apiextensions.k8s.io", "customresourcedefinitions")
         assert definitions is not None
         record = definitions.table.get("", f"{plural}.{group}")
-        if record is None:
+        if record is None or "deletionTimestamp" not in record.obj["metadata"]:
             return
         meta = record.obj["metadata"]
         kept = [name for name in meta.get("finalizers") or () if name != crds.CLEANUP_FINALIZER]
-        changed = {**record.obj, "metadata": {**meta, "finalizers": kept}}
-        _, is_gone = self._writer.replace(
-            definitions, definitions.resource, record, changed, WriteOptions(), is_tracked=True
-        )
-        if is_gone:
+        if kept:
+            changed = {**record.obj, "metadata": {**meta, "finalizers": kept}}
+            self._writer.overwrite(definitions, record, changed)
+        else:
+            definitions.table.remove("", meta["name"])
             self.removed(record.obj)
 
     def _delete_objects(self, kind: Kind) -> None:

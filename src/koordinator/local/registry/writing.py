@@ -78,6 +78,8 @@ class Writer:
             # The API server answers this one with a bare 500; a mistake in a request is the client's.
             raise errors.BadRequest("resourceVersion should not be set on objects to be created")
         name = self._name(kind, namespace, meta)
+        if not name:
+            raise refusals.invalid(resource, "", self._nameless(resource, obj))
         now = self.now_text()
         metadata.begin(meta, metadata.new_uid(self._rng), now)
         kind.strategy.begin_status(obj)
@@ -88,8 +90,6 @@ class Writer:
             causes += self._schemas.schema_of(resource).validate(obj, None)
             if kind.table.name == crds.TABLE:
                 causes += self._schemas.check_crd(obj)
-        if not name:
-            causes.insert(0, refusals.required("metadata.name", "name or generateName is required"))
         if causes:
             raise refusals.invalid(resource, name, causes)
         self._refuse_existing(kind, resource, namespace, name)
@@ -106,6 +106,11 @@ class Writer:
         if kind.expiry is not None:
             kind.expiry.written(record, self.clock.now())
         return record
+
+    def _nameless(self, resource: Resource, obj: dict[str, Any]) -> list[StatusCause]:
+        """Everything that is wrong with an object without a name."""
+        causes = [refusals.required("metadata.name", "name or generateName is required")]
+        return causes + (self._schemas.schema_of(resource).validate(obj, None) if self._checks else [])
 
     def _name(self, kind: Kind, namespace: str, meta: dict[str, Any]) -> str:
         name = metadata.name_of(meta)
