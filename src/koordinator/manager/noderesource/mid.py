@@ -1,0 +1,93 @@
+"""Mid resources: what prod pods asked for and, as predicted, will not use, lent to longer-lived work.
+
+Elementwise over rows, as `batch`: a row is a pair (cpu, memory) in thousandths. Source: spec 02 §7.
+"""
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import slo_config
+from koordinator.api.slo_config import ColocationStrategy
+from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, scale, scale_units
+from koordinator.manager.overlay import overlay
+
+Mask = npt.NDArray[np.bool_]
+
+
+class MidPolicy(msgspec.Struct, frozen=True):
+    """The part of a colocation strategy that the formula needs; percent of capacity unless said otherwise."""
+
+    is_static: bool = False
+    cpu_cap_percent: int = 100
+    memory_cap_percent: int = 100
+    unallocated_percent: int = 0
+    """Part of what no service has requested that is lent on top."""
+    static_cpu_percent: int = 0
+    static_memory_percent: int = 0
+
+
+class MidInputs(msgspec.Struct, frozen=True):
+    """What is known of each row; amounts have shape (rows, 2) in thousandths, masks (rows,)."""
+
+    capacity: I64
+    reserved: I64  # for kubelet, by annotation, or used by system and prod applications: the largest
+    service_request: I64  # of pods that are neither mid, batch nor free
+    node_usage: I64
+    reclaimable: I64  # predicted by the node agent; may be negative
+    has_usage: Mask  # both cpu and memory of `node_usage` were reported
+    has_report: Mask  # anything was reported: without, nobody knows what is unallocated
+
+
+def mid_policy(strategy: ColocationStrategy) -> MidPolicy:
+    """The policy of a strategy; what it does not set is taken from the defaults."""
+    full = overlay(slo_config.DEFAULT_COLOCATION_STRATEGY, strategy)
+    assert full.mid_cpu_threshold_percent is not None and full.mid_memory_threshold_percent is not None
+    assert full.mid_unallocated_percent is not None
+    assert full.mid_static_cpu_reserved_percent is not None
+    assert full.mid_static_memory_reserved_percent is not None
+    return MidPolicy(
+        is_static=full.mid_reclaim_mode == slo_config.MID_RECLAIM_STATIC,
+        cpu_cap_percent=full.mid_cpu_threshold_percent,
+        memory_cap_percent=full.mid_memory_threshold_percent,
+        unallocated_percent=full.mid_unallocated_percent,
+        static_cpu_percent=full.mid_static_cpu_reserved_percent,
+        static_memory_percent=full.mid_static_memory_reserved_percent,
+    )
+
+
+def mid_allocatable(inputs: MidInputs, policy: MidPolicy) -> I64:
+    """Mid CPU and memory of each row, shape (rows, 2), thousandths, memory in whole bytes; at least 0.
+
+    The cap is a share of capacity, as is the static part (the reference calls both "allocatable").
+    """
+    capacity = inputs.capacity
+    if policy.is_static:
+        wanted = _percent_of(capacity, policy.static_cpu_percent, policy.static_memory_percent)
+    else:
+        wanted = _reclaimed(inputs) + _lent_unallocated(inputs, policy.unallocated_percent)
+    cap = _percent_of(capacity, policy.cpu_cap_percent, policy.memory_cap_percent)
+    return np.minimum(wanted, cap)
+
+
+def _reclaimed(inputs: MidInputs) -> I64:
+    """What is predicted to stay unused, but never more than is unused right now."""
+    unused = np.where(inputs.has_usage[:, np.newaxis], inputs.capacity - inputs.node_usage, 0)
+    return np.maximum(np.minimum(_whole_bytes(inputs.reclaimable), _whole_bytes(unused)), 0)
+
+
+def _lent_unallocated(inputs: MidInputs, percent: int) -> I64:
+    free = np.maximum(inputs.capacity - inputs.reserved - inputs.service_request, 0)
+    return _percent_of(np.where(inputs.has_report[:, np.newaxis], free, 0), percent, percent)
+
+
+def _percent_of(amount: I64, cpu_percent: int, memory_percent: int) -> I64:
+    """A share of (rows, 2), cut off to milli-cores and bytes."""
+    cpu = scale(amount[:, CPU], cpu_percent / 100)
+    memory = scale_units(amount[:, MEMORY], memory_percent / 100)
+    return np.stack([cpu, memory], axis=1)
+
+
+def _whole_bytes(amount: I64) -> I64:
+    """(rows, 2) with memory rounded up to bytes."""
+    return np.stack([amount[:, CPU], -(-amount[:, MEMORY] // MILLI) * MILLI], axis=1)
