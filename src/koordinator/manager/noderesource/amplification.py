@@ -1,0 +1,92 @@
+"""Resource amplification: selling more of a resource than nodes have (spec 02 §9.1).
+
+Pure: what a node's annotation `resource-amplification-ratio` should say. What it does to the node's
+allocatable is decided where the kubelet's reports pass by, in `node_status`.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import labels, node_labels, resources, slo_config
+from koordinator.api.annotations import node as node_annotations
+from koordinator.api.errors import ProtocolError
+from koordinator.api.slo_config import ResourceAmplificationConfig
+from koordinator.manager.node_entries import first_match
+from koordinator.manager.overlay import overlay
+
+REASON_UNREADABLE = "ResourceAmplificationCfgUnmarshalFailed"
+RATIO_MIN = 1.0
+
+DEFAULT_CONFIG = ResourceAmplificationConfig(enable=False)
+
+_KEY = slo_config.RESOURCE_AMPLIFICATION.key
+_CONFIG_MAP = f"ConfigMap {slo_config.CONFIG_NAME}"
+
+
+class SyncOutcome(msgspec.Struct, frozen=True):
+    """The configuration in force after a ConfigMap was read; `problem` is empty when it was understood."""
+
+    config: ResourceAmplificationConfig
+    problem: str = ""
+
+
+def sync(old: ResourceAmplificationConfig, data: Mapping[str, str] | None) -> SyncOutcome:
+    """The next configuration, node entries already on top of the cluster's; one not understood keeps `old`."""
+    text = (data or {}).get(_KEY)
+    if text is None:
+        return SyncOutcome(DEFAULT_CONFIG)
+    try:
+        parsed = slo_config.RESOURCE_AMPLIFICATION.decode(text, _CONFIG_MAP)
+    except ProtocolError as error:
+        return SyncOutcome(old, str(error))
+    cluster = overlay(DEFAULT_CONFIG, parsed)
+    entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_configs]
+    return SyncOutcome(msgspec.structs.replace(cluster, node_configs=entries))
+
+
+def node_ratios(
+    config: ResourceAmplificationConfig,
+    node: str,
+    node_labels_: Mapping[str, str],
+    annotations: Mapping[str, str],
+) -> dict[str, float]:
+    """Ratio per resource of a node, {} for none: the configured ones, cpu times the normalization ratio.
+
+    The normalization ratio is that of the node's present annotation, so a change of it takes a second
+    round to get here.
+
+    Raises: ProtocolError for a ratio below 1 or a malformed normalization annotation; the node must then
+    have no amplification annotation.
+    """
+    obj = f"Node {node}"
+    strategy = first_match(config.node_configs, node_labels_) or config
+    ratios = dict(strategy.resource_amplification_ratio) if strategy.enable else {}
+    normalization = node_labels.cpu_normalization_ratio(annotations, obj)
+    if normalization != node_labels.NO_RATIO:
+        configured = ratios.get(resources.CPU, 0.0)
+        cpu = normalization * (configured if configured > 0 else 1.0)
+        if cpu > RATIO_MIN:
+            ratios[resources.CPU] = cpu
+    for name, ratio in sorted(ratios.items()):
+        if ratio < RATIO_MIN:
+            raise ProtocolError(obj, _KEY, f"ratio {ratio:g} of {name} is below {RATIO_MIN:g}")
+    return ratios
+
+
+def annotation_text(ratios: Mapping[str, float]) -> str | None:
+    """The annotation's text, None when the node must not have it."""
+    return node_annotations.encode_amplification_ratios(ratios) if ratios else None
+
+
+def needs_sync(old: str | None, new: str | None) -> bool:
+    """Whether the annotation must be written: texts are compared as they are, empty is absent."""
+    return (old or "") != (new or "")
+
+
+def metadata_patch(annotations: Mapping[str, str], wanted: str | None) -> dict[str, object]:
+    """Merge patch for the node that makes its annotation `wanted`; {} when it is so."""
+    key = labels.NODE_RESOURCE_AMPLIFICATION_RATIO
+    if not needs_sync(annotations.get(key), wanted):
+        return {}
+    return {"metadata": {"annotations": {key: wanted}}}

@@ -1,0 +1,96 @@
+"""`/mutate-node-status`: amplified allocatable of nodes, as kubelets report it (spec 02 §9.2).
+
+The kubelet reports what the node has; other writers echo what is there. So native resources that change in
+an update are raw figures, and those that do not are amplified already.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from koordinator.api import labels, quantity, resource_list, resources
+from koordinator.api.annotations import node as node_annotations
+from koordinator.api.errors import ProtocolError
+from koordinator.api.resource_list import Amounts
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+
+PATH = "/mutate-node-status"
+AMPLIFIED = (resources.CPU, resources.MEMORY)
+
+
+def mutate(node: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
+    """The updated node with amplified cpu and memory, and the annotation that keeps the raw figures.
+
+    `old` is the node before the update, None when it is unknown. The input is kept; what is not cpu or
+    memory is never touched, nor is `status.capacity`.
+
+    Raises: ProtocolError when an annotation is malformed; quantity.QuantityError when an amount is none.
+    """
+    obj = f"Node {_metadata(node).get('name', '')}"
+    annotations = dict(_metadata(node).get("annotations") or {})
+    if not annotations.get(labels.NODE_RESOURCE_AMPLIFICATION_RATIO):
+        if annotations.pop(labels.NODE_RAW_ALLOCATABLE, None) is None:
+            return node
+        return _with(node, annotations, None)
+    allocatable = _allocatable(node)
+    if not allocatable:
+        return node
+    reported = _native(allocatable)
+    if labels.NODE_RAW_ALLOCATABLE not in annotations or _has_changed(old, reported):
+        raw = reported
+        if raw:
+            annotations[labels.NODE_RAW_ALLOCATABLE] = node_annotations.RAW_ALLOCATABLE.encode(
+                resource_list.to_wire(raw)
+            )
+    else:
+        raw = resource_list.of(node_annotations.RAW_ALLOCATABLE.read(annotations, obj) or {})
+    ratios = node_annotations.AMPLIFICATION_RATIO.read(annotations, obj) or {}
+    return _with(node, annotations, {**allocatable, **_amplified(raw, ratios)})
+
+
+def _amplified(raw: Amounts, ratios: Mapping[str, float]) -> dict[str, str]:
+    """Wire texts of what a ratio above 1 raises, cut off to thousandths as the reference does."""
+    return {
+        name: resource_list.multiply_milli(raw[name], ratios[name]).text
+        for name in AMPLIFIED
+        if name in raw and ratios.get(name, 1.0) > 1.0
+    }
+
+
+def _has_changed(old: dict[str, Any] | None, reported: Amounts) -> bool:
+    return old is not None and _native(_allocatable(old)) != reported
+
+
+def _native(allocatable: Mapping[str, Any]) -> Amounts:
+    return resource_list.of({name: allocatable[name] for name in AMPLIFIED if name in allocatable})
+
+
+def _metadata(node: dict[str, Any]) -> dict[str, Any]:
+    return node.get("metadata") or {}
+
+
+def _allocatable(node: dict[str, Any]) -> dict[str, Any]:
+    return (node.get("status") or {}).get("allocatable") or {}
+
+
+def _with(
+    node: dict[str, Any], annotations: dict[str, str], allocatable: dict[str, Any] | None
+) -> dict[str, Any]:
+    changed = {**node, "metadata": {**_metadata(node), "annotations": annotations}}
+    if allocatable is not None:
+        changed["status"] = {**node["status"], "allocatable": allocatable}
+    return changed
+
+
+class NodeStatusHandler:
+    """Amplifies status updates of nodes; everything else passes untouched."""
+
+    async def __call__(self, request: AdmissionRequest) -> Verdict:
+        """The node with amplified allocatable; malformed annotations refuse the update, as in the reference."""
+        if request.resource.resource != "nodes" or request.sub_resource != "status":
+            return ALLOWED
+        if request.operation != "UPDATE" or request.object is None:
+            return ALLOWED
+        try:
+            return Verdict(obj=mutate(request.object, request.old_object))
+        except (ProtocolError, quantity.QuantityError) as error:
+            return denied(str(error), 500)
