@@ -2,11 +2,14 @@
 
 An operation is one of create, get, merge patch, delete, in equal numbers, on pods with one container. The
 store is measured alone, then the registry on top of it (checks off and, where schemas are there, on), each
-beside 1,000, 10,000 and 100,000 objects, with one watcher that reads along.
+beside 1,000, 10,000 and 100,000 objects, with one watcher that reads along. On disk, the same operations run
+from 1, 16 and 256 writers at a time: writers share commits, each of which waits for the disk.
 """
 
 import asyncio
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from koordinator.api.meta import Resource
@@ -22,6 +25,7 @@ from koordinator.local.store import Store, Table
 
 SIZES = (1_000, 10_000, 100_000)
 ROUNDS = 5_000
+WRITERS = (1, 16, 256)
 NOW = DeleteOptions(grace_period_s=0)
 PATCH = {"metadata": {"labels": {"tier": "batch"}}}
 
@@ -105,6 +109,22 @@ async def _count(watch: Subscription) -> int:
     return seen
 
 
+async def run_on_disk(data_dir: Path, writers: int, rounds: int) -> float:
+    """Operations per second when every write waits until it is on disk."""
+    backend = registry.on_disk(FixedClock(), data_dir)
+    pods = backend.resolve("", "v1", "pods")
+
+    async def writer(number: int) -> None:
+        for i in range(rounds // writers):
+            await _one_life(backend, pods, pod(f"pod-{number}-{i}"))
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(writer(number) for number in range(writers)))
+    elapsed_s = time.perf_counter() - begin
+    await backend.close()
+    return 4 * (rounds // writers) * writers / elapsed_s
+
+
 def main() -> None:
     """Print one line per size."""
     print("operations per second (create + get + patch + delete), by objects beside")
@@ -115,6 +135,13 @@ def main() -> None:
         full = _run_registry(min(size, 10_000), checks=True)
         note = "" if size <= 10_000 else "  (checks: beside 10,000)"
         print(f"{size:>10,}{store_ops:>12,.0f}{fast:>22,.0f}{full:>20,.0f}{note}")
+    print("on disk (registry with checks), by concurrent writers")
+    for writers in WRITERS:
+        with tempfile.TemporaryDirectory() as data_dir:
+            ops = asyncio.run(
+                run_on_disk(Path(data_dir), writers, 64 * writers if writers < 64 else ROUNDS // 2)
+            )
+        print(f"{writers:>10,}{ops:>12,.0f}")
 
 
 def _run_registry(size: int, *, checks: bool) -> float:
