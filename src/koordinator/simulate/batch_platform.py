@@ -61,8 +61,21 @@ class Progress(msgspec.Struct):
     waits_s: list[float] = []
 
 
+class _Queue:
+    """Tasks of one kind of job in the order of their turn; `pending` have a pod that waits for a node."""
+
+    __slots__ = ("pending", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Attempt] = deque()
+        self.pending = 0
+
+
 class BatchPlatform:
-    """Runs a stream of jobs, first come first served, with a bounded number of pods waiting for a node."""
+    """Runs a stream of jobs: one queue per kind, first come first served, few pods waiting for a node.
+
+    A queue per kind, so that large tasks that find no node do not hold up small ones.
+    """
 
     def __init__(
         self, cluster: Cluster, jobs: list[Job], *, starts_s: float, pending_max: int, rng: random.Random
@@ -72,9 +85,8 @@ class BatchPlatform:
         self._jobs = jobs
         self._starts_s = starts_s
         self._pending_max = pending_max
-        self._waiting: deque[_Attempt] = deque()
+        self._queues: dict[str, _Queue] = {}
         self._submitted: dict[str, _Attempt] = {}
-        self._pending = 0
         self._over: list[tuple[str, str]] = []
         self._wake = asyncio.Event()
         self._pods: Informer[Pod] = Informer(cluster, Pod, NAMESPACE, rng=rng)
@@ -83,11 +95,12 @@ class BatchPlatform:
     @property
     def queue_length(self) -> int:
         """Tasks that could run but have not started."""
-        return len(self._waiting) + sum(a.started_s is None for a in self._submitted.values())
+        waiting = sum(len(queue.waiting) for queue in self._queues.values())
+        return waiting + sum(a.started_s is None for a in self._submitted.values())
 
     def waits_so_far_s(self, now_s: float) -> list[float]:
         """How long the tasks that have not started have been waiting."""
-        queued = [attempt.ready_s for attempt in self._waiting]
+        queued = [attempt.ready_s for queue in self._queues.values() for attempt in queue.waiting]
         queued += [a.ready_s for a in self._submitted.values() if a.started_s is None]
         return [now_s - ready_s for ready_s in queued]
 
@@ -118,16 +131,17 @@ class BatchPlatform:
         tasks = running.job.stages[running.stage]
         running.left = len(tasks)
         now_s = self._cluster.clock.now()
-        self._waiting.extend(_Attempt(running, running.stage, i, task, now_s) for i, task in enumerate(tasks))
+        queue = self._queues.setdefault(running.job.kind, _Queue())
+        queue.waiting.extend(_Attempt(running, running.stage, i, task, now_s) for i, task in enumerate(tasks))
         self._wake.set()
 
     async def _submit(self) -> None:
-        while self._waiting and self._pending < self._pending_max:
-            attempt = self._waiting.popleft()
-            name = attempt.pod_name
-            self._submitted[name] = attempt
-            self._pending += 1
-            await self._cluster.create(Pod, _pod(attempt), NAMESPACE)
+        for queue in self._queues.values():
+            while queue.waiting and queue.pending < self._pending_max:
+                attempt = queue.waiting.popleft()
+                self._submitted[attempt.pod_name] = attempt
+                queue.pending += 1
+                await self._cluster.create(Pod, _pod(attempt), NAMESPACE)
 
     async def _clean_up(self) -> None:
         over, self._over = self._over, []
@@ -146,7 +160,7 @@ class BatchPlatform:
         phase = pod.status.phase
         if pod.spec.node_name and not attempt.is_placed:
             attempt.is_placed = True
-            self._pending -= 1
+            self._queue_of(attempt).pending -= 1
             self._wake.set()
         if attempt.started_s is None and phase == "Running":
             attempt.started_s = self._cluster.clock.now()
@@ -169,7 +183,7 @@ class BatchPlatform:
     def _leave(self, name: str, attempt: _Attempt) -> None:
         del self._submitted[name]
         if not attempt.is_placed:
-            self._pending -= 1
+            self._queue_of(attempt).pending -= 1
         self._wake.set()
 
     def _task_done(self, attempt: _Attempt) -> None:
@@ -184,7 +198,10 @@ class BatchPlatform:
         attempt.is_placed = False
         attempt.started_s = None
         attempt.ready_s = self._cluster.clock.now()
-        self._waiting.appendleft(attempt)
+        self._queue_of(attempt).waiting.appendleft(attempt)
+
+    def _queue_of(self, attempt: _Attempt) -> _Queue:
+        return self._queues[attempt.job.job.kind]
 
 
 def _pod(attempt: _Attempt) -> dict[str, Any]:

@@ -52,9 +52,9 @@ REPORT_POLICY = {
 }
 LEASE_INTERVAL_S = 600.0
 SAMPLE_S = 300.0
-# Batch pods that wait for a node at a time; the rest of the queue stays with the platform, as with any batch
-# queue in front of Kubernetes. The scheduler looks at every one of them whenever a node changes.
-PENDING_PODS_MAX = 16
+# Batch pods of one kind that wait for a node at a time; the rest of the queue stays with the platform, as with
+# any batch queue in front of Kubernetes. The scheduler looks at every one of them whenever a node changes.
+PENDING_PODS_MAX = 4
 
 
 def hollow_config() -> HollowConfig:
