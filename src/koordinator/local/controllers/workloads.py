@@ -7,6 +7,7 @@ from koordinator.api.apps import ReplicaSet, ReplicationController
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.deployment import DeploymentController
 from koordinator.local.controllers.replicaset import ReplicaSetController
 
 
@@ -21,6 +22,7 @@ def workloads(
 ) -> list[Runs]:
     """Controllers of all built-in workload kinds, to be run side by side."""
     return [
+        DeploymentController(cluster, factory, events),
         ReplicaSetController(cluster, factory, events, ReplicaSet),
         ReplicaSetController(cluster, factory, events, ReplicationController),
     ]

@@ -1,0 +1,142 @@
+"""Which ReplicaSet carries a Deployment's template, under which name and revision. Pure.
+
+Source: kube-controller-manager's deployment controller; the hash is our own (any stable one will do).
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api.apps import Deployment, ReplicaSet
+from koordinator.local.controllers import rollout
+from koordinator.local.controllers.ownership import is_deleting, owner_reference
+
+HASH_LABEL = "pod-template-hash"
+REVISION = "deployment.kubernetes.io/revision"
+HISTORY = "deployment.kubernetes.io/revision-history"
+HISTORY_LENGTH_MAX = 2_000  # characters of the annotation, as upstream
+HISTORY_LIMIT_DEFAULT = 10
+
+# Annotations of a Deployment that say nothing about its ReplicaSets.
+_OWN = frozenset(
+    {
+        "kubectl.kubernetes.io/last-applied-configuration",
+        REVISION,
+        HISTORY,
+        rollout.DESIRED,
+        rollout.MAX_REPLICAS,
+        "deprecated.deployment.rollback.to",
+    }
+)
+# No vowels: no words by accident. 27 letters to the power of ten are more than 47 bits.
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_HASH_LENGTH = 10
+
+
+def template_hash(template: Mapping[str, Any], collisions: int = 0) -> str:
+    """A label value that stands for a template (without its own hash label); `collisions` makes another."""
+    text = msgspec.json.encode(plain_template(template), order="deterministic")
+    digest = hashlib.blake2b(text, digest_size=8, salt=collisions.to_bytes(8, "big")).digest()
+    number = int.from_bytes(digest, "big")
+    letters = []
+    for _ in range(_HASH_LENGTH):
+        number, rest = divmod(number, len(_LETTERS))
+        letters.append(_LETTERS[rest])
+    return "".join(letters)
+
+
+def plain_template(template: Mapping[str, Any]) -> dict[str, Any]:
+    """A template without its hash label and without what the API writes for nothing."""
+    meta = dict(template.get("metadata") or {})
+    labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != HASH_LABEL}
+    meta["labels"] = labels
+    return {**template, "metadata": {key: value for key, value in meta.items() if value}}
+
+
+def find_new(deployment: Deployment, sets: Iterable[ReplicaSet]) -> ReplicaSet | None:
+    """The ReplicaSet with the Deployment's template; the oldest, should there be several."""
+    template = plain_template(deployment.spec.template)
+    same = [one for one in sets if plain_template(one.spec.template) == template]
+    return min(same, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name), default=None)
+
+
+def revision_of(obj: ReplicaSet | Deployment) -> int:
+    """The revision in the annotation; 0 when there is none."""
+    text = obj.metadata.annotations.get(REVISION, "")
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def next_revision(old: Iterable[ReplicaSet]) -> int:
+    """The revision of the newest template, given all ReplicaSets of earlier ones."""
+    return max((revision_of(one) for one in old), default=0) + 1
+
+
+def annotations_for(deployment: Deployment, present: Mapping[str, str], revision: int) -> dict[str, str]:
+    """The annotations of the new ReplicaSet that must be set, given those it has (none when it is made)."""
+    wanted = {key: value for key, value in deployment.metadata.annotations.items() if key not in _OWN}
+    before = present.get(REVISION, "")
+    if not (before.isascii() and before.isdecimal() and int(before) >= revision):
+        wanted[REVISION] = str(revision)
+        if before:
+            wanted[HISTORY] = _history(present.get(HISTORY, ""), before)
+    return {key: value for key, value in wanted.items() if present.get(key) != value}
+
+
+def _history(text: str, revision: str) -> str:
+    """Revisions under which a ReplicaSet served before it was rolled back to; the oldest are forgotten."""
+    entries = [*filter(None, text.split(",")), revision]
+    while len(entries) > 1 and len(",".join(entries)) > HISTORY_LENGTH_MAX:
+        entries.pop(0)
+    return ",".join(entries)
+
+
+def size_annotations(deployment: Deployment) -> dict[str, str]:
+    """What a ReplicaSet remembers of the Deployment's size, to tell when that changes."""
+    replicas = deployment.spec.replicas
+    return {
+        rollout.DESIRED: str(replicas),
+        rollout.MAX_REPLICAS: str(replicas + rollout.bounds_of(deployment).surge),
+    }
+
+
+def new_replica_set(deployment: Deployment, old: Sequence[ReplicaSet]) -> dict[str, Any]:
+    """The ReplicaSet to create for the Deployment's template."""
+    spec = deployment.spec
+    label = {HASH_LABEL: template_hash(spec.template, deployment.status.collision_count or 0)}
+    template = plain_template(spec.template)
+    meta = {**template["metadata"], "labels": {**template["metadata"].get("labels", {}), **label}}
+    selector = msgspec.to_builtins(spec.selector)
+    selector["matchLabels"] = {**selector.get("matchLabels", {}), **label}
+    annotations = annotations_for(deployment, {}, next_revision(old)) | size_annotations(deployment)
+    body: dict[str, Any] = {
+        "metadata": {
+            "name": f"{deployment.metadata.name}-{label[HASH_LABEL]}",
+            "labels": dict(meta["labels"]),
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(deployment)],
+        },
+        "spec": {
+            "replicas": rollout.new_size(deployment, 0, old),
+            "selector": selector,
+            "template": {**template, "metadata": meta},
+        },
+    }
+    if spec.min_ready_seconds:
+        body["spec"]["minReadySeconds"] = spec.min_ready_seconds
+    return body
+
+
+def outdated(deployment: Deployment, old: Sequence[ReplicaSet]) -> list[ReplicaSet]:
+    """Old ReplicaSets beyond the history limit; those with pods, or not seen through yet, stay."""
+    limit = deployment.spec.revision_history_limit
+    kept = [one for one in old if not is_deleting(one)]
+    surplus = len(kept) - (HISTORY_LIMIT_DEFAULT if limit is None else limit)
+    oldest = sorted(kept, key=lambda one: (revision_of(one), one.metadata.creation_timestamp or ""))
+    return [one for one in oldest[: max(surplus, 0)] if _is_idle(one)]
+
+
+def _is_idle(one: ReplicaSet) -> bool:
+    is_seen = one.metadata.generation <= one.status.observed_generation
+    return one.status.replicas == 0 and one.spec.replicas == 0 and is_seen
