@@ -8,7 +8,7 @@ from koordinator.api.core import Node
 from koordinator.cluster.informer import Informer
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.service_latency import service_latency
-from koordinator.local.nodes.usage import F64
+from koordinator.local.nodes.usage import F64, Index
 
 UTILISATION_BINS = 20
 HOT_PERCENT = 65.0
@@ -40,7 +40,7 @@ class Recorder:
         self._fleet = fleet
         self._nodes = nodes
         self._cores = float(fleet.capacity.sum()) / 1000
-        self._node_seconds = np.zeros(5)  # services, batch, system, all pods' requests, elapsed
+        self._node_seconds = np.zeros(5)  # services, batch, system, requests (Batch too), elapsed
         self._latency = np.zeros(4)  # sums of request-weighted p50, p99, p99 alone; requests
 
     def step(self, elapsed_s: float) -> None:
@@ -52,7 +52,7 @@ class Recorder:
                 fleet.services_used.sum(),
                 fleet.batch_used.sum(),
                 fleet.system.sum(),
-                fleet.request[active].sum(),
+                fleet.request[active].sum() + self._batch_requested_milli(active).sum(),
                 1.0,
             ]
         )
@@ -81,13 +81,18 @@ class Recorder:
         series.system.append(_cores(fleet.system))
         series.requested.append(_cores(fleet.request[active]))
         series.batch_allocatable.append(self._batch_allocatable())
-        batch = active[fleet.is_best_effort[active]]
-        series.batch_requested.append(_cores(fleet.weight[batch] * (1000 / 1024)))
+        series.batch_requested.append(_cores(self._batch_requested_milli(active)))
         series.queue.append(queue)
         series.p50_ms.append(_weighted(latency.p50_ms, latency.requests))
         series.p99_ms.append(_weighted(latency.p99_ms, latency.requests))
         series.p99_alone_ms.append(_weighted(latency.p99_alone_ms, latency.requests))
         series.hot_nodes.append(int((fleet.used * 100 > fleet.capacity * HOT_PERCENT).sum()))
+
+    def _batch_requested_milli(self, active: Index) -> F64:
+        """Batch CPU that running best-effort pods asked for: their weight says it."""
+        batch = active[self._fleet.is_best_effort[active]]
+        requested: F64 = self._fleet.weight[batch] * (1000 / 1024)
+        return requested
 
     def _batch_allocatable(self) -> float:
         """Cores that the manager lends to batch, as the Node objects say."""
@@ -108,7 +113,7 @@ class Recorder:
             "services_ratio": services * scale,
             "batch_ratio": batch * scale,
             "cpu_use_ratio": (services + batch + system) * scale,
-            "cpu_requested_ratio": requested * scale,
+            "cpu_allocated_ratio": requested * scale,
             "batch_core_hours": batch / 1000 / 3600,
             "p50_ms": p50 * per_request,
             "p99_ms": p99 * per_request,

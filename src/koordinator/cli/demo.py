@@ -1,0 +1,153 @@
+"""`koordinator demo`: what co-location brings, in one table and one report."""
+
+import json
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from koordinator.local.nodes.contention import Protection
+from koordinator.local.nodes.usage import TraceError, read_trace
+from koordinator.simulate import summary
+from koordinator.simulate.compare import Comparison, SimulationError, compare
+from koordinator.simulate.report import page
+from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX, Scenario
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--nodes", type=click.IntRange(2, NODES_MAX), default=100, show_default=True, help="Nodes to simulate."
+)
+@click.option(
+    "--hours",
+    type=click.FloatRange(0.5, HOURS_MAX),
+    default=24.0,
+    show_default=True,
+    help="Length of the day.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="CPU use of real machines instead of the generator: lines of name,v0,v1,… in percent per 5 minutes, "
+    "plain or gzipped. Each node follows a machine drawn from the file.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Equal seeds give equal figures.")
+@click.option("--no-colocation", is_flag=True, help="Switch co-location off in the second run, too: no gain.")
+@click.option("--no-load-aware", is_flag=True, help="Place batch without looking at the real load of nodes.")
+@click.option(
+    "--protection",
+    type=click.Choice([p.value for p in Protection]),
+    default=Protection.SUPPRESS.value,
+    show_default=True,
+    help="What keeps batch from services on a node: the node agent's CPU suppression, cpu.idle, cpu.shares, "
+    "or nothing.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="Where to write the report.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write all figures to this file, too.",
+)  # fmt: skip
+@click.option("--quiet", is_flag=True, help="Only the table.")
+def demo(
+    nodes: int,
+    hours: float,
+    trace: Path | None,
+    seed: int,
+    no_colocation: bool,
+    no_load_aware: bool,
+    protection: str,
+    report: Path,
+    json_path: Path | None,
+    quiet: bool,
+) -> None:
+    """A day of a cluster without and with co-location, side by side.
+
+    Starts two clusters in memory, each with the real scheduler on virtual time: services that request most of
+    the CPUs and use little of them, and a stream of batch jobs. In the first, batch runs as ordinary pods on
+    what services have not requested. In the second, the manager lends batch what services requested but do
+    not use. Ends with one table and one HTML report.
+
+    \b
+    Try:
+      koordinator demo                            a day of 100 nodes
+      koordinator demo --nodes 20 --hours 6       smaller and sooner
+      koordinator demo --trace usage.csv          with the CPU use of your own machines
+      koordinator demo --protection none          what happens to services if nobody protects them
+      koordinator demo --no-load-aware            batch piles up on busy nodes
+    """
+    console, notes = Console(), Console(stderr=True)
+    _check(trace, [path for path in (report, json_path) if path is not None])
+    scenario = Scenario(
+        nodes=nodes,
+        hours=hours,
+        seed=seed,
+        trace=trace,
+        colocation=not no_colocation,
+        load_aware=not no_load_aware,
+        protection=Protection(protection),
+    )
+    started_s = time.perf_counter()
+    try:
+        comparison = _compare(scenario, notes, quiet)
+    except SimulationError as error:
+        raise click.ClickException(str(error)) from error
+    wall_s = time.perf_counter() - started_s
+    console.print(_table(comparison))
+    report.write_text(page.render(comparison), encoding="utf-8")
+    if json_path is not None:
+        json_path.write_text(json.dumps(summary.document(comparison), indent=1) + "\n", encoding="utf-8")
+    if not quiet:
+        simulated_h = 2 * nodes * (scenario.end_s / 3_600)
+        rate = f"{simulated_h:,.0f} node-hours in {wall_s:.0f} s ({simulated_h / wall_s:,.0f} per second)"
+        notes.print(f"Simulated {rate}.", highlight=False)
+        notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
+
+
+def _check(trace: Path | None, outputs: list[Path]) -> None:
+    """Refuse now what would fail after minutes of simulation."""
+    if trace is not None:
+        try:
+            read_trace(trace)
+        except TraceError as error:
+            raise click.BadParameter(str(error), param_hint="--trace") from error
+    for path in outputs:
+        if not path.parent.is_dir():
+            raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
+
+
+def _compare(scenario: Scenario, notes: Console, quiet: bool) -> Comparison:
+    if quiet or not notes.is_terminal:
+        return compare(scenario)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeElapsedColumn(), console=notes) as progress:
+        second = "with co-location" if scenario.colocation else "without, again"
+        tasks = {
+            "before": progress.add_task("without co-location", total=1.0),
+            "after": progress.add_task(second, total=1.0),
+        }
+        return compare(scenario, lambda name, done: progress.update(tasks[name], completed=done))
+
+
+def _table(comparison: Comparison) -> Table:
+    before, after = summary.summarise(comparison.before), summary.summarise(comparison.after)
+    scenario = comparison.scenario
+    table = Table(
+        title=f"{scenario.nodes} nodes, {comparison.before.cores:,.0f} cores, {scenario.hours:g} hours"
+    )
+    table.add_column("")
+    for name in ("before", "after", "change"):
+        table.add_column(name, justify="right")
+    for row in summary.rows(before, after):
+        table.add_row(row.name, row.before, row.after, row.change)
+    return table

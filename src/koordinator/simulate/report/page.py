@@ -1,0 +1,81 @@
+"""Puts the report together."""
+
+import html
+from importlib import resources
+from string import Template
+
+import plotly.graph_objects as go
+import plotly.offline
+
+from koordinator import __version__
+from koordinator.simulate import summary
+from koordinator.simulate.compare import Comparison
+from koordinator.simulate.report import plots
+from koordinator.simulate.summary import Summary
+
+
+def render(comparison: Comparison) -> str:
+    """The whole page as HTML text, plotting library included."""
+    before, after = comparison.before, comparison.after
+    old, new = summary.summarise(before), summary.summarise(after)
+    page = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+    return page.substitute(
+        title=f"Co-location on {comparison.scenario.nodes} nodes",
+        scenario=_scenario(comparison),
+        verdict=_verdict(old, new),
+        table=_table(old, new),
+        use_before=_div(plots.use_over_time(before)),
+        use_after=_div(plots.use_over_time(after)),
+        cpu_use=_div(plots.cpu_use(before, after)),
+        queue=_div(plots.queue(before, after)),
+        latency=_div(plots.latency(before, after)),
+        utilisation=_div(plots.utilisation(before, after)),
+        plotly=plotly.offline.get_plotlyjs(),
+        version=html.escape(__version__),
+    )
+
+
+def _scenario(comparison: Comparison) -> str:
+    scenario = comparison.scenario
+    load = "the built-in generator"
+    if scenario.trace is not None:
+        load = f"the trace {html.escape(scenario.trace.name)}"
+    facts = [
+        f"{scenario.nodes} nodes with {comparison.before.cores:,.0f} cores",
+        f"{scenario.hours:g} hours",
+        f"service load from {load}",
+        f"seed {scenario.seed}",
+        f"protection of services: {scenario.protection.value}",
+        f"load-aware scheduling {'on' if scenario.load_aware else 'off'}",
+    ]
+    if not scenario.colocation:
+        facts.append("co-location switched off in both runs")
+    return ", ".join(facts)
+
+
+def _verdict(old: Summary, new: Summary) -> str:
+    """What came out, in one sentence per question."""
+    use = new.cpu_use_ratio / old.cpu_use_ratio if old.cpu_use_ratio else 0.0
+    work = f"{new.batch_core_hours:,.0f} core-hours of batch work instead of {old.batch_core_hours:,.0f}"
+    p99 = (new.latency_p99_ms / old.latency_p99_ms - 1) * 100 if old.latency_p99_ms else 0.0
+    return (
+        f"Mean CPU use went from {old.cpu_use_ratio * 100:.1f} % to {new.cpu_use_ratio * 100:.1f} % "
+        f"(× {use:.2f}): the same machines did {work}. "
+        f"The services' p99 latency changed by {p99:+.1f} %."
+    )
+
+
+def _table(old: Summary, new: Summary) -> str:
+    lines = []
+    for row in summary.rows(old, new):
+        name = html.escape(row.name.strip())
+        kind = ' class="part"' if row.name.startswith(" ") else ""
+        cells = "".join(f"<td>{html.escape(text)}</td>" for text in (row.before, row.after, row.change))
+        lines.append(f"<tr{kind}><th>{name}</th>{cells}</tr>")
+    return "\n".join(lines)
+
+
+def _div(figure: go.Figure) -> str:
+    config = {"displaylogo": False, "responsive": True}
+    text: str = figure.to_html(full_html=False, include_plotlyjs=False, config=config)
+    return text

@@ -1,0 +1,157 @@
+"""The comparison in figures: what the table, the JSON file and the report say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.simulate.compare import Comparison
+from koordinator.simulate.run import RunResult
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One run. Ratios are of all CPUs of the cluster, averaged over the measured time."""
+
+    cpu_allocated_ratio: float
+    cpu_use_ratio: float
+    services_use_ratio: float
+    batch_use_ratio: float
+    batch_allocatable_cores: float
+    batch_core_hours: float
+    batch_lost_core_hours: float
+    jobs_finished: int
+    jobs_arrived: int
+    tasks_finished: int
+    queueing_p50_s: float
+    queueing_p95_s: float
+    evictions: int
+    latency_p50_ms: float
+    latency_p99_ms: float
+    latency_p99_alone_ms: float
+
+
+def summarise(run: RunResult) -> Summary:
+    """The figures of one run."""
+    means = run.means
+    waits_s = np.array(run.waits_s) if run.waits_s else np.zeros(1)
+    lent = run.series.batch_allocatable
+    return Summary(
+        cpu_allocated_ratio=round(means["cpu_allocated_ratio"], 4),
+        cpu_use_ratio=round(means["cpu_use_ratio"], 4),
+        services_use_ratio=round(means["services_ratio"], 4),
+        batch_use_ratio=round(means["batch_ratio"], 4),
+        batch_allocatable_cores=round(float(np.mean(lent)), 1) if lent else 0.0,
+        batch_core_hours=round(means["batch_core_hours"] - run.lost_core_hours, 1),
+        batch_lost_core_hours=round(run.lost_core_hours, 1),
+        jobs_finished=run.jobs_finished,
+        jobs_arrived=run.jobs_arrived,
+        tasks_finished=run.tasks_finished,
+        queueing_p50_s=round(float(np.percentile(waits_s, 50)), 1),
+        queueing_p95_s=round(float(np.percentile(waits_s, 95)), 1),
+        evictions=run.evictions,
+        latency_p50_ms=round(means["p50_ms"], 3),
+        latency_p99_ms=round(means["p99_ms"], 3),
+        latency_p99_alone_ms=round(means["p99_alone_ms"], 3),
+    )
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A line of the table; texts."""
+
+    name: str
+    before: str
+    after: str
+    change: str
+
+
+def rows(before: Summary, after: Summary) -> list[Row]:
+    """The table: what it is, before, after, change."""
+    return [
+        _row(
+            "CPU allocated to pods, Batch included", before, after, "cpu_allocated_ratio", _percent, _points
+        ),
+        _row("CPU used, mean of the cluster", before, after, "cpu_use_ratio", _percent, _times),
+        _row("  of it by services", before, after, "services_use_ratio", _percent, _points),
+        _row("  of it by batch", before, after, "batch_use_ratio", _percent, _times),
+        _row("Cores lent to batch, mean", before, after, "batch_allocatable_cores", _count, _difference),
+        _row("Batch work done, core-hours", before, after, "batch_core_hours", _count, _times),
+        _row(
+            "Batch work thrown away, core-hours", before, after, "batch_lost_core_hours", _count, _difference
+        ),
+        Row(
+            "Batch jobs finished",
+            f"{before.jobs_finished} of {before.jobs_arrived}",
+            f"{after.jobs_finished} of {after.jobs_arrived}",
+            _times(before.jobs_finished, after.jobs_finished),
+        ),
+        _row("Queueing time of tasks, p50", before, after, "queueing_p50_s", _duration, _relative),
+        _row("Queueing time of tasks, p95", before, after, "queueing_p95_s", _duration, _relative),
+        _row("Evictions", before, after, "evictions", _count, _difference),
+        _row("Service latency p50, ms", before, after, "latency_p50_ms", _ms, _relative),
+        _row("Service latency p99, ms", before, after, "latency_p99_ms", _ms, _relative),
+        _row("  p99 if there were no batch", before, after, "latency_p99_alone_ms", _ms, _relative),
+    ]
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """The JSON file: equal for equal seeds, so nothing about this run of the program is in it."""
+    scenario = msgspec.to_builtins(comparison.scenario, enc_hook=str)
+    before, after = summarise(comparison.before), summarise(comparison.after)
+    return {
+        "scenario": scenario,
+        "cores": comparison.before.cores,
+        "before": msgspec.to_builtins(before),
+        "after": msgspec.to_builtins(after),
+        "series": {
+            "before": msgspec.to_builtins(comparison.before.series),
+            "after": msgspec.to_builtins(comparison.after.series),
+        },
+        "utilisation": {"before": comparison.before.utilisation, "after": comparison.after.utilisation},
+    }
+
+
+def _row(
+    name: str,
+    before: Summary,
+    after: Summary,
+    field: str,
+    show: Callable[[float], str],
+    change: Callable[[float, float], str],
+) -> Row:
+    old, new = getattr(before, field), getattr(after, field)
+    return Row(name, show(old), show(new), change(old, new))
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:.1f} %"
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}"
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:.2f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _times(old: float, new: float) -> str:
+    return f"× {new / old:.2f}" if old > 0 else _difference(old, new)
+
+
+def _relative(old: float, new: float) -> str:
+    return f"{(new / old - 1) * 100:+.1f} %" if old > 0 else _difference(old, new)
+
+
+def _points(old: float, new: float) -> str:
+    return f"{(new - old) * 100:+.1f} points"
+
+
+def _difference(old: float, new: float) -> str:
+    return f"{new - old:+,.0f}" if new != old else "="
