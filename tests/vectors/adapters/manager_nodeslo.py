@@ -1,0 +1,30 @@
+"""Area `nodeslo-merge`: NodeSLO specs from the ConfigMap, as the reference makes them."""
+
+from typing import Any
+
+import msgspec
+
+from koordinator.api.core import Node
+from koordinator.api.decode import from_builtins
+from koordinator.manager import nodeslo
+from tests.vectors import compare
+
+
+def nodeslo_merge(case: dict[str, Any]) -> Any:
+    config = nodeslo.DEFAULT_CONFIG
+    if case["previousData"] is not None:
+        config = nodeslo.sync(config, case["previousData"], as_reference=True).config
+    outcome = nodeslo.sync(config, case["data"], as_reference=True)
+    spec = nodeslo.wanted_spec(outcome.config, from_builtins(case["node"], Node), as_reference=True)
+    return {"spec": msgspec.to_builtins(spec), "parseErrors": list(outcome.problems)}
+
+
+def _same(expected: Any, actual: Any) -> bool:
+    """The order of the keys that were not understood says nothing."""
+    return compare.quantities(expected["spec"], actual["spec"]) and sorted(expected["parseErrors"]) == sorted(
+        actual["parseErrors"]
+    )
+
+
+ADAPTERS = {"nodeslo-merge": nodeslo_merge}
+COMPARE = {"nodeslo-merge": _same}
