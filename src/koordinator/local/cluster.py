@@ -112,6 +112,10 @@ class LocalCluster:
                 self._start_components(group)
                 await self.server.start()
                 self.ready.set()
+        except ExceptionGroup as problems:
+            if len(problems.exceptions) > 1:
+                raise
+            raise problems.exceptions[0] from None  # one task failed, the others were only cancelled for it
         finally:
             await self.server.stop()
             if webhooks is not None:
