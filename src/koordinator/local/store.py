@@ -496,9 +496,6 @@ class Store:
             table = self._tables[name] = Table(self, name, indexes or {}, self._history_max)
         return table
 
-    def tables(self) -> list[Table]:
-        return list(self._tables.values())
-
     def drop(self, name: str) -> None:
         """Forget an empty table (its CustomResourceDefinition is gone) and end its watches."""
         table = self._tables.pop(name, None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.local.registry import metadata, refusals
+from koordinator.local.schema import errors as fields
 
 _BINDING = Resource(group="", version="v1", kind="Binding", plural="bindings")
 
@@ -39,12 +40,12 @@ def _target(binding: dict[str, Any]) -> str:
     name = metadata.name_of(metadata.of(binding))
     causes = []
     if target.get("kind") not in (None, "", "Node"):
-        causes.append(refusals.unsupported("target.kind", target["kind"], ("Node", "<empty>")))
+        causes.append(fields.not_supported("target.kind", target["kind"], ("Node", "<empty>")))
     node = target.get("name")
     if not isinstance(node, str) or not node:
-        causes.append(refusals.required("target.name", ""))
+        causes.append(fields.required("target.name", ""))
     if causes:
-        raise refusals.invalid(_BINDING, name, causes)
+        raise fields.invalid_object(_BINDING, name, causes)
     return str(node)
 
 

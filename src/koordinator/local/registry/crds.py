@@ -8,9 +8,9 @@ from typing import Any
 from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry import refusals
 from koordinator.local.registry.selection import FieldReader
 from koordinator.local.registry.strategies import Strategy, Surroundings
+from koordinator.local.schema import errors as fields
 from koordinator.local.selectors import text_at
 
 TABLE = "customresourcedefinitions.apiextensions.k8s.io"
@@ -58,7 +58,7 @@ def _changed_identity(spec: dict[str, Any], old: dict[str, Any]) -> list[StatusC
         ("spec.names.kind", spec["names"].get("kind"), old["names"].get("kind")),
         ("spec.names.plural", spec["names"].get("plural"), old["names"].get("plural")),
     ]
-    return [refusals.wrong(field, new, "field is immutable") for field, new, was in pairs if new != was]
+    return [fields.invalid(field, new, "field is immutable") for field, new, was in pairs if new != was]
 
 
 def conflict(crd: dict[str, Any], others: list[dict[str, Any]]) -> tuple[str, str]:

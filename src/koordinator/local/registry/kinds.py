@@ -1,6 +1,6 @@
 """What is served: every kind with its table, facts, strategy, schemas and versions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from koordinator.api.kinds import BUILT_IN
@@ -126,10 +126,6 @@ class Kinds:
         kind = self._kinds.pop((group, plural), None)
         if kind is not None:
             self._store.drop(kind.table.name)
-
-    def namespaced(self) -> Iterable[Kind]:
-        """The kinds whose objects live in namespaces, each table once."""
-        return [kind for kind in self._kinds.values() if kind.resource.namespaced]
 
     def _builtin(self, resource: Resource) -> Kind:
         name = _EVENTS if resource.qualified == _NEW_EVENTS else resource.qualified

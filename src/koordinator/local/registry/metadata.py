@@ -10,7 +10,7 @@ from typing import Any
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry import refusals
+from koordinator.local.schema import errors as fields
 
 GENERATED_CHARS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words by accident
 GENERATED_SUFFIX_LENGTH = 5
@@ -95,7 +95,7 @@ def carry_over(meta: dict[str, Any], old: dict[str, Any]) -> list[StatusCause]:
         if meta.get(field) in (None, ""):
             meta[field] = old[field]
         elif meta[field] != old[field]:
-            causes.append(refusals.wrong(f"metadata.{field}", meta[field], "field is immutable"))
+            causes.append(fields.invalid(f"metadata.{field}", meta[field], "field is immutable"))
     if "deletionTimestamp" in old:
         meta["deletionTimestamp"] = old["deletionTimestamp"]
         _keep(meta, old, "deletionGracePeriodSeconds")
@@ -106,7 +106,7 @@ def carry_over(meta: dict[str, Any], old: dict[str, Any]) -> list[StatusCause]:
                 "no new finalizers can be added if the object is being deleted, "
                 f"found new finalizers []string{{{listed}}}"
             )
-            causes.append(refusals.unwanted("metadata.finalizers", why))
+            causes.append(fields.forbidden("metadata.finalizers", why))
     else:
         meta.pop("deletionTimestamp", None)
         meta.pop("deletionGracePeriodSeconds", None)

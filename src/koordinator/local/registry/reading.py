@@ -16,6 +16,7 @@ from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.cluster.protocol import EventType
 from koordinator.local.registry import refusals
 from koordinator.local.registry.selection import Selection
+from koordinator.local.schema import errors as fields
 from koordinator.local.store import Key, Table, Watch
 
 BOOKMARK_S = 60.0
@@ -113,25 +114,26 @@ def _cut(rows: Iterator[Record], selection: Selection, limit: int) -> tuple[list
 
 def _check_list(options: ListOptions) -> None:
     if options.send_initial_events is not None:
-        raise refusals.bad_options(
-            "ListOptions", "sendInitialEvents", "Forbidden: sendInitialEvents is forbidden for list"
-        )
+        raise _bad(fields.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
     match = options.resource_version_match
     if not match:
         return
-    field = "resourceVersionMatch"
     if options.continue_token:
-        why = "Forbidden: resourceVersionMatch is forbidden when continue is provided"
-        raise refusals.bad_options("ListOptions", field, why)
+        raise _bad_match("resourceVersionMatch is forbidden when continue is provided")
     if not options.resource_version:
-        why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-        raise refusals.bad_options("ListOptions", field, why)
+        raise _bad_match("resourceVersionMatch is forbidden unless resourceVersion is provided")
     if match not in ("Exact", "NotOlderThan"):
-        cause = refusals.unsupported(field, match, ("Exact", "NotOlderThan", ""))
-        raise refusals.bad_options("ListOptions", field, cause.message, cause.reason)
+        raise _bad(fields.not_supported("resourceVersionMatch", match, ("Exact", "NotOlderThan", "")))
     if match == "Exact" and options.resource_version == "0":
-        why = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-        raise refusals.bad_options("ListOptions", field, why)
+        raise _bad_match('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+
+
+def _bad_match(why: str) -> errors.Invalid:
+    return _bad(fields.forbidden("resourceVersionMatch", why))
+
+
+def _bad(cause: StatusCause) -> errors.Invalid:
+    return refusals.bad_options("ListOptions", cause)
 
 
 def _start(options: ListOptions, newest: int) -> tuple[Key | None, int]:
@@ -160,7 +162,7 @@ def parse_version(text: str) -> int:
     try:
         return refusals.version_number(text)
     except ValueError as error:
-        raise errors.BadRequest(f"resourceVersion: Invalid value: {refusals.shown(text)}: {error}") from None
+        raise errors.BadRequest(f"resourceVersion: Invalid value: {fields.shown(text)}: {error}") from None
 
 
 def too_large(asked: int, newest: int) -> errors.Timeout:
@@ -225,17 +227,14 @@ def open_watch(
 
 
 def _check_watch(options: ListOptions) -> None:
-    field = "resourceVersionMatch"
     if options.send_initial_events is None:
         if options.resource_version_match:
-            why = (
-                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            raise _bad_match(
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
             )
-            raise refusals.bad_options("ListOptions", field, why)
         return
     if options.resource_version_match != "NotOlderThan":
-        why = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        raise refusals.bad_options("ListOptions", field, why)
+        raise _bad_match("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
 
 
 class ShownWatch:

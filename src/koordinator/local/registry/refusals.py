@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.errors import StatusCause, StatusDetails
+from koordinator.local.schema import errors as fields
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
@@ -54,53 +55,9 @@ def not_allowed(resource: Resource, verb: str) -> errors.MethodNotSupported:
     )
 
 
-def invalid(
-    resource: Resource, name: str, causes: Sequence[StatusCause], qualified_kind: str = ""
-) -> errors.Invalid:
-    """`Pod "web-0" is invalid: ...`; a cause's field goes before its message, several stand in brackets."""
-    kind = qualified_kind or (f"{resource.kind}.{resource.group}" if resource.group else resource.kind)
-    lines = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
-    text = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
-    details = StatusDetails(name=name, group=resource.group, kind=resource.kind, causes=list(causes))
-    return errors.Invalid(f'{kind} "{name}" is invalid: {text}', details=details)
-
-
-def bad_options(kind: str, field: str, message: str, reason: str = "FieldValueForbidden") -> errors.Invalid:
+def bad_options(kind: str, cause: StatusCause) -> errors.Invalid:
     """Query parameters that contradict each other, e.g. of `ListOptions`."""
-    resource = Resource(group="meta.k8s.io", version="v1", kind=kind, plural="")
-    return invalid(resource, "", [StatusCause(reason=reason, message=message, field=field)])
-
-
-def required(field: str, why: str) -> StatusCause:
-    return StatusCause(reason="FieldValueRequired", message=f"Required value: {why}", field=field)
-
-
-def wrong(field: str, value: object, why: str) -> StatusCause:
-    return StatusCause(
-        reason="FieldValueInvalid", message=f"Invalid value: {shown(value)}: {why}", field=field
-    )
-
-
-def unwanted(field: str, why: str) -> StatusCause:
-    return StatusCause(reason="FieldValueForbidden", message=f"Forbidden: {why}", field=field)
-
-
-def unsupported(field: str, value: object, supported: Sequence[str]) -> StatusCause:
-    choice = ", ".join(f'"{one}"' for one in supported)
-    return StatusCause(
-        reason="FieldValueNotSupported",
-        message=f"Unsupported value: {shown(value)}: supported values: {choice}",
-        field=field,
-    )
-
-
-def shown(value: object) -> str:
-    """A value as Go prints it in field errors: text is quoted."""
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "null" if value is None else str(value)
+    return fields.invalid_kind("meta.k8s.io", kind, "", [cause])
 
 
 _UINT64 = re.compile(r"[0-9]{1,20}", re.ASCII)
@@ -109,5 +66,5 @@ _UINT64 = re.compile(r"[0-9]{1,20}", re.ASCII)
 def version_number(text: str) -> int:
     """A resourceVersion as a number. Raises: ValueError with Go's words."""
     if not _UINT64.fullmatch(text):
-        raise ValueError(f"strconv.ParseUint: parsing {shown(text)}: invalid syntax")
+        raise ValueError(f"strconv.ParseUint: parsing {fields.shown(text)}: invalid syntax")
     return int(text)

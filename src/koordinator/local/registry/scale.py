@@ -6,7 +6,8 @@ import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.local.registry import metadata, refusals
+from koordinator.local.registry import metadata
+from koordinator.local.schema import errors as fields
 
 SCALE = Resource(group="autoscaling", version="v1", kind="Scale", plural="scales", subresources=("status",))
 
@@ -58,8 +59,8 @@ def scaled(obj: dict[str, Any], scale: dict[str, Any], paths: Paths) -> dict[str
             "Go struct field ScaleSpec.spec.replicas of type int32"
         )
     if replicas < 0:
-        cause = refusals.wrong("spec.replicas", replicas, "must be greater than or equal to 0")
-        raise refusals.invalid(SCALE, metadata.name_of(sent), [cause])
+        cause = fields.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise fields.invalid_object(SCALE, metadata.name_of(sent), [cause])
     meta = dict(obj["metadata"])
     for field in ("name", "namespace", "uid", "resourceVersion"):
         value = metadata.name_of(sent, field)

@@ -6,8 +6,8 @@ Source: their strategies in the API server.
 from typing import Any
 
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.registry import refusals
 from koordinator.local.registry.strategies import Strategy, Surroundings
+from koordinator.local.schema import errors as fields
 
 NAMESPACE_FINALIZER = "kubernetes"
 NAME_LABEL = "kubernetes.io/metadata.name"
@@ -73,7 +73,7 @@ class ServiceStrategy(Strategy):
             asked = _free_address(taken)
         elif asked not in ("None", was.get("clusterIP")) and asked in taken:
             why = "failed to allocate IP " + asked + ": provided IP is already allocated"
-            return [refusals.wrong("spec.clusterIPs", [asked], why)]
+            return [fields.invalid("spec.clusterIPs", [asked], why)]
         spec["clusterIP"], spec["clusterIPs"] = asked, [asked]
         if kind in ("NodePort", "LoadBalancer") and spec.get("allocateLoadBalancerNodePorts") is not False:
             return _give_node_ports(spec, was, others)
@@ -102,7 +102,7 @@ def _give_node_ports(
     for i, port in enumerate(spec.get("ports") or ()):
         wanted = port.get("nodePort") or earlier.get((port.get("protocol", "TCP"), port.get("port")))
         if wanted in taken and wanted:
-            return [refusals.wrong(f"spec.ports[{i}].nodePort", wanted, "provided port is already allocated")]
+            return [fields.invalid(f"spec.ports[{i}].nodePort", wanted, "provided port is already allocated")]
         if not wanted:
             wanted = next(number for number in NODE_PORTS if number not in taken and number not in own)
         taken.add(wanted)

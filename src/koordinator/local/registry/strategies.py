@@ -14,9 +14,9 @@ from koordinator.local.store import Store
 
 
 class Surroundings:
-    """What strategies may look at: the other objects, the time, the seeded generator."""
+    """What strategies may look at: the other objects, and the seeded generator."""
 
-    def __init__(self, store: Store, rng: random.Random, now_s: float = 0.0) -> None:
+    def __init__(self, store: Store, rng: random.Random) -> None:
         self.store = store
         self.rng = rng
 
@@ -31,9 +31,6 @@ class Strategy:
 
     def admit_create(self, obj: dict[str, Any], around: Surroundings) -> None:
         """Built-in admission of a new object, before (and after) webhooks. Raises: ApiError."""
-
-    def admit_update(self, obj: dict[str, Any], old: dict[str, Any], around: Surroundings) -> None:
-        """Built-in admission of a changed object. Raises: ApiError."""
 
     def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
         """Fill in what the server decides; returns what is wrong. `now` is the creation time's text."""

@@ -17,6 +17,7 @@ from koordinator.local.interfaces import Patcher, SchemaCatalog
 from koordinator.local.registry import crds, deletion, metadata, refusals
 from koordinator.local.registry.kinds import Kind
 from koordinator.local.registry.strategies import Surroundings
+from koordinator.local.schema import errors as fields
 from koordinator.local.store import Store
 
 GENERATE_TRIES_MAX = 8
@@ -79,7 +80,7 @@ class Writer:
             raise errors.BadRequest("resourceVersion should not be set on objects to be created")
         name = self._name(kind, namespace, meta)
         if not name:
-            raise refusals.invalid(resource, "", self._nameless(resource, obj))
+            raise fields.invalid_object(resource, "", self._nameless(resource, obj))
         now = self.now_text()
         metadata.begin(meta, metadata.new_uid(self._rng), now)
         kind.strategy.begin_status(obj)
@@ -91,7 +92,7 @@ class Writer:
             if kind.table.name == crds.TABLE:
                 causes += self._schemas.check_crd(obj)
         if causes:
-            raise refusals.invalid(resource, name, causes)
+            raise fields.invalid_object(resource, name, causes)
         self._refuse_existing(kind, resource, namespace, name)
         if self._checks and not is_tracked:
             obj = self._tracked(None, obj, resource, options, "CREATE", "")
@@ -109,7 +110,7 @@ class Writer:
 
     def _nameless(self, resource: Resource, obj: dict[str, Any]) -> list[StatusCause]:
         """Everything that is wrong with an object without a name."""
-        causes = [refusals.required("metadata.name", "name or generateName is required")]
+        causes = [fields.required("metadata.name", "name or generateName is required")]
         return causes + (self._schemas.schema_of(resource).validate(obj, None) if self._checks else [])
 
     def _name(self, kind: Kind, namespace: str, meta: dict[str, Any]) -> str:
@@ -171,7 +172,7 @@ class Writer:
         if self._checks:
             obj = self._checked(kind, resource, old, obj, causes, options, subresource, is_tracked)
         elif causes:
-            raise refusals.invalid(resource, name, causes)
+            raise fields.invalid_object(resource, name, causes)
         if metadata.same_but_for_times(was, obj):
             return old, False
         return self._store(kind, old, obj, options)
@@ -194,7 +195,7 @@ class Writer:
         if kind.table.name == crds.TABLE and not subresource:
             causes += self._schemas.check_crd(obj)
         if causes:
-            raise refusals.invalid(resource, shown["metadata"]["name"], causes)
+            raise fields.invalid_object(resource, shown["metadata"]["name"], causes)
         if not is_tracked:
             shown = self._tracked(was, shown, resource, options, "UPDATE", subresource)
         return kind.stored(shown)
@@ -244,11 +245,10 @@ class Writer:
         version = metadata.name_of(meta, "resourceVersion")
         if version in ("", "0"):
             if not kind.facts.blind_update:
-                cause = refusals.wrong("metadata.resourceVersion", 0, "must be specified for an update")
-                cause = StatusCause(
-                    reason=cause.reason, field=cause.field, message=cause.message.replace(" 0:", " 0x0:")
-                )
-                raise refusals.invalid(resource, name, [cause], resource.qualified)
+                # The API server prints the missing version as Go prints the number in hexadecimal.
+                why = "Invalid value: 0x0: must be specified for an update"
+                cause = StatusCause(reason="FieldValueInvalid", field="metadata.resourceVersion", message=why)
+                raise fields.invalid_kind(resource.group, resource.plural, name, [cause])
         elif version != old_meta["resourceVersion"]:
             _refuse_malformed(resource, name, version)
             raise refusals.conflict(resource, name)
@@ -304,10 +304,9 @@ class Writer:
     def _decide(self, kind: Kind, record: Record, options: DeleteOptions) -> deletion.Deletion:
         obj, now_s = record.obj, self.clock.now()
         if options.propagation and options.propagation not in deletion.POLICIES:
-            cause = refusals.unsupported(
-                "propagationPolicy", options.propagation, (*deletion.POLICIES, "nil")
-            )
-            raise refusals.bad_options("DeleteOptions", cause.field, cause.message, cause.reason)
+            choice = (*deletion.POLICIES, "nil")
+            cause = fields.not_supported("propagationPolicy", options.propagation, choice)
+            raise refusals.bad_options("DeleteOptions", cause)
         if not kind.strategy.is_over(obj):
             return self._decide_namespace(kind, obj, options, now_s)
         return deletion.decide(
@@ -347,8 +346,8 @@ def _refuse_malformed(resource: Resource, name: str, version: str) -> None:
     try:
         refusals.version_number(version)
     except ValueError as error:
-        cause = refusals.wrong("metadata.resourceVersion", version, str(error))
-        raise refusals.invalid(resource, name, [cause]) from None
+        cause = fields.invalid("metadata.resourceVersion", version, str(error))
+        raise fields.invalid_object(resource, name, [cause]) from None
 
 
 def _check_preconditions(resource: Resource, name: str, meta: dict[str, Any], options: DeleteOptions) -> None:
