@@ -3,7 +3,8 @@
 from koordinator.api.meta import Resource
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.types import ANY, Type
+from koordinator.local.schema.custom.shape import shape_of
+from koordinator.local.schema.types import Type
 
 DEPLOYMENTS = Resource(
     group="apps", version="v1", kind="Deployment", plural="deployments", subresources=("status", "scale")
@@ -17,7 +18,7 @@ class Shapes:
 
     def type_of(self, resource: Resource, subresource: str = "") -> Type:
         if self.is_custom(resource):
-            return ANY
+            return shape_of({"type": "object", "x-kubernetes-preserve-unknown-fields": True}, is_root=True)
         return models.struct_of(models.model_of(resource.group, resource.version, resource.kind))
 
     def is_custom(self, resource: Resource) -> bool:

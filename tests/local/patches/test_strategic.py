@@ -187,7 +187,9 @@ def test_wild_patches_end_in_an_object_or_an_api_error(current: Any, patch: Any)
     before = deepcopy(objects)
 
     try:
-        strategic_merge.merge(objects[0], objects[1], POD)
+        PATCHER.apply(
+            PatchType.STRATEGIC, objects[0], objects[1], resource=PODS, options=WriteOptions(), now_s=0
+        )
     except ApiError as error:
         assert error.code in {400, 422}
 

@@ -118,7 +118,9 @@ class Definitions:
         package = f"{group_prefix(resource.group)}.{resource.version}"
         name = f"{package}.{resource.kind}"
         self._add_struct(name, shape, package)
-        self.schemas[name]["x-kubernetes-group-version-kind"] = [gvk(resource)]
+        text = descriptions.of_struct(resource.kind)
+        said = {"description": text} if text else {}
+        self.schemas[name] |= said | {"x-kubernetes-group-version-kind": [gvk(resource)]}
         return name
 
     def add_custom(self, resource: Resource, schema: Json) -> str:
@@ -176,9 +178,6 @@ class Definitions:
             return
         body: Json = {"type": "object"}
         self.schemas[name] = body  # before its fields: a type may contain itself
-        text = descriptions.of_struct(struct_name(shape))
-        if text:
-            body["description"] = text
         said = models.descriptions(shape.name) if models.is_model(shape.name) else {}
         properties = {
             key: self._field(field, said.get(key, ""), package) for key, field in shape.fields.items()
@@ -193,6 +192,8 @@ class Definitions:
 
     def _field(self, field: Field, text: str, package: str) -> Json:
         body = self._type(field.type, package)
+        if not text and field.type.kind is Kind.STRUCT:  # models say nothing about fields of a struct type
+            text = descriptions.of_struct(struct_name(field.type))
         if "$ref" in body:
             body = self._referring(body["$ref"].removeprefix(self._prefix), text)
         elif text:

@@ -72,6 +72,7 @@ class ObjectPatcher:
                     "the body of the request was in an unknown format - accepted media types include: "
                     f"{_CUSTOM_TYPES}"
                 )
+            _check_directives(patch)
             patched = strategic_merge.merge(current, patch, self._catalog.type_of(resource, subresource))
         else:
             patched = server_side.apply(
@@ -116,6 +117,19 @@ class ObjectPatcher:
             now_s=now_s,
             subresource=subresource,
         )
+
+
+def _check_directives(patch: Any) -> None:
+    """Raises: BadRequest when a `$patch` directive somewhere in a patch is no word."""
+    if isinstance(patch, dict):
+        directive = patch.get(strategic_merge.PATCH)
+        if directive is not None and not isinstance(directive, str):
+            raise BadRequest(f"Unknown patch type: {directive}")
+        for value in patch.values():
+            _check_directives(value)
+    elif isinstance(patch, list):
+        for item in patch:
+            _check_directives(item)
 
 
 def _force_without_apply() -> Invalid:

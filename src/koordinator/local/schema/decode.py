@@ -260,7 +260,8 @@ def _float(value: Any, unknown: list[str]) -> Any:
 
 def _quantity(value: Any, unknown: list[str]) -> Any:
     if isinstance(value, str):
-        return _canonical(value)
+        text = _canonical(value)
+        return value if text == value else text
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Unreadable("", "", text=_QUANTITY_TEXT)
     return _canonical(repr(value) if isinstance(value, float) else str(value))

@@ -20,8 +20,7 @@ _IMPORT = re.compile(r"^from kubernetes_asyncio\.client\.models\.(\w+) import (\
 _PAIR = re.compile(r"'(\w+)': '([^']+)'")
 _REQUIRED = re.compile(r"client_side_validation and (\w+) is None")
 _DESCRIPTION = re.compile(
-    r'"""Gets the (\w+) of this \w+\.  # noqa: E501\n\n(.*?)(?:  # noqa: E501)?\n\n        :return:',
-    re.DOTALL,
+    r'"""Gets the (\w+) of this \w+\.  # noqa: E501\n\n        (\S.*?)(?:  # noqa: E501)?\n\n', re.DOTALL
 )
 _VERSION_PREFIX = re.compile(r"^(?:[A-Z][a-z]+)?V\d+(?:(?:alpha|beta)\d+)?(?=[A-Z])")
 _MAP = re.compile(r"^dict\(str, (.+)\)$")
@@ -162,7 +161,7 @@ def descriptions(model: str) -> dict[str, str]:
     return {
         wire_names[attr]: text.strip().replace('\\"', '"')
         for attr, text in _DESCRIPTION.findall(source)
-        if attr in wire_names and text.strip()
+        if attr in wire_names and not text.startswith(":return:")
     }
 
 

@@ -1,0 +1,328 @@
+"""Custom resources: their definitions, pruning, defaults and validation."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.cluster.errors import ApiError, BadRequest
+from koordinator.local.schema import Catalog, UnknownResource
+from koordinator.local.schema.custom.schema import CustomSchema
+from tests.local.schema.builders import CATALOG, resource, texts
+
+Json = dict[str, Any]
+
+SPEC: Json = {
+    "type": "object",
+    "required": ["size"],
+    "properties": {
+        "size": {"type": "integer", "minimum": 1, "maximum": 10},
+        "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+        "name": {"type": "string", "pattern": "^[a-z]*$", "maxLength": 5},
+        "port": {"x-kubernetes-int-or-string": True},
+        "when": {"type": "string", "format": "date-time"},
+        "maybe": {"type": "string", "nullable": True},
+        "tags": {
+            "type": "array",
+            "items": {"type": "string"},
+            "x-kubernetes-list-type": "set",
+            "maxItems": 2,
+        },
+        "parts": {
+            "type": "array",
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "count": {"type": "integer", "default": 1}},
+            },
+        },
+        "extra": {"type": "object", "additionalProperties": {"type": "string"}},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "one": {
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+            "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        },
+    },
+}
+
+
+def definition(spec: Json | None = None, **more: Any) -> Json:
+    version: Json = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec or SPEC}}},
+    }
+    names = {"plural": "widgets", "kind": "Widget"}
+    body = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": [version], **more}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"widgets.{body['group']}"},
+        "spec": body,
+    }
+
+
+def ready(crd: Json) -> Json:
+    schema = CATALOG.schema_of(resource("CustomResourceDefinition"))
+    decoded, _ = schema.decode(crd, "Strict")
+    return schema.default(decoded)
+
+
+def widgets(spec: Json | None = None) -> CustomSchema:
+    catalog = Catalog()
+    crd = ready(definition(spec))
+    assert catalog.check_crd(crd) == []
+    (served,) = catalog.add_crd(crd)
+    schema = catalog.schema_of(served)
+    assert isinstance(schema, CustomSchema)
+    return schema
+
+
+def widget(**spec: Any) -> Json:
+    meta = {"name": "w", "namespace": "default"}
+    return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta, "spec": {"size": 1, **spec}}
+
+
+WIDGETS = widgets()
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"size": "x"}, ['spec.size: Invalid value: "string": spec.size in body must be of type integer: "string"']),
+        ({"size": 11}, ["spec.size: Invalid value: 11: spec.size in body should be less than or equal to 10"]),
+        ({"size": 0}, ["spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"]),
+        ({"size": True}, ['spec.size: Invalid value: "boolean": spec.size in body must be of type integer: "boolean"']),
+        ({"size": 1.0}, []),
+        ({"size": None}, ['spec.size: Invalid value: "null": spec.size in body must be of type integer: "null"']),
+        ({"color": "green"}, ['spec.color: Unsupported value: "green": supported values: "blue", "red"']),
+        ({"name": "A"}, ["spec.name: Invalid value: \"A\": spec.name in body should match '^[a-z]*$'"]),
+        ({"name": "abcdef"}, ["spec.name: Too long: may not be more than 5 bytes"]),
+        ({"port": 1}, []),
+        ({"port": "http"}, []),
+        ({"port": []}, ['spec.port: Invalid value: "array": spec.port in body must be of type integer,string: "array"']),
+        ({"when": "soon"}, ['spec.when: Invalid value: "soon": spec.when in body must be of type date-time: "soon"']),
+        ({"when": "2026-01-01T00:00:00Z"}, []),
+        ({"maybe": None}, []),
+        ({"tags": ["a", "a"]}, ['spec.tags[1]: Duplicate value: "a"']),
+        ({"tags": ["a", "b", "c"]}, ["spec.tags: Too many: 3: must have at most 2 items"]),
+        ({"parts": [{"name": "a"}, {"name": "a"}]}, ['spec.parts[1]: Duplicate value: {"name":"a"}']),
+        ({"parts": [{}]}, ["spec.parts[0].name: Required value"]),
+        ({"extra": {"a": 1}}, ['spec.extra.a: Invalid value: "integer": spec.extra.a in body must be of type string: "integer"']),
+        ({"one": {"a": "x"}}, []),
+        ({"one": {}}, ['spec.one: Invalid value: "": spec.one in body must validate one and only one schema (oneOf). Found none valid']),
+        ({"one": {"a": "x", "b": "y"}}, ['spec.one: Invalid value: "": spec.one in body must validate one and only one schema (oneOf). Found 2 valid alternatives']),
+    ],
+)  # fmt: skip
+def test_values(spec: Json, expected: list[str]) -> None:
+    assert texts(WIDGETS.validate(WIDGETS.default(widget(**spec)), None)) == expected
+
+
+def test_a_missing_required_field_is_named() -> None:
+    obj = widget()
+    del obj["spec"]["size"]
+
+    assert texts(WIDGETS.validate(obj, None)) == ["spec.size: Required value"]
+
+
+def test_unknown_fields_are_pruned_except_where_they_are_kept() -> None:
+    obj = widget(foo=1, parts=[{"name": "a", "bar": 2}], free={"x": {"y": 1}}, extra={"k": "v"})
+
+    pruned, warnings = WIDGETS.decode(obj, "")
+
+    assert pruned["spec"] == {
+        "size": 1,
+        "parts": [{"name": "a"}],
+        "free": {"x": {"y": 1}},
+        "extra": {"k": "v"},
+    }
+    assert warnings == ['unknown field "spec.foo"', 'unknown field "spec.parts[0].bar"']
+    with pytest.raises(
+        BadRequest, match='Widget in version "v1" cannot be handled as a Widget: strict decoding error'
+    ):
+        WIDGETS.decode(obj, "Strict")
+
+
+def test_metadata_has_go_types() -> None:
+    obj = {**widget(), "metadata": {"labels": {"a": 1}}}
+
+    with pytest.raises(
+        BadRequest, match="cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of"
+    ):
+        WIDGETS.decode(obj, "")
+
+
+def test_defaults_are_filled_in_also_inside_lists() -> None:
+    made = WIDGETS.default(widget(parts=[{"name": "a"}]))
+
+    assert made["spec"] == {"size": 1, "color": "red", "parts": [{"name": "a", "count": 1}]}
+    assert WIDGETS.default(made) is made
+
+
+def test_null_counts_as_missing_where_there_is_a_default() -> None:
+    assert WIDGETS.default(widget(color=None))["spec"]["color"] == "red"
+
+
+def test_a_stricter_schema_does_not_block_updates_of_metadata() -> None:
+    stored = widget(size=99)
+    labelled = {**stored, "metadata": {**stored["metadata"], "labels": {"a": "b"}}}
+
+    assert WIDGETS.validate(labelled, stored) == []
+    assert WIDGETS.validate({**stored, "spec": {"size": 98}}, stored) != []
+
+
+def broken(**schema: Any) -> Json:
+    return definition({"type": "object", "properties": {"x": schema}})
+
+
+PATH = "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[x]"
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({}, f"{PATH}.type: Required value: must not be empty for specified object fields"),
+        ({"type": "array"}, f"{PATH}.items: Required value: must be specified"),
+        ({"type": "array", "items": {}}, f"{PATH}.items.type: Required value: must not be empty for specified array items"),
+        ({"type": "text"}, f'{PATH}.type: Unsupported value: "text": supported values: "array", "boolean", "integer", "number", "object", "string"'),
+        ({"type": "string", "pattern": "("}, f"{PATH}.pattern: Invalid value: \"(\": must be a valid regular expression, but isn't"),
+        ({"type": "object", "additionalProperties": False}, f"{PATH}.additionalProperties: Forbidden: additionalProperties cannot be set to false"),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, f"{PATH}.uniqueItems: Forbidden: uniqueItems cannot be set to true"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}}, f"{PATH}.additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive"),
+        ({"type": "integer", "default": "x"}, f'{PATH}.default: Invalid value: "string": {PATH}.default in body must be of type integer: "string"'),
+        ({"type": "object", "anyOf": [{"type": "object"}]}, f"{PATH}.anyOf[0].type: Forbidden: must be empty to be structural"),
+        ({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map"}, f"{PATH}.x-kubernetes-list-map-keys: Required value: must not be empty if x-kubernetes-list-type is map"),
+        ({"type": "string", "$ref": "#/x"}, f"{PATH}.$ref: Forbidden: $ref is not supported"),
+    ],
+)  # fmt: skip
+def test_schemas_that_are_not_structural(schema: Json, expected: str) -> None:
+    found = texts(CATALOG.check_crd(ready(broken(**schema))))
+
+    assert any(text.startswith(expected) for text in found), found
+
+
+def test_the_int_or_string_pattern_with_types_inside_is_structural() -> None:
+    schema = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+
+    assert CATALOG.check_crd(ready(broken(**schema))) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"group": "example"}, 'spec.group: Invalid value: "example": should be a domain with at least one dot'),
+        ({"group": "x.k8s.io"}, "metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have"),
+        ({"names": {"plural": "Widgets", "kind": "Widget"}}, 'spec.names.plural: Invalid value: "Widgets": a DNS-1035 label must'),
+        ({"names": {"plural": "gadgets", "kind": "Widget"}}, 'metadata.name: Invalid value: "widgets.example.com": must be spec.names.plural+"."+spec.group'),
+        ({"versions": []}, "spec.versions: Invalid value: []: must have at least one version"),
+        ({"versions": [{"name": "v1", "served": True, "storage": True}]}, "spec.versions[0].schema.openAPIV3Schema: Required value: schemas are required"),
+        ({"versions": [{"name": "v1", "served": True, "storage": False}]}, 'spec.versions: Invalid value: ["v1"]: must have exactly one version marked as storage version'),
+        ({"conversion": {"strategy": "Webhook"}}, "spec.conversion.strategy: Forbidden: conversion webhooks are not supported"),
+    ],
+)  # fmt: skip
+def test_definitions_that_cannot_be_served(more: Json, expected: str) -> None:
+    found = texts(CATALOG.check_crd(ready(definition(**more))))
+
+    assert any(text.startswith(expected) for text in found), found
+
+
+def test_a_catalog_forgets_what_a_definition_no_longer_serves() -> None:
+    catalog = Catalog()
+    calls: list[int] = []
+    catalog.on_change(lambda: calls.append(1))
+    crd = ready(definition())
+    (served,) = catalog.add_crd(crd)
+    assert served.subresources == ("status",)
+    assert catalog.is_custom(served)
+
+    crd["spec"]["versions"][0]["served"] = False
+    assert catalog.add_crd(crd) == []
+
+    with pytest.raises(UnknownResource):
+        catalog.schema_of(served)
+    catalog.remove_crd(crd)
+    assert len(calls) == 3
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 20) | st.floats(allow_nan=False) | st.text("ab", max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*SPEC["properties"], "a", "count"]), inner, max_size=4)
+    ),
+    max_leaves=15,
+)
+
+
+@given(spec=JSON)
+def test_no_value_makes_a_custom_schema_fail_and_pruning_is_idempotent(spec: Any) -> None:
+    obj = {**widget(), "spec": spec}
+    before = deepcopy(obj)
+
+    try:
+        pruned, _ = WIDGETS.decode(obj, "")
+    except ApiError:
+        return
+    filled = WIDGETS.default(pruned)
+    WIDGETS.validate(filled, None)
+
+    assert WIDGETS.decode(pruned, "Strict") == (pruned, [])
+    assert WIDGETS.default(filled) == filled
+    assert obj == before
+
+
+SCHEMAS = st.recursive(
+    st.sampled_from(
+        [{"type": "string"}, {"type": "integer", "default": "x"}, {"type": 1}, {}, None, [], "x", True]
+    ),
+    lambda inner: (
+        st.dictionaries(
+            st.sampled_from(
+                [
+                    "type",
+                    "items",
+                    "additionalProperties",
+                    "anyOf",
+                    "not",
+                    "default",
+                    "enum",
+                    "pattern",
+                    "required",
+                ]
+            )
+            | st.sampled_from(
+                ["x-kubernetes-list-type", "x-kubernetes-list-map-keys", "minimum", "nullable"]
+            ),
+            inner | st.lists(inner, max_size=2) | st.sampled_from(["object", "array", "map", "("]),
+            max_size=4,
+        )
+        | st.dictionaries(st.just("properties"), st.dictionaries(st.sampled_from("ab"), inner, max_size=2))
+    ),
+    max_leaves=8,
+)
+
+
+@given(schema=SCHEMAS)
+def test_any_schema_is_served_or_refused(schema: Any) -> None:
+    crd = definition()
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = {
+        "type": "object",
+        "properties": {"spec": schema},
+    }
+    try:
+        made = ready(crd)
+    except ApiError as error:
+        assert error.code == 400
+        return
+
+    catalog = Catalog()
+    if not catalog.check_crd(made):
+        (served,) = catalog.add_crd(made)
+        catalog.schema_of(served).validate(widget(), None)
