@@ -5,87 +5,28 @@ import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from koordinator.api.kinds import BUILT_IN
 from koordinator.clock import SystemClock
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.local import registry
-from koordinator.local.apiserver import ApiServer
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.namespace import NamespaceController
-from koordinator.local.openapi import OpenApi
-from koordinator.local.patches import ObjectPatcher
-from koordinator.local.schema import Catalog
+from koordinator.local.registry import Registry
 from tests.local.apiserver.kubectl import Kubectl, needs_kubectl
+from tests.local.apiserver.manifests import NODE, WIDGET, WIDGETS
+from tests.local.apiserver.world import real_server
 
 pytestmark = [pytest.mark.kubectl, needs_kubectl, pytest.mark.asyncio(loop_scope="module")]
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {color: %s}\n"
-WIDGETS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "widgets.example.com"},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "shortNames": ["wd"]},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "subresources": {
-                    "status": {},
-                    "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
-                },
-                "additionalPrinterColumns": [
-                    {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
-                    {"name": "Color", "type": "string", "jsonPath": ".spec.color", "priority": 1},
-                    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-                ],
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "description": "A widget is what example.com makes.",
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "properties": {
-                                    "size": {
-                                        "type": "integer",
-                                        "minimum": 1,
-                                        "description": "How big it is.",
-                                    },
-                                    "color": {"type": "string", "default": "red"},
-                                    "replicas": {"type": "integer"},
-                                },
-                            },
-                            "status": {"type": "object", "properties": {"replicas": {"type": "integer"}}},
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
-WIDGET: dict[str, Any] = {
-    "apiVersion": "example.com/v1",
-    "kind": "Widget",
-    "metadata": {"name": "w1"},
-    "spec": {"size": 3},
-}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def kubectl(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kubectl]:
-    catalog = Catalog(BUILT_IN)
-    backend = registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog))
-    server = ApiServer(backend, openapi=OpenApi(catalog, "v1.32.0"))
+    server, backend = real_server(SystemClock())
     await server.start()
     kubectl = Kubectl(server, tmp_path_factory.mktemp("kubectl"))
     await kubectl("create -f -", stdin=json.dumps(WIDGETS))
@@ -97,7 +38,7 @@ async def kubectl(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kub
     await server.stop()
 
 
-async def _controllers(backend: registry.Registry) -> None:
+async def _controllers(backend: Registry) -> None:
     """What deletions wait for: orphans are released and namespaces emptied."""
     cluster = MemoryCluster(backend)
     factory = InformerFactory(cluster, random.Random(0))
@@ -107,17 +48,6 @@ async def _controllers(backend: registry.Registry) -> None:
         factory.start(group)
         group.create_task(garbage.run())
         group.create_task(namespaces.run())
-
-
-NODE = {
-    "apiVersion": "v1",
-    "kind": "Node",
-    "metadata": {"name": "node-1", "labels": {"node-role.kubernetes.io/worker": ""}},
-    "status": {
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "nodeInfo": {"kubeletVersion": "v1.32.0"},
-    },
-}
 
 
 async def test_get_prints_tables_of_built_in_kinds(kubectl: Kubectl) -> None:

@@ -67,7 +67,7 @@ def _offer(media: str, params: dict[str, str]) -> Wanted | None:
         return Wanted(yaml=True)
     if media not in _JSON_TYPES:
         return None
-    if "as" not in params:
+    if not params.get("as"):
         return Wanted()
     try:
         form = Form(params["as"])
