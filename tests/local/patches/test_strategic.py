@@ -170,8 +170,9 @@ WILD = st.recursive(
                     "$setElementOrder/containers",
                     "env",
                     "finalizers",
+                    "$deleteFromPrimitiveList/finalizers",
+                    "image",
                 ]
-                + ["$deleteFromPrimitiveList/finalizers", "image"]
             ),
             inner,
             max_size=4,

@@ -1,5 +1,7 @@
 """What the API server fills in."""
 
+# ruff: noqa: E501 - the tables quote the API server's texts whole, one case a line
+
 from copy import deepcopy
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Decoding of built-in kinds: Go's words, unknown fields, quantities."""
 
+# ruff: noqa: E501 - the tables quote the API server's texts whole, one case a line
+
 from copy import deepcopy
 from typing import Any
 
@@ -124,8 +126,6 @@ JSON = st.recursive(
                     "limits",
                     "cpu",
                     "image",
-                ]
-                + [
                     "template",
                     "selector",
                     "matchLabels",
@@ -134,8 +134,6 @@ JSON = st.recursive(
                     "values",
                     "key",
                     "affinity",
-                ]
-                + [
                     "nodeAffinity",
                     "podAffinity",
                     "tolerations",
@@ -144,15 +142,11 @@ JSON = st.recursive(
                     "env",
                     "ports",
                     "replicas",
-                ]
-                + [
                     "requiredDuringSchedulingIgnoredDuringExecution",
                     "webhooks",
                     "rules",
                     "clientConfig",
                     "url",
-                ]
-                + [
                     "versions",
                     "schema",
                     "openAPIV3Schema",

@@ -16,18 +16,9 @@ _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 _TIME, _MICRO_TIME = f"{META_PREFIX}.Time", f"{META_PREFIX}.MicroTime"
 
-_META_MODELS = frozenset(
-    f"V1{name}"
-    for name in (
-        "ObjectMeta",
-        "ListMeta",
-        "OwnerReference",
-        "ManagedFieldsEntry",
-        "LabelSelector",
-        "Condition",
-    )
-    + ("LabelSelectorRequirement", "DeleteOptions", "Preconditions", "Status", "StatusDetails", "StatusCause")
-)
+_META_NAMES = """ObjectMeta ListMeta OwnerReference ManagedFieldsEntry LabelSelector LabelSelectorRequirement
+    Condition DeleteOptions Preconditions Status StatusDetails StatusCause"""
+_META_MODELS = frozenset(f"V1{name}" for name in _META_NAMES.split())
 _SHARED_CORE_ROOTS = (
     "V1PodTemplateSpec",
     "V1PersistentVolumeClaim",

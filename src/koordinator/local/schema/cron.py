@@ -13,7 +13,7 @@ _MACROS = frozenset({"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@
 def trouble(schedule: str) -> str:
     """Why a text is no schedule; empty when it is one."""
     text = schedule.strip()
-    if text.startswith("TZ=") or text.startswith("CRON_TZ="):
+    if text.startswith(("TZ=", "CRON_TZ=")):
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
     if text.startswith("@"):
         return "" if text in _MACROS or text.startswith("@every ") else f"unrecognized descriptor: {text}"

@@ -106,90 +106,31 @@ for _container in ("Container", "EphemeralContainer"):
 TYPES: dict[tuple[str, str], str] = {("JSONSchemaProps", "items"): "V1JSONSchemaProps"}
 """Fields whose model says less than Kubernetes' own type (Go struct, JSON name → openapi type)."""
 
-ATOMIC_STRUCTS = frozenset(
-    [
-        "ObjectReference",
-        "LocalObjectReference",
-        "TypedLocalObjectReference",
-        "SecretReference",
-        "OwnerReference",
-        "LabelSelector",
-        "NodeSelector",
-        "NodeSelectorTerm",
-        "SecretKeySelector",
-        "ConfigMapKeySelector",
-        "ObjectFieldSelector",
-        "ResourceFieldSelector",
-        "ScopeSelector",
-        "TopologySelectorTerm",
-        "EndpointAddress",
-        "EndpointPort",
-        "FileKeySelector",
-        "IngressServiceBackend",
-        "RoleRef",
-        "Subject",
-        "ServiceBackendPort",
-        "ForNode",
-    ]
-)
+_ATOMIC_STRUCTS_NAMES = """
+    ObjectReference LocalObjectReference TypedLocalObjectReference SecretReference OwnerReference
+    LabelSelector NodeSelector NodeSelectorTerm SecretKeySelector ConfigMapKeySelector
+    ObjectFieldSelector ResourceFieldSelector ScopeSelector TopologySelectorTerm EndpointAddress
+    EndpointPort FileKeySelector IngressServiceBackend RoleRef Subject ServiceBackendPort ForNode
+"""
+ATOMIC_STRUCTS = frozenset(_ATOMIC_STRUCTS_NAMES.split())
 
-INT64_FIELDS = frozenset(
-    [
-        "observedGeneration",
-        "generation",
-        "deletionGracePeriodSeconds",
-        "gracePeriodSeconds",
-        "activeDeadlineSeconds",
-        "terminationGracePeriodSeconds",
-        "tolerationSeconds",
-        "runAsUser",
-        "runAsGroup",
-        "fsGroup",
-        "supplementalGroups",
-        "startingDeadlineSeconds",
-        "expirationSeconds",
-        "remainingItemCount",
-        "sizeBytes",
-        "revision",
-        "uid",
-        "gid",
-        "maxLength",
-        "minLength",
-        "maxItems",
-        "minItems",
-        "maxProperties",
-        "minProperties",
-        "resourceSliceCount",
-        "maxExpirationSeconds",
-        "nodeAllocatableUpdatePeriodSeconds",
-        "int",
-        "ints",
-    ]
-)
+_INT64_FIELDS_NAMES = """
+    observedGeneration generation deletionGracePeriodSeconds gracePeriodSeconds activeDeadlineSeconds
+    terminationGracePeriodSeconds tolerationSeconds runAsUser runAsGroup fsGroup supplementalGroups
+    startingDeadlineSeconds expirationSeconds remainingItemCount sizeBytes revision uid gid maxLength
+    minLength maxItems minItems maxProperties minProperties resourceSliceCount maxExpirationSeconds
+    nodeAllocatableUpdatePeriodSeconds int ints
+"""
+INT64_FIELDS = frozenset(_INT64_FIELDS_NAMES.split())
 MICRO_TIMES = frozenset({"acquireTime", "renewTime", "eventTime", "lastObservedTime"})
 
 INT_OR_STRINGS = frozenset({"maxSurge", "maxUnavailable", "minAvailable", "port", "targetPort"})
 
-RESOURCE_LISTS = frozenset(
-    [
-        "requests",
-        "limits",
-        "capacity",
-        "allocatable",
-        "hard",
-        "used",
-        "overhead",
-        "default",
-        "defaultRequest",
-        "max",
-        "min",
-        "maxLimitRequestRatio",
-        "allocatedResources",
-        "podFixed",
-        "consumedCapacity",
-        "usage",
-    ]
-)
+_RESOURCE_LISTS_NAMES = """
+    requests limits capacity allocatable hard used overhead default defaultRequest max min
+    maxLimitRequestRatio allocatedResources podFixed consumedCapacity usage
+"""
+RESOURCE_LISTS = frozenset(_RESOURCE_LISTS_NAMES.split())
 
 QUANTITIES = frozenset(
     {

@@ -65,7 +65,10 @@ def _check_group(group: str, annotations: Json) -> list[StatusCause]:
         return []
     parts = urlsplit(approval)
     if not (parts.scheme and parts.netloc):
-        detail = f'protected groups must have approval annotation "{APPROVAL}" with either a URL or a reason starting with "unapproved", {more}'
+        detail = (
+            f'protected groups must have approval annotation "{APPROVAL}" with either a URL or a reason starting '
+            f'with "unapproved", {more}'
+        )
         return [errors.invalid(field, approval, detail)]
     return []
 

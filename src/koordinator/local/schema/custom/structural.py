@@ -155,7 +155,10 @@ def _check_list(schema: Json, field: str) -> list[StatusCause]:
             detail = "entries must all be names of item properties"
             causes.append(errors.invalid(f"{field}.x-kubernetes-list-map-keys[{index}]", key, detail))
         elif key not in (items.get("required") or ()) and "default" not in inner:
-            detail = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
+            detail = (
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required "
+                "property"
+            )
             causes.append(errors.required(f"{field}.items.properties[{key}].default", detail))
     if len(set(keys)) < len(keys):
         causes.append(errors.duplicate(f"{field}.x-kubernetes-list-map-keys", keys))

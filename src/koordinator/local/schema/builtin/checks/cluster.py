@@ -86,7 +86,10 @@ def check_node_update(obj: Json, old: Json) -> list[StatusCause]:
             causes.append(errors.forbidden(f"spec.{name}", detail))
     fixed = [{k: v for k, v in spec.items() if k not in _NODE_MUTABLE} for spec in (new, before)]
     if tidy(fixed[0]) != tidy(fixed[1]):
-        detail = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)"
+        detail = (
+            "node updates may only change labels, taints, or capacity (or configSource, if the "
+            "DynamicKubeletConfig feature gate is enabled)"
+        )
         causes.append(errors.forbidden("", detail))
     return causes
 
@@ -178,7 +181,10 @@ def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
     new, before = ({k: v for k, v in (o.get("spec") or {}).items() if k not in mutable} for o in (obj, old))
     bound = (old.get("spec") or {}).get("volumeName")
     if tidy(new) != tidy(before) or (bound and (obj.get("spec") or {}).get("volumeName") != bound):
-        detail = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+        detail = (
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName "
+            "for bound claims"
+        )
         return [errors.forbidden("spec", detail)]
     return []
 

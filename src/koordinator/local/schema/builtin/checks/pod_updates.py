@@ -89,12 +89,12 @@ def _check_tolerations(new: Json, old: Json) -> list[StatusCause]:
 
 def _check_gates(new: Json, old: Json) -> list[StatusCause]:
     before = {gate.get("name") for gate in old.get("schedulingGates") or ()}
+    added = "only deletion is allowed, but found new scheduling gate"
     return [
-        errors.forbidden(f"spec.schedulingGates[{index}].name", "only deletion is allowed, but found new scheduling gate "
-                         f"'{gate.get('name')}'")
+        errors.forbidden(f"spec.schedulingGates[{index}].name", f"{added} '{gate.get('name')}'")
         for index, gate in enumerate(new.get("schedulingGates") or ())
         if gate.get("name") not in before
-    ]  # fmt: skip
+    ]
 
 
 __all__ = ["check_pod"]

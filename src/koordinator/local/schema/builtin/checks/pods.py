@@ -40,22 +40,15 @@ def check_spec(spec: Json, field: str) -> list[StatusCause]:
     causes: list[StatusCause] = []
     volumes = {volume.get("name", "") for volume in spec.get("volumes") or ()}
     causes += _check_volumes(spec.get("volumes") or (), f"{field}.volumes")
-    restart = spec.get("restartPolicy", "Always")
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):
             where = f"{field}.{group}[{index}]"
             causes += _check_container(container, where, volumes, is_init=group == "initContainers")
-    if spec.get("containers") and spec.get("initContainers"):
-        named = [
-            (f"{field}.{group}[{index}].name", container.get("name"))
-            for group in ("containers", "initContainers")
-            for index, container in enumerate(spec.get(group) or ())
-        ]
-    else:
-        named = [
-            (f"{field}.containers[{index}].name", container.get("name"))
-            for index, container in enumerate(spec.get("containers") or ())
-        ]
+    named = [
+        (f"{field}.{group}[{index}].name", container.get("name"))
+        for group in ("containers", "initContainers")
+        for index, container in enumerate(spec.get(group) or ())
+    ]
     causes += check_unique((path, name) for path, name in named if name)
     causes += _check_host_ports(spec.get("containers") or (), f"{field}.containers")
     for index, toleration in enumerate(spec.get("tolerations") or ()):
@@ -66,10 +59,6 @@ def check_spec(spec: Json, field: str) -> list[StatusCause]:
         causes += affinity.check(spec["affinity"], f"{field}.affinity")
     causes += _check_spread(spec.get("topologySpreadConstraints") or (), f"{field}.topologySpreadConstraints")
     causes += _check_names(spec, field)
-    if restart == "Never" and spec.get("activeDeadlineSeconds") == 0:
-        causes.append(
-            errors.invalid(f"{field}.activeDeadlineSeconds", 0, "must be between 1 and 2147483647, inclusive")
-        )
     if spec.get("overhead"):
         causes += check_resource_list(spec["overhead"], f"{field}.overhead")
     return causes
@@ -197,7 +186,10 @@ def _check_env(env: Any, field: str) -> list[StatusCause]:
             continue
         where = f"{field}[{index}].valueFrom"
         if not source:
-            detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+            detail = (
+                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or "
+                "`fileKeyRef`"
+            )
             causes.append(errors.invalid(where, "", detail))
         elif item.get("value"):
             causes.append(errors.invalid(where, "", "may not be specified when `value` is not empty"))
@@ -242,22 +234,17 @@ def _resource_causes(
     for name, amount in requests:
         limit = limit_of.get(name)
         if limit is None:
-            if is_extended(name) and limits is not None and not _may_lack_limit(name):
+            if is_extended(name):
                 detail = "Limit must be set for non overcommitable resources"
                 causes.append(errors.required(f"{field}.limits", detail))
             continue
-        if is_extended(name) and nanos(amount) != nanos(limit) and not _may_lack_limit(name):
+        if is_extended(name) and nanos(amount) != nanos(limit):
             detail = f"must be equal to {name} limit of {limit}"
             causes.append(errors.invalid(f"{field}.requests", amount, detail))
         elif nanos(amount) > nanos(limit):
             detail = f"must be less than or equal to {name} limit of {limit}"
             causes.append(errors.invalid(f"{field}.requests", amount, detail))
     return tuple(causes)
-
-
-def _may_lack_limit(name: str) -> bool:
-    """Resources of kubernetes.io may be overcommitted; `is_extended` is false for them already."""
-    return not is_extended(name)
 
 
 def _check_volumes(volumes: Any, field: str) -> list[StatusCause]:
