@@ -1,0 +1,203 @@
+"""Which values the keys of `slo-controller-config` may have (spec 02 §13.1, tables of §3.3 and §11.2).
+
+Pure: each function gives the problems of one section in words, empty when it is valid. A member that is
+not set is fine, except the other half of a pair. Rules hold for each layer as written, not for the merged
+result, since a layer must make sense where it stands.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy, SystemStrategy
+from koordinator.api.slo_config import ColocationStrategy
+from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
+
+INT_MAX = 2**63 - 1
+PRIORITY_MAX = 7999
+"""No prod pod may be evicted for allocatable."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The values that a member may have, both ends included unless `is_above`."""
+
+    low: float = 0
+    high: float = INT_MAX
+    is_above: bool = False  # `low` itself is not allowed
+
+    def problem(self, name: str, value: float) -> str:
+        """What is wrong with the value, empty when nothing is."""
+        if self.low <= value <= self.high and not (self.is_above and value == self.low):
+            return ""
+        least = f"above {self.low:g}" if self.is_above else f"at least {self.low:g}"
+        most = f" and at most {self.high:g}" if self.high < INT_MAX else ""
+        return f"{name} must be {least}{most}, not {value:g}"
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two members of which the first must be above the second; one without the other is refused."""
+
+    upper: str
+    lower: str
+    bounds: Bounds
+
+
+PERCENT = Bounds(0, 100)
+NOT_NEGATIVE = Bounds(0)
+AT_LEAST_1 = Bounds(1)
+FLAG = Bounds(0, 1)
+
+_COLOCATION = {
+    "metric_aggregate_duration_seconds": AT_LEAST_1,
+    "metric_report_interval_seconds": AT_LEAST_1,
+    "cpu_reclaim_threshold_percent": NOT_NEGATIVE,
+    "memory_reclaim_threshold_percent": NOT_NEGATIVE,
+    "degrade_time_minutes": AT_LEAST_1,
+    "update_time_threshold_seconds": AT_LEAST_1,
+    "resource_diff_threshold": Bounds(0, 1, is_above=True),
+    "mid_cpu_threshold_percent": PERCENT,
+    "mid_memory_threshold_percent": PERCENT,
+    "mid_unallocated_percent": PERCENT,
+    "mid_static_cpu_reserved_percent": PERCENT,
+    "mid_static_memory_reserved_percent": PERCENT,
+    "batch_cpu_threshold_percent": NOT_NEGATIVE,
+    "batch_memory_threshold_percent": NOT_NEGATIVE,
+}
+_THRESHOLD = {
+    "cpu_suppress_threshold_percent": PERCENT,
+    "cpu_suppress_min_percent": PERCENT,
+    "cpu_evict_be_usage_threshold_percent": PERCENT,
+    "cpu_evict_time_window_seconds": Bounds(0, is_above=True),
+    "allocatable_evict_priority_threshold": Bounds(0, PRIORITY_MAX),
+}
+_THRESHOLD_PAIRS = (
+    Pair("memory_evict_threshold_percent", "memory_evict_lower_percent", PERCENT),
+    Pair("cpu_evict_be_satisfaction_upper_percent", "cpu_evict_be_satisfaction_lower_percent", PERCENT),
+    Pair("cpu_evict_threshold_percent", "cpu_evict_lower_percent", PERCENT),
+    Pair(
+        "memory_allocatable_evict_threshold_percent", "memory_allocatable_evict_lower_percent", NOT_NEGATIVE
+    ),
+    Pair("cpu_allocatable_evict_threshold_percent", "cpu_allocatable_evict_lower_percent", NOT_NEGATIVE),
+)
+_BURST = {
+    "cpu_burst_percent": Bounds(1, 10_000),
+    "cfs_quota_burst_percent": Bounds(100),
+    "cfs_quota_burst_period_seconds": Bounds(-1),
+    "share_pool_threshold_percent": PERCENT,
+}
+_SYSTEM = {
+    "min_free_kbytes_factor": Bounds(0, is_above=True),
+    "watermark_scale_factor": Bounds(1, 400),
+    "memcg_reap_back_ground": FLAG,
+    "page_cache_limit_enabled": FLAG,
+}
+_CPU_QOS = {"group_identity": Bounds(-1, 2), "sched_idle": FLAG}
+_MEMORY_QOS = {
+    "min_limit_percent": PERCENT,
+    "low_limit_percent": PERCENT,
+    "throttling_percent": PERCENT,
+    "wmark_ratio": PERCENT,
+    "wmark_scale_permill": Bounds(1, 1000),
+    "wmark_min_adj": Bounds(-25, 50),
+    "priority_enable": FLAG,
+    "priority": Bounds(0, 12),
+    "oom_kill_group": FLAG,
+    "page_cache_limit_percent": PERCENT,
+}
+_RESCTRL_QOS = {"mba_percent": PERCENT}
+_RESCTRL_PAIRS = (Pair("cat_range_end_percent", "cat_range_start_percent", PERCENT),)
+_IO = {
+    "read_iops": NOT_NEGATIVE,
+    "write_iops": NOT_NEGATIVE,
+    "read_bps": NOT_NEGATIVE,
+    "write_bps": NOT_NEGATIVE,
+    "io_weight_percent": Bounds(1, 100),
+    "read_latency_percent": PERCENT,
+    "write_latency_percent": PERCENT,
+    "model_read_bps": AT_LEAST_1,
+    "model_write_bps": AT_LEAST_1,
+    "model_read_seq_iops": AT_LEAST_1,
+    "model_write_seq_iops": AT_LEAST_1,
+    "model_read_rand_iops": AT_LEAST_1,
+    "model_write_rand_iops": AT_LEAST_1,
+}
+_QOS_CLASSES = ("lsr_class", "ls_class", "be_class", "system_class", "cgroup_root")
+
+
+def colocation(strategy: ColocationStrategy) -> list[str]:
+    """Problems of the cluster's or a node entry's co-location strategy."""
+    return list(_out_of_bounds(strategy, _COLOCATION))
+
+
+def threshold(strategy: ResourceThresholdStrategy) -> list[str]:
+    """Problems of a threshold strategy."""
+    return [*_out_of_bounds(strategy, _THRESHOLD), *_bad_pairs(strategy, _THRESHOLD_PAIRS)]
+
+
+def burst(strategy: CPUBurstStrategy) -> list[str]:
+    """Problems of a CPU burst strategy."""
+    return list(_out_of_bounds(strategy, _BURST))
+
+
+def system(strategy: SystemStrategy) -> list[str]:
+    """Problems of a system strategy."""
+    return list(_out_of_bounds(strategy, _SYSTEM))
+
+
+def qos(strategy: ResourceQOSStrategy) -> list[str]:
+    """Problems of a QoS strategy; its network part has rules of its own (`config_validation_network`)."""
+    problems = []
+    for field in _QOS_CLASSES:
+        settings: ResourceQOS | None = getattr(strategy, field)
+        if settings is not None:
+            name = _wire_name(strategy, field)
+            problems += [f"{name}.{problem}" for problem in _qos_class(settings)]
+    return problems
+
+
+def _qos_class(settings: ResourceQOS) -> Iterator[str]:
+    if settings.cpu_qos is not None:
+        yield from _prefixed("cpuQOS", _out_of_bounds(settings.cpu_qos, _CPU_QOS))
+    if settings.memory_qos is not None:
+        yield from _prefixed("memoryQOS", _out_of_bounds(settings.memory_qos, _MEMORY_QOS))
+    if settings.resctrl_qos is not None:
+        yield from _prefixed("resctrlQOS", _out_of_bounds(settings.resctrl_qos, _RESCTRL_QOS))
+        yield from _prefixed("resctrlQOS", _bad_pairs(settings.resctrl_qos, _RESCTRL_PAIRS))
+    if settings.blkio_qos is not None:
+        for index, block in enumerate(settings.blkio_qos.blocks):
+            yield from _prefixed(f"blkioQOS.blocks[{index}].ioCfg", _out_of_bounds(block.io_cfg, _IO))
+
+
+def _prefixed(path: str, problems: Iterator[str]) -> Iterator[str]:
+    return (f"{path}.{problem}" for problem in problems)
+
+
+def _out_of_bounds(section: msgspec.Struct, rules: dict[str, Bounds]) -> Iterator[str]:
+    for field, bounds in rules.items():
+        value = getattr(section, field)
+        if value is not None and (problem := bounds.problem(_wire_name(section, field), value)):
+            yield problem
+
+
+def _bad_pairs(section: msgspec.Struct, pairs: Sequence[Pair]) -> Iterator[str]:
+    for pair in pairs:
+        yield from _bad_pair(section, pair)
+
+
+def _bad_pair(section: msgspec.Struct, pair: Pair) -> Iterator[str]:
+    upper, lower = getattr(section, pair.upper), getattr(section, pair.lower)
+    upper_name, lower_name = _wire_name(section, pair.upper), _wire_name(section, pair.lower)
+    for name, value in ((upper_name, upper), (lower_name, lower)):
+        if value is not None and (problem := pair.bounds.problem(name, value)):
+            yield problem
+    if (upper is None) != (lower is None):
+        given, missing = (upper_name, lower_name) if lower is None else (lower_name, upper_name)
+        yield f"{given} needs {missing} next to it"
+    elif upper is not None and upper <= lower:
+        yield f"{upper_name} must be above {lower_name}, but {upper} is not above {lower}"
+
+
+def _wire_name(section: Any, field: str) -> str:
+    names = {info.name: info.encode_name for info in msgspec.structs.fields(section)}
+    return names[field]
