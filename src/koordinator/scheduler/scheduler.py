@@ -13,6 +13,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
+from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
@@ -38,6 +39,7 @@ T = TypeVar("T", bound=Object)
 
 CYCLES_PER_TURN = 64
 """Cycles before other tasks (informers, bindings) get their turn."""
+SYNC_POLL_S = 0.1
 WAKE_SLACK_S = 0.001
 """Timers may fire this much early."""
 
@@ -96,7 +98,7 @@ class Scheduler:
             self._bound,
         )
         self._recorders = {name: EventRecorder(cluster, name, rng=self._new_rng()) for name in self.profiles}
-        self._status_writer = pod_status.StatusWriter(cluster)
+        self._status_writer = pod_status.StatusWriter(cluster, self.clock, self._live_pod)
         self._wake = asyncio.Event()
         steps = normalization.PodSteps.of(gates)
         self._pods = self._informer(Pod, lambda pod: normalization.normalize_pod(pod, steps))
@@ -158,7 +160,7 @@ class Scheduler:
             tasks += [group.create_task(each.run(), name=each.guard.name) for each in self._informers]
             try:
                 for informer in self._informers:
-                    await informer.synced.wait()
+                    await _first_list(informer)
                 self.synced.set()
                 log.info("caches filled", extra={"nodes": self.table.node_count, "pods": len(self._pods)})
                 yield
@@ -252,9 +254,7 @@ class Scheduler:
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
         self._recorders[entry.profile_name].warning(live, "FailedScheduling", diagnosis.event_note(message))
-        self._status_writer.write(
-            live, pod_status.unscheduled_patch(live, reason, message, result.nominated_node, now_s)
-        )
+        self._status_writer.write(live, pod_status.Verdict(reason, message, result.nominated_node))
         self._wake.set()
 
     def _live_pod(self, pod: Pod) -> Pod | None:
@@ -345,6 +345,19 @@ class Scheduler:
             return
         row = self.table.unassign(uid)
         self._happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
+
+
+async def _first_list(informer: Informer[Any]) -> None:
+    """Until an informer is filled, or the API says that it does not serve such objects (a CRD that is not
+    installed): the plugin then has no opinion until it is."""
+    while not informer.synced.is_set():
+        if isinstance(informer.guard.last_error, errors.NotFound):
+            resource = informer.view.resource.qualified
+            log.warning("resource not served: going on without", extra={"resource": resource})
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SYNC_POLL_S):
+                await informer.synced.wait()
 
 
 def _add_watch(informer: Informer[Any], watch: Watch[Any]) -> None:
