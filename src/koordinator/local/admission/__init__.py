@@ -1,6 +1,6 @@
 """Admission webhooks, really called.
 
-`WebhookAdmission.on(backend, rng)` is the `Admission` of `local.interfaces`; set it as the registry's, and
+`WebhookAdmission.on(registry, rng)` is the `Admission` of `local.interfaces`; set it as the registry's, and
 `close` it at the end. Without any configuration `wants` costs two look-ups.
 
 * `clientConfig.url` must be `https://...`, or `inproc://NAME` for a function registered with

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import Backend, ListOptions, Record, WriteOptions
+from koordinator.cluster.backend import Backend, Record, WriteOptions
 from koordinator.cluster.errors import ApiError, BadRequest, InternalError, NotFound
 from koordinator.local.admission import review, rules
 from koordinator.local.admission.client import Caller, CallFailed, Handler
 from koordinator.local.admission.rules import Webhook
 from koordinator.local.admission.services import Resolver, ServiceResolver
 from koordinator.local.patches import json_patch
+from koordinator.local.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -38,20 +39,26 @@ class Source(Protocol):
         ...
 
 
-class BackendSource:
-    """Reads from any `cluster.backend.Backend`."""
+class StoredBackend(Backend, Protocol):
+    """A backend on a store of this process (`local.registry.Registry`)."""
 
-    def __init__(self, backend: Backend) -> None:
+    store: Store
+
+
+class BackendSource:
+    """Reads from a backend, its configurations straight from the store: this is asked at every write."""
+
+    def __init__(self, backend: StoredBackend) -> None:
         self._backend = backend
-        self._mutating = backend.resolve(_GROUP, "v1", "mutatingwebhookconfigurations")
-        self._validating = backend.resolve(_GROUP, "v1", "validatingwebhookconfigurations")
+        self._mutating = backend.store.table(f"mutatingwebhookconfigurations.{_GROUP}")
+        self._validating = backend.store.table(f"validatingwebhookconfigurations.{_GROUP}")
         self._namespaces = backend.resolve("", "v1", "namespaces")
 
     def mutating(self) -> Sequence[Record]:
-        return self._backend.list(self._mutating, "", ListOptions()).records
+        return list(self._mutating.records()) if len(self._mutating) else ()
 
     def validating(self) -> Sequence[Record]:
-        return self._backend.list(self._validating, "", ListOptions()).records
+        return list(self._validating.records()) if len(self._validating) else ()
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         try:
@@ -94,7 +101,7 @@ class WebhookAdmission:
         self._webhooks: list[Webhook] = []
 
     @classmethod
-    def on(cls, backend: Backend, rng: random.Random) -> "WebhookAdmission":
+    def on(cls, backend: StoredBackend, rng: random.Random) -> "WebhookAdmission":
         """With everything read from one backend."""
         return cls(BackendSource(backend), ServiceResolver(backend), rng)
 

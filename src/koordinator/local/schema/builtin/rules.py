@@ -175,78 +175,74 @@ def walk_of(shape: Type) -> Walk | None:
 
 
 def _struct(shape: Type) -> Walk:
-    steps: list[Walk] | None = None
+    rules: _StructRules | None = None
 
     def walk(value: Any, path: str, causes: list[StatusCause]) -> None:
-        nonlocal steps
-        if steps is None:
-            steps = _steps(shape)
-        for step in steps:
-            step(value, path, causes)
+        nonlocal rules
+        if rules is None:  # compiled on first use: types may contain themselves
+            rules = _StructRules(shape)
+        prefix = f"{path}." if path else ""
+        for name in rules.required:
+            if value.get(name) is None or value[name] in _EMPTY:
+                causes.append(errors.required(f"{prefix}{name}"))
+        for name, check in rules.held_by_value:
+            if value.get(name) is None:
+                check({}, f"{prefix}{name}", causes)
+        checked = rules.checked
+        for key, item in value.items():  # few fields of a struct are set, so go by those
+            checks = checked.get(key)
+            if checks is not None and item is not None:
+                for check in checks:
+                    check(item, f"{prefix}{key}", causes)
 
     return walk
 
 
-def _steps(shape: Type) -> list[Walk]:
-    owner = struct_name(shape)
-    steps: list[Walk] = []
-    for field in shape.fields.values():
-        key = (owner, field.name)
-        if field.name in _SKIPPED:
-            continue
-        if field.required and key not in _MAY_BE_EMPTY:
+_EMPTY: tuple[Any, ...] = ("", [])
+"""What counts as missing where a field is required; an empty object does not."""
+
+
+class _StructRules:
+    """The rules of one struct: which fields it needs, and what checks each field."""
+
+    def __init__(self, shape: Type) -> None:
+        owner = struct_name(shape)
+        self.required: list[str] = []
+        self.held_by_value: list[tuple[str, Walk]] = []
+        self.checked: dict[str, list[Walk]] = {}
+        for field in shape.fields.values():
+            key = (owner, field.name)
+            if field.name in _SKIPPED:
+                continue
+            inner = walk_of(field.type)
             by_value = field.name in _HELD_BY_VALUE and field.type.kind is Kind.STRUCT
-            if not by_value:
-                steps.append(_required_step(field.name, field.type))
-        inner = walk_of(field.type)
-        if inner is not None:
-            steps.append(_inner_step(field.name, inner, field.required and field.name in _HELD_BY_VALUE))
-        if key in ENUMS:
-            steps.append(_enum_step(field.name, frozenset(ENUMS[key])))
-        if key in RANGES:
-            steps.append(_range_step(field.name, *RANGES[key]))
-    return steps
+            if field.required and by_value and inner is not None:
+                self.held_by_value.append((field.name, inner))
+            elif field.required and key not in _MAY_BE_EMPTY:
+                self.required.append(field.name)
+            checks = [inner] if inner is not None else []
+            if key in ENUMS:
+                checks.append(_enum(frozenset(ENUMS[key])))
+            if key in RANGES:
+                checks.append(_range(*RANGES[key]))
+            if checks:
+                self.checked[field.name] = checks
 
 
-def _required_step(name: str, shape: Type) -> Walk:
-    is_list = shape.kind is Kind.LIST
-    is_text = shape.kind is Kind.STRING
+def _enum(allowed: frozenset[str]) -> Walk:
+    def check(value: Any, path: str, causes: list[StatusCause]) -> None:
+        if value and value not in allowed:
+            causes.append(errors.not_supported(path, value, allowed))
 
-    def step(value: Any, path: str, causes: list[StatusCause]) -> None:
-        found = value.get(name)
-        if found is None or (is_list and not found) or (is_text and found == ""):
-            causes.append(errors.required(f"{path}.{name}" if path else name))
-
-    return step
+    return check
 
 
-def _inner_step(name: str, inner: Walk, by_value: bool) -> Walk:
-    def step(value: Any, path: str, causes: list[StatusCause]) -> None:
-        found = value.get(name)
-        if found is None and by_value:
-            found = {}
-        if found is not None:
-            inner(found, f"{path}.{name}" if path else name, causes)
+def _range(low: int, high: int, text: str) -> Walk:
+    def check(value: Any, path: str, causes: list[StatusCause]) -> None:
+        if not low <= value <= high:
+            causes.append(errors.invalid(path, value, text))
 
-    return step
-
-
-def _enum_step(name: str, allowed: frozenset[str]) -> Walk:
-    def step(value: Any, path: str, causes: list[StatusCause]) -> None:
-        found = value.get(name)
-        if found and found not in allowed:
-            causes.append(errors.not_supported(f"{path}.{name}" if path else name, found, allowed))
-
-    return step
-
-
-def _range_step(name: str, low: int, high: int, text: str) -> Walk:
-    def step(value: Any, path: str, causes: list[StatusCause]) -> None:
-        found = value.get(name)
-        if found is not None and not low <= found <= high:
-            causes.append(errors.invalid(f"{path}.{name}" if path else name, found, text))
-
-    return step
+    return check
 
 
 def _list(shape: Type) -> Walk | None:
