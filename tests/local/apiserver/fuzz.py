@@ -240,8 +240,8 @@ class Fuzzer:
     def patch(self, media: str, body: Any) -> Any:
         if media != "application/json-patch+json":
             return self.damaged(body)
-        pointers = ["", "/", "/spec", "/metadata/labels/a", "/spec/containers/0/image", "/spec/containers/-", "/a~1b", "/~",
-                    "/metadata", "/spec/containers/99999999999999999999", "spec", "/status"]  # fmt: skip
+        pointers = ["", "/", "/spec", "/metadata/labels/a", "/spec/containers/0/image", "/spec/containers/-", "/a~1b",
+                    "/~", "/metadata", "/spec/containers/99999999999999999999", "spec", "/status"]  # fmt: skip
         operations = [
             {
                 "op": self.rng.choice(["add", "remove", "replace", "move", "copy", "test", "fly"]),

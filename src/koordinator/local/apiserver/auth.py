@@ -17,7 +17,7 @@ from koordinator.cluster import errors
 from koordinator.local.apiserver.query import User
 
 LOCAL_ADMIN = User("system:admin", ("system:masters", "system:authenticated"))
-HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+_HEALTH_NAMES = frozenset({"healthz", "livez", "readyz"})
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -122,6 +122,11 @@ def host_name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+
+def is_health(path: str) -> bool:
+    """Whether a path is one that load balancers and scripts may ask without a token."""
+    return path.startswith("/") and path[1:].partition("/")[0] in _HEALTH_NAMES
 
 
 def is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ from aiohttp import web
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths
-from koordinator.local.apiserver.auth import HEALTH_PATHS, Authenticator, Token, is_loopback
+from koordinator.local.apiserver.auth import Authenticator, Token, is_health, is_loopback
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.documents import OpenApi, Pages
 from koordinator.local.apiserver.extras import Extra
@@ -126,7 +126,7 @@ class ApiServer:
         telemetry = self.telemetry
         long_running = target is not None and (target.watch or "watch" in request.query)
         try:
-            if telemetry.in_flight >= IN_FLIGHT_MAX and path not in HEALTH_PATHS and not long_running:
+            if telemetry.in_flight >= IN_FLIGHT_MAX and not is_health(path) and not long_running:
                 raise _TOO_MANY
             telemetry.in_flight += not long_running
             try:
@@ -153,11 +153,7 @@ class ApiServer:
     async def _dispatch(
         self, request: web.BaseRequest, path: str, target: paths.Target | None
     ) -> web.StreamResponse:
-        user = (
-            _NOBODY
-            if path.startswith(HEALTH_PATHS) and target is None
-            else self._authenticator.user_of(request.headers)
-        )
+        user = _NOBODY if is_health(path) else self._authenticator.user_of(request.headers)
         if target is None:
             return self._pages.page(request, path)
         resource = self._requests.resource_of(target)

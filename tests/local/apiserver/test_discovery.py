@@ -1,0 +1,110 @@
+"""Discovery in both forms, and usage metrics for `kubectl top`."""
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+import pytest
+
+from koordinator.clock import FixedClock, rfc3339
+from koordinator.local.apiserver import ApiServer
+from koordinator.local.apiserver.discovery import Documents, Served
+from koordinator.local.apiserver.usage import Usage
+from tests.local.apiserver.fake import WIDGETS, FakeBackend
+from tests.local.apiserver.requests import send
+
+AGGREGATED = {
+    "Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+}
+
+
+async def test_both_forms_name_the_same_resources(http: aiohttp.ClientSession) -> None:
+    _, groups = await send(http, "GET", "/apis")
+    plain = set()
+    for group in groups["groups"]:
+        _, listed = await send(http, "GET", "/apis/" + group["preferredVersion"]["groupVersion"])
+        plain |= {(group["name"], entry["name"]) for entry in listed["resources"]}
+    _, whole = await send(http, "GET", "/apis", None, AGGREGATED)
+
+    aggregated = set()
+    for item in whole["items"]:
+        for entry in item["versions"][0]["resources"]:
+            names = [entry["resource"]]
+            names += [f"{entry['resource']}/{sub['subresource']}" for sub in entry.get("subresources", [])]
+            aggregated |= {(item["metadata"]["name"], name) for name in names}
+    assert whole["apiVersion"] == "apidiscovery.k8s.io/v2"
+    assert aggregated == plain
+    assert ("example.com", "widgets") in plain
+
+
+async def test_the_core_group_lists_subresources_with_their_kinds(http: aiohttp.ClientSession) -> None:
+    assert (await send(http, "GET", "/api"))[1]["versions"] == ["v1"]
+    _, core = await send(http, "GET", "/api/v1")
+
+    entries = {entry["name"]: entry for entry in core["resources"]}
+    assert entries["pods"]["shortNames"] == ["po"]
+    assert (entries["pods/eviction"]["group"], entries["pods/eviction"]["kind"]) == ("policy", "Eviction")
+    assert entries["nodes"]["namespaced"] is False
+
+
+async def test_a_known_document_is_not_sent_again_until_it_changes(
+    http: aiohttp.ClientSession, backend: FakeBackend
+) -> None:
+    async with http.get("/apis", headers=AGGREGATED) as response:
+        tag = response.headers["ETag"]
+        assert response.headers["Content-Type"].endswith("as=APIGroupDiscoveryList")
+
+    known = {**AGGREGATED, "If-None-Match": tag}
+    async with http.get("/apis", headers=known) as response:
+        assert (response.status, await response.read()) == (304, b"")
+    backend.served.remove(WIDGETS)
+    async with http.get("/apis", headers=known) as response:
+        assert response.status == 200
+        assert "example.com" not in await response.text()
+
+
+def test_versions_are_ordered_by_how_stable_they_are() -> None:
+    versions = ["v1alpha1", "v2", "v1beta2", "v1", "v10", "v1beta1", "foo"]
+    served = [Served(msgspec.structs.replace(WIDGETS, version=version)) for version in versions]
+
+    group = Documents(served).group("example.com")
+
+    assert group is not None
+    ordered = [version["version"] for version in group["versions"]]
+    assert ordered == ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo"]
+
+
+class FixedUsage:
+    def nodes(self) -> list[Usage]:
+        return [
+            Usage(name="node-1", cpu="500m", memory="1Gi", time=rfc3339(0)),
+            Usage(name="gone", cpu="1", memory="1", time=""),
+        ]
+
+    def pods(self) -> list[Usage]:
+        return [Usage(name="web", namespace="default", cpu="100m", memory="64Mi", time=rfc3339(0))]
+
+
+@pytest.fixture
+async def measured(backend: FakeBackend) -> AsyncIterator[aiohttp.ClientSession]:
+    backend.clock = FixedClock()
+    server = ApiServer(backend, usage=FixedUsage())
+    await server.start()
+    async with aiohttp.ClientSession(server.url) as session:
+        await send(session, "POST", "/api/v1/nodes", {"metadata": {"name": "node-1", "labels": {"a": "b"}}})
+        await send(session, "POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "web"}})
+        yield session
+    await server.stop()
+
+
+async def test_usage_is_told_of_what_exists(measured: aiohttp.ClientSession) -> None:
+    _, nodes = await send(measured, "GET", "/apis/metrics.k8s.io/v1beta1/nodes")
+    _, pod = await send(measured, "GET", "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods/web")
+    missing, _ = await send(measured, "GET", "/apis/metrics.k8s.io/v1beta1/nodes/gone")
+
+    assert nodes["kind"] == "NodeMetricsList"
+    ((node),) = nodes["items"]
+    assert (node["metadata"]["name"], node["metadata"]["labels"]) == ("node-1", {"a": "b"})
+    assert node["usage"] == {"cpu": "500m", "memory": "1Gi"}
+    assert pod["containers"] == [{"name": "web", "usage": {"cpu": "100m", "memory": "64Mi"}}]
+    assert missing == 404
