@@ -40,12 +40,20 @@ def _keep(value: Any, unknown: list[str]) -> Any:
 
 
 def _prune_object(properties: Mapping[str, Pruner], other: Pruner | None) -> Pruner:
+    known = properties.keys()
+    deep = {name: pruner for name, pruner in properties.items() if pruner is not _keep}
+
     def prune(value: Any, unknown: list[str]) -> Any:
         if not isinstance(value, dict):
+            return value
+        all_known = value.keys() <= known
+        if all_known and not deep:
             return value
         result: Json | None = None
         mark = len(unknown)
         for key, item in value.items():
+            if all_known and key not in deep:
+                continue
             inner = properties.get(key, other)
             if inner is None:
                 unknown.append(key)

@@ -22,19 +22,22 @@ Check = Callable[[Any], list[Trouble] | None]
 
 def compile_schema(schema: Json) -> Check:
     """The check of one structural schema (assumed to have passed `structural.check`)."""
-    parts = [part for part in (_type(schema), _bounds(schema), _children(schema), _junctors(schema)) if part]
+    check_type = _type(schema)
+    rest = [part for part in (_bounds(schema), _children(schema), _junctors(schema)) if part]
     nullable = bool(schema.get("nullable"))
-    if not parts:
-        return _anything
-    first, rest = parts[0], parts[1:]
-    has_type = bool(schema.get("type")) or bool(schema.get("x-kubernetes-int-or-string"))
+    if check_type is None:
+        return _untyped(rest)
+    wrong: Check = check_type
+    accepted = _CLASSES["int-or-string" if schema.get("x-kubernetes-int-or-string") else schema["type"]]
 
     def check(value: Any) -> list[Trouble] | None:
-        if value is None and (nullable or not has_type):
-            return None
-        found = first(value)
-        if found and has_type:  # a value of the wrong type would only repeat itself below
-            return found
+        if type(value) not in accepted:
+            if value is None and nullable:
+                return None
+            found = wrong(value)
+            if found:  # a value of the wrong type would only repeat itself below
+                return found
+        found = None
         for part in rest:
             more = part(value)
             if more:
@@ -44,12 +47,33 @@ def compile_schema(schema: Json) -> Check:
     return check
 
 
+def _untyped(parts: list[Check]) -> Check:
+    every = _all(parts)
+    if every is None:
+        return _anything
+    inner: Check = every
+    return lambda value: None if value is None else inner(value)
+
+
 def causes_of(check: Check, value: Any, path: str) -> list[StatusCause]:
     """What is wrong with a value that stands at `path` (empty: the whole object)."""
     found = check(value)
     if not found:
         return []
     return [make(f"{path}{suffix}".lstrip(".") or "<nil>") for suffix, make in found]
+
+
+# What surely has a type, told without a call; for all other values `_type` decides.
+_CLASSES: dict[str, frozenset[type]] = {
+    "object": frozenset({dict}),
+    "array": frozenset({list}),
+    "string": frozenset({str}),
+    "boolean": frozenset({bool}),
+    "integer": frozenset({int}),
+    "number": frozenset({int, float}),
+    "int-or-string": frozenset({int, str}),
+}
+_INT_OR_STRING = ([{"type": "integer"}, {"type": "string"}], [{"type": "string"}, {"type": "integer"}])
 
 
 def _anything(value: Any) -> None:
@@ -341,7 +365,10 @@ def _items(inner: Check) -> Check:
 
 def _junctors(schema: Json) -> Check | None:
     checks: list[Check] = []
-    any_of = [compile_schema(item) for item in schema.get("anyOf") or ()]
+    either = schema.get("anyOf") or []
+    if schema.get("x-kubernetes-int-or-string") and either in _INT_OR_STRING:
+        either = []  # the customary way to say again what the extension says
+    any_of = [compile_schema(item) for item in either]
     one_of = [compile_schema(item) for item in schema.get("oneOf") or ()]
     all_of = [compile_schema(item) for item in schema.get("allOf") or ()]
     if any_of:
