@@ -19,11 +19,14 @@ class Change(enum.IntFlag):
     """Its measured usage."""
 
 
+_NUMBER = {kind: int(kind) for kind in Change}
+
+
 class Changes(msgspec.Struct, frozen=True):
     """Rows that changed (ascending, each once) with the union of the kinds."""
 
     rows: tuple[int, ...]
-    kinds: Change
+    kinds: int
 
 
 class ChangeLog:
@@ -31,7 +34,7 @@ class ChangeLog:
 
     def __init__(self) -> None:
         self._first = 0
-        self._entries: list[tuple[int, Change]] = []
+        self._entries: list[tuple[int, int]] = []
 
     @property
     def sequence(self) -> int:
@@ -39,7 +42,8 @@ class ChangeLog:
         return self._first + len(self._entries)
 
     def add(self, row: int, kind: Change) -> None:
-        self._entries.append((row, kind))
+        # Plain integers: this is the hot path, and flags are slow.
+        self._entries.append((row, _NUMBER[kind]))
         if len(self._entries) > CHANGES_MAX:
             dropped = CHANGES_MAX // 2
             del self._entries[:dropped]
@@ -51,7 +55,7 @@ class ChangeLog:
         if start < 0:
             return None
         rows: set[int] = set()
-        kinds = Change(0)
+        kinds = 0
         for row, kind in self._entries[start:]:
             rows.add(row)
             kinds |= kind

@@ -64,8 +64,8 @@ class Cycle:
         self, profile: Profile, pod: PodInfo, class_key: Hashable, attempt: int, now_s: float
     ) -> Placed | Unplaced:
         """Find a node and book it there."""
-        for plugin in profile.plugins:
-            plugin.refresh(now_s)
+        for timed in profile.refreshers:
+            timed.refresh(now_s)
         if self._table.node_count == 0:
             return Unplaced(pod, unresolvable(diagnosis.NO_NODES), frozenset())
         evaluation = self._cache.evaluate(profile, pod, class_key)

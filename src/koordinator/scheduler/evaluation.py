@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.scheduler import diagnosis
-from koordinator.scheduler.changes import Change, Changes
+from koordinator.scheduler.changes import Changes
 from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.pod_info import PodInfo
@@ -46,6 +46,7 @@ class Evaluation:
         self.status = SUCCESS
         self.narrowed_by: tuple[str, ...] = ()
         self._allowed: Rows | None = None
+        self._filter_reads: list[tuple[int, int]] = []
         self._filters: list[tuple[int, FilterPlugin[Any], Any]] = []
         self._scorers: list[tuple[int, ScorePlugin[Any], Any, int]] = []
         self._fit_error: dict[str, int] | None = None
@@ -212,6 +213,7 @@ class Evaluation:
             for index, plugin in enumerate(self._profile.filters)
             if plugin.name not in skipped
         ]
+        self._filter_reads = [(index, int(plugin.reads)) for index, plugin, _ in self._filters]
 
     def _rows_of(self, names: frozenset[str]) -> Rows:
         found = (self._table.row_of(name) for name in names)
@@ -265,16 +267,16 @@ class Evaluation:
             self._feasible = np.flatnonzero(self.refused_by == 0)
         self._rescore(rows[is_feasible], changes.kinds, membership_changed)
 
-    def _first_filter(self, kinds: Change) -> int:
-        for index, plugin, _ in self._filters:
-            if plugin.reads & kinds:
+    def _first_filter(self, kinds: int) -> int:
+        for index, reads in self._filter_reads:
+            if reads & kinds:
                 return index
         return len(self._profile.filters)
 
-    def _rescore(self, rows: Rows, kinds: Change, membership_changed: bool) -> None:
+    def _rescore(self, rows: Rows, kinds: int, membership_changed: bool) -> None:
         renormalise = membership_changed
         for index, scorer, state, _ in self._scorers:
-            if rows.size and (membership_changed or scorer.reads & kinds):
+            if rows.size and (membership_changed or self._profile.scorer_reads[index] & kinds):
                 self._raw[index, rows] = scorer.score(state, rows)
                 renormalise = renormalise or scorer.normalizes
         if renormalise and self._normalise():

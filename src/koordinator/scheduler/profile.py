@@ -100,6 +100,10 @@ class Profile:
         scorers = tuple(plugin for plugin, _ in self.scorers)
         cycle = (*self.pre_filters, *self.filters, *self.pre_scorers, *scorers)
         cycle += (*self.reserves, *self.permits, *self.pre_binds)
+        self.scorer_reads = tuple(int(plugin.reads) for plugin in scorers)
+        """Kinds of changes that alter the score of each of `scorers`, as plain integers."""
+        self.refreshers = tuple(p for p in self.plugins if type(p).refresh is not Plugin.refresh)
+        """Plugins with columns that depend on the time."""
         self.evaluators = tuple({plugin.name: plugin for plugin in cycle}.values())
         """Plugins with a state per pod class."""
 

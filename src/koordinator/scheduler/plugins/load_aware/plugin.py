@@ -35,11 +35,14 @@ from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows
 from koordinator.scheduler.plugins.load_aware import load, usage
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.estimate import estimate
-from koordinator.scheduler.plugins.load_aware.load import NEVER_S, AssignedPod, NodeLoad
+from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import Status, unschedulable
 
 log = logging.getLogger(__name__)
+
+RECENT_MAX = 16_384
+"""Pods whose estimate is remembered: more than that are rarely between queue and node."""
 
 EXPIRED = unschedulable("node(s) nodeMetric expired")
 _EXPIRED_CODE = 1
@@ -82,6 +85,7 @@ class LoadAwareScheduling(
         super().__init__(args, handle)
         self.policy = LoadAwarePolicy.of(args)
         self._loads: dict[int, NodeLoad] = {}
+        self._recent: dict[str, tuple[PodInfo, tuple[int, ...], bool]] = {}
         self._metrics: dict[str, NodeMetric] = {}
         self._updated_s: dict[str, float] = {}
         self._aggregations: dict[int, Aggregation | None] = {}
@@ -130,21 +134,30 @@ class LoadAwareScheduling(
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        state = self.prepare(pod)
-        return state.estimate.tobytes(), state.is_prod, state.is_daemon
+        estimated, is_prod = self._facts(pod)
+        return estimated, is_prod, _is_daemon(pod)
 
     def prepare(self, pod: PodInfo) -> LoadState:
-        owners = pod.pod.metadata.owner_references
+        estimated, is_prod = self._facts(pod)
         return LoadState(
-            estimate=np.array(self._estimate(pod), np.int64)[:, np.newaxis],
-            is_prod=_is_prod(pod),
-            is_daemon=any(owner.kind == "DaemonSet" for owner in owners),
+            estimate=np.array(estimated, np.int64)[:, np.newaxis],
+            is_prod=is_prod,
+            is_daemon=_is_daemon(pod),
         )
 
-    def _estimate(self, pod: PodInfo) -> tuple[int, ...]:
+    def _facts(self, pod: PodInfo) -> tuple[tuple[int, ...], bool]:
+        """The pod's estimate and whether it is prod; remembered from queueing to assigning."""
+        known = self._recent.get(pod.uid)
+        if known is not None and known[0] is pod:
+            return known[1], known[2]
         args = self.policy.args
         found = estimate(pod.pod, self.policy.factors, allow_custom=args.allow_customize_estimation)
-        return vector(self.policy.names, found)
+        estimated = vector(self.policy.names, found)
+        is_prod = priority.default(pod.pod) is PriorityClass.PROD
+        if len(self._recent) >= RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
+        self._recent[pod.uid] = (pod, estimated, is_prod)
+        return estimated, is_prod
 
     def pre_filter(self, state: LoadState) -> PreFilterResult:
         return PreFilterResult()
@@ -279,23 +292,22 @@ class LoadAwareScheduling(
         self._aggregations.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        self._count_pod(row, pod, self._estimate(pod), self.handle.clock.now())
+        self._count_pod(row, pod, self.handle.clock.now())
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
         known = self._load_at(row).pod(new.uid)
         if known is not None and _is_same_to_us(old, new):
             return
         now_s = self.handle.clock.now()
-        self._count_pod(row, new, self._estimate(new), known.since_s if known is not None else now_s)
+        self._count_pod(row, new, known.since_s if known is not None else now_s)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         if self._load_at(row).remove_pod(pod.uid):
             self._write_usage(row)
 
-    def _count_pod(self, row: int, pod: PodInfo, estimated: tuple[int, ...], assigned_s: float) -> None:
-        found: AssignedPod = load.assigned_pod(
-            pod.pod, estimated, _is_prod(pod), self.policy.args, assigned_s
-        )
+    def _count_pod(self, row: int, pod: PodInfo, assigned_s: float) -> None:
+        estimated, is_prod = self._facts(pod)
+        found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, assigned_s)
         if self._load_at(row).set_pod(pod.uid, found):
             self._write_usage(row)
 
@@ -354,8 +366,8 @@ def _own_thresholds(node: Node) -> node_annotations.UsageThresholds:
     return found or node_annotations.UsageThresholds()
 
 
-def _is_prod(pod: PodInfo) -> bool:
-    return priority.default(pod.pod) is PriorityClass.PROD
+def _is_daemon(pod: PodInfo) -> bool:
+    return any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
 
 
 def _is_same_to_us(old: PodInfo, new: PodInfo) -> bool:
