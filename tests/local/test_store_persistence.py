@@ -161,6 +161,25 @@ async def test_a_write_that_cannot_be_saved_is_not_promised_and_is_tried_again(
     await again.close()
 
 
+async def test_after_the_end_nothing_is_promised(tmp_path: Path) -> None:
+    api = start(tmp_path)
+    await api.close()
+
+    with pytest.raises(errors.ServiceUnavailable, match="the server is shutting down"):
+        await create(api, "configmaps", config("late"), "default")
+
+
+async def test_what_has_no_json_text_is_refused_and_harms_nobody(tmp_path: Path) -> None:
+    api = start(tmp_path)
+
+    with pytest.raises(errors.BadRequest, match="ConfigMap: the object cannot be written as JSON"):
+        await create(api, "configmaps", config("bad", x="\ud800"), "default")
+    await create(api, "configmaps", config("good"), "default")
+
+    assert names(api, "configmaps") == ["good"]
+    await api.close()
+
+
 async def test_one_directory_serves_one_process(tmp_path: Path) -> None:
     api = start(tmp_path)
 

@@ -70,6 +70,7 @@ class SqliteJournal:
         self._pending: dict[_Row, tuple[int, Record | None]] = {}
         self._waiters: list[asyncio.Future[None]] = []
         self._committer: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="journal")
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
@@ -151,6 +152,8 @@ class SqliteJournal:
 
     async def committed(self) -> None:
         """See `store.Journal.committed`."""
+        if self._is_closed:
+            raise errors.ServiceUnavailable("the server is shutting down")
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._waiters.append(waiter)
@@ -196,6 +199,7 @@ class SqliteJournal:
 
     def abandon(self) -> None:
         """Give the file back without writing anything more."""
+        self._is_closed = True
         self._executor.shutdown()
         self._db.close()
 
@@ -205,6 +209,7 @@ class SqliteJournal:
             if self._pending or self._waiters:
                 await self.committed()
         finally:
+            self._is_closed = True
             if self._committer is not None:
                 await asyncio.wait([self._committer])
             self.abandon()

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
@@ -32,6 +34,7 @@ class Decoder:
         _name_kind(resource, obj)
         if not self._checks:
             return obj
+        _check_encodable(resource, obj)
         schema = self._schemas.schema_of(resource)
         if patch_type in (None, PatchType.APPLY):
             decoded, warnings = schema.decode(obj, options.field_validation)
@@ -51,6 +54,14 @@ class Decoder:
     def defaulted(self, resource: Resource, obj: dict[str, Any]) -> dict[str, Any]:
         """The object with the defaults of what webhooks added."""
         return self._schemas.schema_of(resource).default(obj) if self._checks else obj
+
+
+def _check_encodable(resource: Resource, obj: dict[str, Any]) -> None:
+    """Half of a surrogate pair (an escape in YAML) has no JSON text; nobody could read such an object back."""
+    try:
+        msgspec.json.encode(obj)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.BadRequest(f"{resource.kind}: the object cannot be written as JSON: {error}") from error
 
 
 def _name_kind(resource: Resource, obj: dict[str, Any]) -> None:
