@@ -28,7 +28,7 @@ def compile_schema(schema: Json) -> Check:
     if check_type is None:
         return _untyped(rest)
     wrong: Check = check_type
-    accepted = _CLASSES["int-or-string" if schema.get("x-kubernetes-int-or-string") else schema["type"]]
+    accepted = _classes(schema)
 
     def check(value: Any) -> list[Trouble] | None:
         if type(value) not in accepted:
@@ -45,6 +45,15 @@ def compile_schema(schema: Json) -> Check:
         return found
 
     return check
+
+
+def _classes(schema: Json) -> frozenset[type]:
+    return _CLASSES["int-or-string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")]
+
+
+def _plain_classes(schema: Json) -> frozenset[type]:
+    """The classes of which every value is good: a parent needs no call for those. Empty when there are rules."""
+    return frozenset() if schema.keys() & _RULES or _type(schema) is None else _classes(schema)
 
 
 def _untyped(parts: list[Check]) -> Check:
@@ -73,6 +82,15 @@ _CLASSES: dict[str, frozenset[type]] = {
     "number": frozenset({int, float}),
     "int-or-string": frozenset({int, str}),
 }
+_RULES = frozenset(
+    {
+        *("enum", "minimum", "maximum", "multipleOf", "minLength", "maxLength", "pattern", "format"),
+        *("minItems", "maxItems", "uniqueItems", "x-kubernetes-list-type", "required", "minProperties"),
+        *("maxProperties", "properties", "additionalProperties", "items", "anyOf", "oneOf", "allOf", "not"),
+    }
+)
+"""Members of a schema that say more than a type."""
+
 _INT_OR_STRING = ([{"type": "integer"}, {"type": "string"}], [{"type": "string"}, {"type": "integer"}])
 
 
@@ -306,15 +324,16 @@ def _object(schema: Json) -> Check | None:
 def _children(schema: Json) -> Check | None:
     """Properties, additional properties and items."""
     checks: list[Check] = []
-    properties = {name: compile_schema(inner) for name, inner in (schema.get("properties") or {}).items()}
+    schemas = schema.get("properties") or {}
+    properties = {name: compile_schema(inner) for name, inner in schemas.items()}
     properties = {name: check for name, check in properties.items() if check is not _anything}
     if properties:
-        checks.append(_properties(properties))
+        checks.append(_properties(properties, {name: _plain_classes(schemas[name]) for name in properties}))
     more = schema.get("additionalProperties")
     if isinstance(more, dict) and more:
         inner = compile_schema(more)
         if inner is not _anything:
-            checks.append(_values(inner))
+            checks.append(_values(inner, _plain_classes(more)))
     items = schema.get("items")
     if isinstance(items, dict):
         inner = compile_schema(items)
@@ -323,12 +342,16 @@ def _children(schema: Json) -> Check | None:
     return _all(checks)
 
 
-def _properties(properties: dict[str, Check]) -> Check:
+def _properties(properties: dict[str, Check], plain: dict[str, frozenset[type]]) -> Check:
+    unknown: frozenset[type] = frozenset()
+
     def check(value: Any) -> list[Trouble] | None:
         if not isinstance(value, dict):
             return None
         found: list[Trouble] | None = None
         for key, item in value.items():
+            if type(item) in plain.get(key, unknown):
+                continue
             inner = properties.get(key)
             if inner is not None and (more := inner(item)):
                 found = (found or []) + [(f".{key}{suffix}", make) for suffix, make in more]
@@ -337,12 +360,14 @@ def _properties(properties: dict[str, Check]) -> Check:
     return check
 
 
-def _values(inner: Check) -> Check:
+def _values(inner: Check, plain: frozenset[type]) -> Check:
     def check(value: Any) -> list[Trouble] | None:
         if not isinstance(value, dict):
             return None
         found: list[Trouble] | None = None
         for key, item in value.items():
+            if type(item) in plain:
+                continue
             if more := inner(item):
                 found = (found or []) + [(f".{key}{suffix}", make) for suffix, make in more]
         return found
