@@ -6,6 +6,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from koordinator.api.meta import Resource
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.apiserver.discovery import Documents, Served
@@ -108,3 +109,36 @@ async def test_usage_is_told_of_what_exists(measured: aiohttp.ClientSession) -> 
     assert node["usage"] == {"cpu": "500m", "memory": "1Gi"}
     assert pod["containers"] == [{"name": "web", "usage": {"cpu": "100m", "memory": "64Mi"}}]
     assert missing == 404
+
+
+NODE_METRICS = Resource(
+    group="slo.koordinator.sh", version="v1alpha1", kind="NodeMetric", plural="nodemetrics", namespaced=False
+)
+
+
+async def test_by_default_usage_is_what_node_metrics_report(
+    http: aiohttp.ClientSession, backend: FakeBackend
+) -> None:
+    await send(http, "POST", "/api/v1/nodes", {"metadata": {"name": "node-1"}})
+    await send(http, "POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "web"}})
+    path = "/apis/metrics.k8s.io/v1beta1"
+    assert (await send(http, "GET", f"{path}/nodes"))[1]["items"] == []
+
+    backend.served.append(NODE_METRICS)
+    used = {"resources": {"cpu": "2", "memory": "3Gi"}}
+    report = {
+        "updateTime": rfc3339(60),
+        "nodeMetric": {"nodeUsage": used},
+        "podsMetric": [{"name": "web", "namespace": "default", "podUsage": used}, {"name": "unmeasured"}],
+    }
+    await send(
+        http,
+        "POST",
+        "/apis/slo.koordinator.sh/v1alpha1/nodemetrics",
+        {"metadata": {"name": "node-1"}, "status": report},
+    )
+
+    ((node),) = (await send(http, "GET", f"{path}/nodes"))[1]["items"]
+    ((pod),) = (await send(http, "GET", f"{path}/namespaces/default/pods"))[1]["items"]
+    assert (node["usage"], node["timestamp"], node["window"]) == (used["resources"], rfc3339(60), "60s")
+    assert pod["containers"][0]["usage"] == used["resources"]
