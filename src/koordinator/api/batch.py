@@ -33,6 +33,17 @@ class PodFailurePolicy(Part, frozen=True, kw_only=True):
     rules: list[PodFailureRule] = []
 
 
+class SuccessRule(Part, frozen=True, kw_only=True):
+    """`succeeded_indexes` is text such as 0,2-4; at least `succeeded_count` of them must have succeeded."""
+
+    succeeded_indexes: str | None = None
+    succeeded_count: int | None = None
+
+
+class SuccessPolicy(Part, frozen=True, kw_only=True):
+    rules: list[SuccessRule] = []
+
+
 class JobSpec(Part, frozen=True, kw_only=True):
     """`completions` None: any success completes the job."""
 
@@ -49,6 +60,8 @@ class JobSpec(Part, frozen=True, kw_only=True):
     selector: LabelSelector | None = None
     template: dict[str, Any] = {}
     pod_failure_policy: PodFailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
+    managed_by: str | None = None
     pod_replacement_policy: str | None = None
 
 

@@ -72,7 +72,8 @@ def is_deleting(obj: Object) -> bool:
 class Children(Generic[P, C]):
     """The objects of one kind that belong to parents of another; wakes `controller` when they change.
 
-    `selector_of` gives the parent's selector, None when it selects nothing.
+    `selector_of` gives the parent's selector, None when it selects nothing. Changes of children within
+    `batch_s` wake the parent once.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class Children(Generic[P, C]):
         child: type[C],
         controller: Controller[Key],
         selector_of: Callable[[P], LabelSelector | None],
+        *,
+        batch_s: float = 0.0,
     ) -> None:
         self.informer = factory.informer(child)
         self.expectations: Expectations[C] = Expectations(self.informer)
@@ -90,6 +93,7 @@ class Children(Generic[P, C]):
         self._parents = parents
         self._queue = controller.queue
         self._selector_of = selector_of
+        self._batch_s = batch_s
         self._by_selector = f"selector of {child.resource.qualified}"
         self.informer.add_index(BY_CONTROLLER, controller_uid)
         self.informer.add_index(STRAYS, stray_labels)
@@ -191,7 +195,7 @@ class Children(Generic[P, C]):
         resource = self._parents.view.resource
         if owner.kind != resource.kind or owner.api_version.rpartition("/")[0] != resource.group:
             return False
-        self._queue.add((child.metadata.namespace, owner.name))
+        self._queue.add_after((child.metadata.namespace, owner.name), self._batch_s)
         return True
 
     def _wake_selecting(self, child: C) -> None:
@@ -206,7 +210,7 @@ class Children(Generic[P, C]):
                 selector = self._selector_of(parent)
                 try:
                     if selector is not None and label_selector.matches(selector, meta.labels):
-                        self._queue.add(key_of(parent))
+                        self._queue.add_after(key_of(parent), self._batch_s)
                 except ProtocolError:
                     continue  # told about when the parent itself is looked at
 

@@ -8,6 +8,7 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
 from koordinator.local.controllers.deployment import DeploymentController
+from koordinator.local.controllers.job import JobController
 from koordinator.local.controllers.replicaset import ReplicaSetController
 
 
@@ -23,6 +24,7 @@ def workloads(
     """Controllers of all built-in workload kinds, to be run side by side."""
     return [
         DeploymentController(cluster, factory, events),
+        JobController(cluster, factory, events),
         ReplicaSetController(cluster, factory, events, ReplicaSet),
         ReplicaSetController(cluster, factory, events, ReplicationController),
     ]

@@ -1,0 +1,161 @@
+"""The pods of a Job: how they are made, how they ended, and what the failure policy says to that. Pure.
+
+Source: kube-controller-manager's job controller.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api.batch import Job, OnExitCodes, PodFailureRule
+from koordinator.api.core import ContainerStatus, Pod
+from koordinator.local.controllers import pod_control, pod_health
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+_INDEX_ENV = "JOB_COMPLETION_INDEX"
+
+
+class Action(enum.Enum):
+    """What a failed pod means for its Job."""
+
+    COUNT = "Count"
+    IGNORE = "Ignore"
+    FAIL_JOB = "FailJob"
+    FAIL_INDEX = "FailIndex"
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What the failure policy says about a pod, and why in words (empty when no rule spoke)."""
+
+    action: Action
+    message: str = ""
+
+
+def is_indexed(job: Job) -> bool:
+    return job.spec.completion_mode == "Indexed"
+
+
+def is_tracked(pod: Pod) -> bool:
+    """Whether the pod waits to be counted."""
+    return TRACKING in pod.metadata.finalizers
+
+
+def index_of(pod: Pod) -> int | None:
+    """The completion index of a pod; None when it has none."""
+    text = pod.metadata.annotations.get(INDEX, "")
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def index_failures(pod: Pod) -> int:
+    """How often the pod's index had failed when it was made."""
+    text = pod.metadata.annotations.get(INDEX_FAILURES, "")
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def replaces_only_failed(job: Job) -> bool:
+    """Whether a pod that is being deleted is replaced only when it has really ended."""
+    policy = job.spec.pod_replacement_policy
+    if policy is None:
+        return job.spec.pod_failure_policy is not None
+    return policy == "Failed"
+
+
+def has_failed(pod: Pod, job: Job) -> bool:
+    """Whether a pod counts as failed: it did, or it is deleted (and, where that matters, has stopped)."""
+    if pod.status.phase == pod_health.FAILED:
+        return True
+    meta = pod.metadata
+    if meta.deletion_timestamp is None or pod.status.phase == pod_health.SUCCEEDED:
+        return False
+    # A grace period of 0 means that the kubelet has seen the end, or that nobody waits for it.
+    return not replaces_only_failed(job) or meta.deletion_grace_period_seconds == 0
+
+
+def finished_s(pod: Pod, now_s: float) -> float:
+    """When the pod ended: the last of its containers, else its deletion or the loss of readiness, else now."""
+    ends = [
+        clock.parse_rfc3339(status.state.terminated.finished_at)
+        for status in pod.status.container_statuses
+        if status.state.terminated is not None and status.state.terminated.finished_at
+    ]
+    if ends:
+        return max(ends)
+    if pod.metadata.deletion_timestamp is not None:
+        return min(clock.parse_rfc3339(pod.metadata.deletion_timestamp), now_s)
+    for condition in pod.status.conditions:
+        if condition.type == "Ready" and condition.last_transition_time:
+            return clock.parse_rfc3339(condition.last_transition_time)
+    return now_s
+
+
+def new_pod(job: Job, index: int | None, failures: int | None) -> dict[str, Any]:
+    """The pod to create; `index` for Indexed jobs, `failures` of that index where they are limited."""
+    body = pod_control.pod_from_template(job.spec.template, job)
+    meta = body["metadata"]
+    finalizers = [name for name in meta.get("finalizers", []) if name != TRACKING]
+    meta["finalizers"] = [*finalizers, TRACKING]
+    if index is None:
+        return body
+    name = job.metadata.name
+    meta["generateName"] = pod_control.generate_name(f"{name}-{index}")
+    meta["labels"] = {**meta.get("labels", {}), INDEX: str(index)}
+    meta["annotations"] = {**meta.get("annotations", {}), INDEX: str(index)}
+    if failures is not None:
+        meta["annotations"][INDEX_FAILURES] = str(failures)
+    spec = dict(body["spec"])
+    spec["hostname"] = f"{name}-{index}"
+    for field in ("initContainers", "containers"):
+        if spec.get(field):
+            spec[field] = [_knowing_index(container) for container in spec[field]]
+    return {**body, "spec": spec}
+
+
+def _knowing_index(container: Mapping[str, Any]) -> dict[str, Any]:
+    env = container.get("env") or []
+    if any(variable.get("name") == _INDEX_ENV for variable in env):
+        return dict(container)
+    source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
+    return {**container, "env": [*env, {"name": _INDEX_ENV, "valueFrom": source}]}
+
+
+def judge(job: Job, pod: Pod) -> Judgement:
+    """What the Job's failure policy says about a failed pod; the first rule that matches decides."""
+    policy = job.spec.pod_failure_policy
+    for number, rule in enumerate(policy.rules if policy is not None else []):
+        why = _match(rule, pod)
+        if why:
+            return Judgement(Action(rule.action), f"{why} matching {rule.action} rule at index {number}")
+    return Judgement(Action.COUNT)
+
+
+def _match(rule: PodFailureRule, pod: Pod) -> str:
+    """Why a rule speaks about the pod; empty when it does not."""
+    name = pod.key
+    if rule.on_exit_codes is not None:
+        statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
+        for status in statuses:
+            code = _exit_code(status)
+            if code and _is_listed(rule.on_exit_codes, status.name, code):
+                return f"Container {status.name} for pod {name} failed with exit code {code}"
+        return ""
+    for pattern in rule.on_pod_conditions:
+        for condition in pod.status.conditions:
+            if (condition.type, condition.status) == (pattern.type, pattern.status or "True"):
+                return f"Pod {name} has condition {condition.type}"
+    return ""
+
+
+def _exit_code(status: ContainerStatus) -> int:
+    ended = status.state.terminated
+    return ended.exit_code if ended is not None else 0
+
+
+def _is_listed(wanted: OnExitCodes, container: str, code: int) -> bool:
+    if wanted.container_name is not None and wanted.container_name != container:
+        return False
+    return (code in wanted.values) == (wanted.operator == "In")
