@@ -1,0 +1,300 @@
+"""The files of a cgroup by name: where they are on v1 and v2, what may be written, and in which form.
+
+A knob is named after its v1 file and its values are those of v1, whatever the kernel has.
+Source: spec 10, section 3.3; spec 11, sections 3.3 and 3.5.
+"""
+
+import enum
+import re
+
+import msgspec
+
+from koordinator.api import cpuset, scalars
+from koordinator.api.cpuset import CPUSetError
+from koordinator.api.scalars import ScalarError
+from koordinator.host import cgroup_layout, cgroup_units
+from koordinator.host.cgroup_units import COUNT_MAX, UNLIMITED
+from koordinator.host.errors import KnobValueError, UnsupportedError
+
+V1, V2 = 1, 2
+
+
+class Knob(enum.StrEnum):
+    """A file of a cgroup."""
+
+    CPU_SHARES = "cpu.shares"
+    CPU_QUOTA = "cpu.cfs_quota_us"
+    CPU_PERIOD = "cpu.cfs_period_us"
+    CPU_BURST = "cpu.cfs_burst_us"
+    CPU_BVT = "cpu.bvt_warp_ns"
+    CPU_IDLE = "cpu.idle"
+    TASKS = "tasks"
+    PROCS = "cgroup.procs"
+    CPUSET = "cpuset.cpus"
+    CPUSET_EFFECTIVE = "cpuset.cpus.effective"
+    MEMORY_LIMIT = "memory.limit_in_bytes"
+    MEMORY_USAGE = "memory.usage_in_bytes"
+    MEMORY_MIN = "memory.min"
+    MEMORY_LOW = "memory.low"
+    MEMORY_HIGH = "memory.high"
+    MEMORY_WMARK_RATIO = "memory.wmark_ratio"
+    MEMORY_WMARK_SCALE = "memory.wmark_scale_factor"
+    MEMORY_WMARK_MIN_ADJ = "memory.wmark_min_adj"
+    MEMORY_PRIORITY = "memory.priority"
+    MEMORY_USE_PRIORITY_OOM = "memory.use_priority_oom"
+    MEMORY_OOM_GROUP = "memory.oom.group"
+    PAGE_CACHE_ENABLE = "memory.pagecache_limit.enable"
+    PAGE_CACHE_SIZE = "memory.pagecache_limit.size"
+    PAGE_CACHE_SYNC = "memory.pagecache_limit.sync"
+    BLKIO_READ_IOPS = "blkio.throttle.read_iops_device"
+    BLKIO_WRITE_IOPS = "blkio.throttle.write_iops_device"
+    BLKIO_READ_BPS = "blkio.throttle.read_bps_device"
+    BLKIO_WRITE_BPS = "blkio.throttle.write_bps_device"
+    BLKIO_WEIGHT = "blkio.cost.weight"
+    BLKIO_QOS = "blkio.cost.qos"
+    BLKIO_MODEL = "blkio.cost.model"
+    NET_CLASS = "net_cls.classid"
+    CPU_STAT = "cpu.stat"
+    CPU_USAGE = "cpuacct.usage"
+    CPUACCT_STAT = "cpuacct.stat"
+    MEMORY_STAT = "memory.stat"
+    MEMORY_NUMA_STAT = "memory.numa_stat"
+    MEMORY_IDLE_PAGES = "memory.idle_page_stats"
+    CPU_PRESSURE = "cpu.pressure"
+    MEMORY_PRESSURE = "memory.pressure"
+    IO_PRESSURE = "io.pressure"
+
+
+class Presence(enum.Enum):
+    """How to find out whether this kernel has a knob."""
+
+    ALWAYS = "it is part of every kernel"
+    OWN_FILE = "the file of the group itself exists"
+    KUBEPODS_FILE = "the file of the group of all pods exists"
+    KUBEPODS_FILE_ON_V1 = "as KUBEPODS_FILE on v1, always on v2"
+    ROOT_FILE = "the file of the root group exists"
+
+
+class Form(enum.Enum):
+    """What a knob's value looks like."""
+
+    TEXT = enum.auto()
+    NUMBER = enum.auto()
+    CPUS = enum.auto()
+    DEVICE_NUMBER = enum.auto()
+    CLASS_ID = enum.auto()
+    READ_ONLY = enum.auto()
+
+
+class Merge(enum.Enum):
+    """Whether a parent must be wider than its children, and what wider means."""
+
+    NONE = enum.auto()
+    LARGER = enum.auto()
+    UNION = enum.auto()
+
+
+Range = tuple[int, int]
+_ANY: Range = (-COUNT_MAX - 1, COUNT_MAX)
+
+
+class _File(msgspec.Struct, frozen=True):
+    """One knob: v1 subsystem and file names; None where a version has no such file."""
+
+    subsystem: str
+    v1: str | None
+    v2: str | None
+    form: Form = Form.READ_ONLY
+    allowed: Range = _ANY
+    allowed_v2: Range | None = None
+    presence: Presence = Presence.ALWAYS
+    merge: Merge = Merge.NONE
+
+
+def _own(subsystem: str, knob: Knob, low: int, high: int) -> _File:
+    """A vendor kernel's number with the same name on both versions."""
+    return _File(subsystem, knob, knob, Form.NUMBER, (low, high), presence=Presence.OWN_FILE)
+
+
+def _page_cache(knob: Knob, high: int) -> _File:
+    return _File("memory", None, knob, Form.NUMBER, (0, high), presence=Presence.OWN_FILE)
+
+
+def _protected(knob: Knob) -> _File:
+    presence = Presence.KUBEPODS_FILE_ON_V1
+    return _File("memory", knob, knob, Form.NUMBER, (0, COUNT_MAX), presence=presence, merge=Merge.LARGER)
+
+
+def _throttle(knob: Knob) -> _File:
+    allowed = (0, COUNT_MAX)
+    return _File("blkio", knob, None, Form.DEVICE_NUMBER, allowed, presence=Presence.KUBEPODS_FILE)
+
+
+_FILES = {
+    Knob.CPU_SHARES: _File(
+        "cpu", "cpu.shares", "cpu.weight", Form.NUMBER, (cgroup_units.SHARES_MIN, cgroup_units.SHARES_MAX)
+    ),
+    Knob.CPU_QUOTA: _File("cpu", "cpu.cfs_quota_us", "cpu.max", Form.NUMBER, merge=Merge.LARGER),
+    Knob.CPU_PERIOD: _File("cpu", "cpu.cfs_period_us", "cpu.max", Form.NUMBER),
+    Knob.CPU_BURST: _File(
+        "cpu",
+        "cpu.cfs_burst_us",
+        "cpu.max.burst",
+        Form.NUMBER,
+        (0, 100_000_000),
+        allowed_v2=(0, COUNT_MAX),
+        presence=Presence.OWN_FILE,
+    ),
+    Knob.CPU_BVT: _own("cpu", Knob.CPU_BVT, -1, 2),
+    Knob.CPU_IDLE: _File("cpu", "cpu.idle", "cpu.idle", Form.NUMBER, (0, 1), presence=Presence.KUBEPODS_FILE),
+    Knob.TASKS: _File("cpu", "tasks", "cgroup.threads", Form.TEXT),
+    Knob.PROCS: _File("cpu", "cgroup.procs", "cgroup.procs", Form.TEXT),
+    Knob.CPUSET: _File("cpuset", "cpuset.cpus", "cpuset.cpus", Form.CPUS, merge=Merge.UNION),
+    Knob.CPUSET_EFFECTIVE: _File("cpuset", None, "cpuset.cpus.effective"),
+    Knob.MEMORY_LIMIT: _File("memory", "memory.limit_in_bytes", "memory.max", Form.NUMBER),
+    Knob.MEMORY_USAGE: _File("memory", "memory.usage_in_bytes", "memory.current"),
+    Knob.MEMORY_MIN: _protected(Knob.MEMORY_MIN),
+    Knob.MEMORY_LOW: _protected(Knob.MEMORY_LOW),
+    Knob.MEMORY_HIGH: _protected(Knob.MEMORY_HIGH),
+    Knob.MEMORY_WMARK_RATIO: _own("memory", Knob.MEMORY_WMARK_RATIO, 0, 100),
+    Knob.MEMORY_WMARK_SCALE: _own("memory", Knob.MEMORY_WMARK_SCALE, 1, 1000),
+    Knob.MEMORY_WMARK_MIN_ADJ: _own("memory", Knob.MEMORY_WMARK_MIN_ADJ, -25, 50),
+    Knob.MEMORY_PRIORITY: _own("memory", Knob.MEMORY_PRIORITY, 0, 12),
+    Knob.MEMORY_USE_PRIORITY_OOM: _own("memory", Knob.MEMORY_USE_PRIORITY_OOM, 0, 1),
+    Knob.MEMORY_OOM_GROUP: _own("memory", Knob.MEMORY_OOM_GROUP, 0, 1),
+    Knob.PAGE_CACHE_ENABLE: _page_cache(Knob.PAGE_CACHE_ENABLE, 1),
+    Knob.PAGE_CACHE_SIZE: _page_cache(Knob.PAGE_CACHE_SIZE, COUNT_MAX),
+    Knob.PAGE_CACHE_SYNC: _page_cache(Knob.PAGE_CACHE_SYNC, 1),
+    Knob.BLKIO_READ_IOPS: _throttle(Knob.BLKIO_READ_IOPS),
+    Knob.BLKIO_WRITE_IOPS: _throttle(Knob.BLKIO_WRITE_IOPS),
+    Knob.BLKIO_READ_BPS: _throttle(Knob.BLKIO_READ_BPS),
+    Knob.BLKIO_WRITE_BPS: _throttle(Knob.BLKIO_WRITE_BPS),
+    Knob.BLKIO_WEIGHT: _File(
+        "blkio", "blkio.cost.weight", None, Form.DEVICE_NUMBER, (1, 100), presence=Presence.KUBEPODS_FILE
+    ),
+    Knob.BLKIO_QOS: _File("blkio", "blkio.cost.qos", None, Form.TEXT, presence=Presence.ROOT_FILE),
+    Knob.BLKIO_MODEL: _File("blkio", "blkio.cost.model", None, Form.TEXT, presence=Presence.ROOT_FILE),
+    Knob.NET_CLASS: _File(
+        "net_cls",
+        "net_cls.classid",
+        "net_cls.classid",
+        Form.CLASS_ID,
+        (0, COUNT_MAX),
+        presence=Presence.KUBEPODS_FILE,
+    ),
+    Knob.CPU_STAT: _File("cpu", "cpu.stat", "cpu.stat"),
+    Knob.CPU_USAGE: _File("cpuacct", "cpuacct.usage", "cpu.stat"),
+    Knob.CPUACCT_STAT: _File("cpuacct", "cpuacct.stat", "cpu.stat"),
+    Knob.MEMORY_STAT: _File("memory", "memory.stat", "memory.stat"),
+    Knob.MEMORY_NUMA_STAT: _File("memory", "memory.numa_stat", "memory.numa_stat"),
+    Knob.MEMORY_IDLE_PAGES: _File("memory", "memory.idle_page_stats", None, presence=Presence.KUBEPODS_FILE),
+    Knob.CPU_PRESSURE: _File(
+        "cpuacct", "cpu.pressure", "cpu.pressure", presence=Presence.KUBEPODS_FILE_ON_V1
+    ),
+    Knob.MEMORY_PRESSURE: _File(
+        "cpuacct", "memory.pressure", "memory.pressure", presence=Presence.KUBEPODS_FILE_ON_V1
+    ),
+    Knob.IO_PRESSURE: _File("cpuacct", "io.pressure", "io.pressure", presence=Presence.KUBEPODS_FILE_ON_V1),
+}
+_STAYS_A_V1_HIERARCHY = frozenset((Knob.NET_CLASS,))  # cgroup v2 has no such controller
+_UNLIMITED_AS_MAX = frozenset((Knob.CPU_QUOTA, Knob.CPU_PERIOD, Knob.MEMORY_LIMIT))
+_DEVICE_NUMBER = re.compile(r"[0-9]+:[0-9]+ ([0-9]+)")
+_HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
+
+
+def of_name(name: str) -> Knob | None:
+    """The knob with that v1 file name."""
+    return _BY_NAME.get(name)
+
+
+_BY_NAME = {knob.value: knob for knob in Knob}
+
+
+def presence(knob: Knob) -> Presence:
+    """How to find out whether this kernel has the knob."""
+    return _FILES[knob].presence
+
+
+def merge_of(knob: Knob) -> Merge:
+    """What the first pass of a leveled update does with the knob."""
+    return _FILES[knob].merge
+
+
+def path(knob: Knob, version: int, directory: str) -> str:
+    """File of a group, relative to the cgroup root.
+
+    Raises: UnsupportedError when this version has no such file.
+    """
+    file = _FILES[knob]
+    name = file.v1 if version == V1 else file.v2
+    if name is None:
+        raise UnsupportedError(knob, version)
+    if version == V1 or knob in _STAYS_A_V1_HIERARCHY:
+        return cgroup_layout.join(file.subsystem, directory, name)
+    return cgroup_layout.join(directory, name)
+
+
+def perf_dir(version: int, directory: str) -> str:
+    """Directory that stands for a group towards perf events, relative to the cgroup root."""
+    return cgroup_layout.join("perf_event", directory) if version == V1 else cgroup_layout.join(directory)
+
+
+def encode(knob: Knob, version: int, value: str) -> str:
+    """The text to write for a value in v1 terms.
+
+    Raises: KnobValueError when the kernel would refuse it; UnsupportedError when there is no such file.
+    """
+    path(knob, version, "")
+    check(knob, version, value)
+    if version == V1:
+        return value
+    if knob is Knob.CPU_SHARES:
+        return str(cgroup_units.weight_of_shares(int(value)))
+    if knob in _UNLIMITED_AS_MAX and value == str(UNLIMITED):
+        return "max"
+    return value
+
+
+def check(knob: Knob, version: int, value: str) -> None:
+    """Refuse what the kernel would refuse; the value is in v1 terms.
+
+    Raises: KnobValueError.
+    """
+    file = _FILES[knob]
+    match file.form:
+        case Form.READ_ONLY:
+            raise KnobValueError(knob, value, "the file is only read")
+        case Form.CPUS:
+            try:
+                cpuset.parse(value)
+            except CPUSetError as error:
+                raise KnobValueError(knob, value, error.reason) from error
+        case Form.NUMBER:
+            _check_range(knob, version, value, value)
+        case Form.DEVICE_NUMBER:
+            if not (form := _DEVICE_NUMBER.fullmatch(value)):
+                raise KnobValueError(knob, value, "expected MAJOR:MINOR NUMBER")
+            _check_range(knob, version, value, form[1])
+        case Form.CLASS_ID:
+            _check_range(knob, version, value, str(int(value, 16)) if _HEX.fullmatch(value) else value)
+        case Form.TEXT:
+            pass
+
+
+def number(text: str) -> int:
+    """The number that a file or a value says, `max` being the largest.
+
+    Raises: ScalarError.
+    """
+    return COUNT_MAX if text == "max" else scalars.parse_int(text)
+
+
+def _check_range(knob: Knob, version: int, value: str, digits: str) -> None:
+    file = _FILES[knob]
+    low, high = file.allowed_v2 if version == V2 and file.allowed_v2 else file.allowed
+    try:
+        amount = number(digits)
+    except ScalarError as error:
+        raise KnobValueError(knob, value, "expected a number") from error
+    if not low <= amount <= high:
+        raise KnobValueError(knob, value, f"not within {low} to {high}")

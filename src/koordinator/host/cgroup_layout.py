@@ -1,0 +1,236 @@
+"""Directories of pods, containers and host applications in the cgroup tree.
+
+Directories are relative to the cgroup root (v2) or to the root of a subsystem (v1), without a slash at either
+end. Source: spec 10, section 3.2.
+"""
+
+import enum
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import cpuset, qos
+from koordinator.api.cpuset import CPUSet
+from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.api.slo import HostApplicationSpec
+from koordinator.host.errors import LayoutError
+
+
+class Driver(enum.StrEnum):
+    """How the kubelet names cgroups."""
+
+    SYSTEMD = "systemd"
+    CGROUPFS = "cgroupfs"
+
+
+class Runtime(enum.StrEnum):
+    """Container runtimes, as they stand before `://` in a container id."""
+
+    DOCKER = "docker"
+    CONTAINERD = "containerd"
+    CRI_O = "cri-o"
+    POUCH = "pouch"
+
+
+class ContainerID(msgspec.Struct, frozen=True):
+    """`<runtime>://<id>` in parts."""
+
+    runtime: Runtime
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.runtime}://{self.id}"
+
+
+class _DriverNames(msgspec.Struct, frozen=True):
+    """How one driver names directories; pod prefixes and class directories by Kubernetes QoS."""
+
+    class_dirs: dict[KubeQoS, str]
+    pod_prefixes: dict[KubeQoS, str]
+    pod_suffix: str
+    scope_prefixes: dict[Runtime, str]
+    scope_suffix: str
+
+
+_NAMES = {
+    Driver.SYSTEMD: _DriverNames(
+        class_dirs={
+            KubeQoS.GUARANTEED: "kubepods.slice",
+            KubeQoS.BURSTABLE: "kubepods.slice/kubepods-burstable.slice",
+            KubeQoS.BEST_EFFORT: "kubepods.slice/kubepods-besteffort.slice",
+        },
+        pod_prefixes={
+            KubeQoS.GUARANTEED: "kubepods-pod",
+            KubeQoS.BURSTABLE: "kubepods-burstable-pod",
+            KubeQoS.BEST_EFFORT: "kubepods-besteffort-pod",
+        },
+        pod_suffix=".slice",
+        scope_prefixes={
+            Runtime.DOCKER: "docker-",
+            Runtime.CONTAINERD: "cri-containerd-",
+            Runtime.CRI_O: "crio-",
+            Runtime.POUCH: "pouch-",
+        },
+        scope_suffix=".scope",
+    ),
+    Driver.CGROUPFS: _DriverNames(
+        class_dirs={
+            KubeQoS.GUARANTEED: "kubepods",
+            KubeQoS.BURSTABLE: "kubepods/burstable",
+            KubeQoS.BEST_EFFORT: "kubepods/besteffort",
+        },
+        pod_prefixes=dict.fromkeys(KubeQoS, "pod"),
+        pod_suffix="",
+        scope_prefixes=dict.fromkeys(Runtime, ""),
+        scope_suffix="",
+    ),
+}
+_PARSED_RUNTIMES = (Runtime.DOCKER, Runtime.CONTAINERD, Runtime.CRI_O)  # as in the reference: pouch is not
+_CRI_O_PREFIX = "crio-"
+
+_HOST_SERVICE_DIR = "host-latency-sensitive"
+_HOST_BEST_EFFORT_DIR = "host-best-effort"
+_HOST_CLASS_DIRS = {
+    QoSClass.LSE: _HOST_SERVICE_DIR,
+    QoSClass.LSR: _HOST_SERVICE_DIR,
+    QoSClass.LS: _HOST_SERVICE_DIR,
+    QoSClass.BE: _HOST_BEST_EFFORT_DIR,
+}
+KUBEPODS_BEST_EFFORT = "KubepodsBesteffort"
+_HOST_BASES = {
+    "Kubepods": KubeQoS.GUARANTEED,
+    "KubepodsBurstable": KubeQoS.BURSTABLE,
+    KUBEPODS_BEST_EFFORT: KubeQoS.BEST_EFFORT,
+}
+
+
+def class_dir(driver: Driver, kube_qos: KubeQoS) -> str:
+    """Directory of a Kubernetes QoS class; that of Guaranteed pods is the root of all pods."""
+    return _NAMES[driver].class_dirs[kube_qos]
+
+
+def pod_dir(driver: Driver, kube_qos: KubeQoS, uid: str) -> str:
+    """Directory of a pod."""
+    names = _NAMES[driver]
+    own = uid.replace("-", "_") if driver is Driver.SYSTEMD else uid
+    return f"{names.class_dirs[kube_qos]}/{names.pod_prefixes[kube_qos]}{own}{names.pod_suffix}"
+
+
+def parse_container_id(text: str) -> ContainerID:
+    """The runtime and id that a container status names.
+
+    Raises: LayoutError when there is no runtime, or one that we do not know.
+    """
+    runtime, separator, own = text.partition("://")
+    if not separator or runtime not in _RUNTIME_NAMES:
+        raise LayoutError(text, f"expected <runtime>://<id>, with runtime {', '.join(Runtime)}")
+    return ContainerID(Runtime(runtime), own)
+
+
+_RUNTIME_NAMES = frozenset(runtime.value for runtime in Runtime)
+
+
+def container_dirname(driver: Driver, container: ContainerID) -> str:
+    """Name of a container's directory within that of its pod."""
+    names = _NAMES[driver]
+    return f"{names.scope_prefixes[container.runtime]}{container.id}{names.scope_suffix}"
+
+
+def container_dir(driver: Driver, of_pod: str, container: ContainerID) -> str:
+    """Directory of a container below its pod's."""
+    return join(of_pod, container_dirname(driver, container))
+
+
+def pod_uid_of_dirname(driver: Driver, dirname: str) -> str:
+    """The UID within a pod directory's name; below systemd it has underscores in place of dashes.
+
+    Raises: LayoutError when it is not the directory of a pod.
+    """
+    names = _NAMES[driver]
+    for prefix in names.pod_prefixes.values():
+        if dirname.startswith(prefix) and dirname.endswith(names.pod_suffix):
+            return dirname[len(prefix) :].removesuffix(names.pod_suffix)
+    raise LayoutError(dirname, f"not the directory of a pod below driver {driver}")
+
+
+def container_id_of_dirname(driver: Driver, dirname: str) -> str:
+    """The id within a container directory's name, without the runtime.
+
+    Raises: LayoutError when it is not the directory of a container.
+    """
+    if driver is Driver.CGROUPFS:
+        return dirname
+    names = _NAMES[driver]
+    for runtime in _PARSED_RUNTIMES:
+        prefix = names.scope_prefixes[runtime]
+        if dirname.startswith(prefix) and dirname.endswith(names.scope_suffix):
+            return dirname[len(prefix) :].removesuffix(names.scope_suffix)
+    if dirname.startswith(_CRI_O_PREFIX):  # CRI-O names the sandbox without a suffix
+        return dirname.removeprefix(_CRI_O_PREFIX)
+    raise LayoutError(dirname, "not the directory of a container")
+
+
+def kube_qos_of_dir(directory: str) -> KubeQoS:
+    """The Kubernetes QoS class that a directory belongs to."""
+    if "besteffort" in directory:
+        return KubeQoS.BEST_EFFORT
+    return KubeQoS.BURSTABLE if "burstable" in directory else KubeQoS.GUARANTEED
+
+
+def sandbox_id(driver: Driver, subdirs: Collection[str], containers: Sequence[ContainerID]) -> str:
+    """Id of the pause container: the one directory of a pod that none of its known containers has.
+
+    `containers` are those of the pod's status, normal ones before init containers. Empty when none has
+    started yet. Raises: LayoutError when not exactly one directory is left.
+    """
+    if not containers:
+        return ""
+    known = {container_dirname(driver, container) for container in containers}
+    left = [name for name in subdirs if name not in known and not _is_cri_o_scope(name)]
+    if len(left) != 1:
+        raise LayoutError(" ".join(sorted(left)), f"{len(left)} directories may be the sandbox, expected one")
+    return str(ContainerID(containers[0].runtime, container_id_of_dirname(driver, left[0])))
+
+
+def host_application_dir(driver: Driver, application: HostApplicationSpec) -> str:
+    """Directory of an application that runs outside of pods.
+
+    Raises: LayoutError when its base is unknown.
+    """
+    path = application.cgroup_path
+    if path is None:
+        parent = _HOST_CLASS_DIRS.get(qos.of_name(application.qos), "")
+        return join(parent, application.name)
+    base = ""
+    if path.base in _HOST_BASES:
+        base = class_dir(driver, _HOST_BASES[path.base])
+    elif path.base not in ("", "CgroupRoot"):
+        raise LayoutError(path.base, f"base of host application {application.name} is unknown")
+    return join(base, path.parent_dir, path.relative_path)
+
+
+def smallest_cpuset(root_text: str, texts_by_dir: Mapping[str, str]) -> CPUSet:
+    """What best-effort containers may use: the smallest set among their directories and the class's own.
+
+    `texts_by_dir` holds the directories two levels below the class; among equals the first by path counts,
+    the root last. Raises: CPUSetError.
+    """
+    sets = [cpuset.parse(texts_by_dir[directory].strip()) for directory in sorted(texts_by_dir)]
+    return min([*sets, cpuset.parse(root_text.strip())], key=len)
+
+
+def join(*parts: str) -> str:
+    """Path of directories, cleaned of empty parts and slashes at the ends; dots cannot lead out of it.
+
+    Raises: LayoutError.
+    """
+    path = posixpath.normpath("/".join(part.strip("/") for part in parts if part.strip("/")) or ".")
+    if path.startswith(".."):
+        raise LayoutError("/".join(parts), "leads out of the cgroup root")
+    return "" if path == "." else path
+
+
+def _is_cri_o_scope(name: str) -> bool:
+    """CRI-O keeps its monitor next to the sandbox, in a scope; the sandbox has no suffix."""
+    return name.startswith(_CRI_O_PREFIX) and name.endswith(".scope")

@@ -1,0 +1,51 @@
+"""What can be wrong with a node's files."""
+
+from koordinator.api.errors import KoordinatorError
+
+
+class HostError(KoordinatorError):
+    """Base of the errors of this room."""
+
+
+class ContentError(HostError, ValueError):
+    """A file or a command's output does not say what it should; `source` names it."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)
+        self.source, self.reason = source, reason
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}"
+
+
+class LayoutError(HostError, ValueError):
+    """A name does not follow the cgroup layout."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"{self.name[:120]!r}: {self.reason}"
+
+
+class UnsupportedError(HostError):
+    """The knob does not exist in this cgroup version; the caller leaves it alone."""
+
+    def __init__(self, knob: str, version: int) -> None:
+        super().__init__(knob, version)
+        self.knob, self.version = knob, version
+
+    def __str__(self) -> str:
+        return f"{self.knob} does not exist in cgroup v{self.version}"
+
+
+class KnobValueError(HostError, ValueError):
+    """The kernel would refuse this value, so it is not written."""
+
+    def __init__(self, knob: str, value: str, reason: str) -> None:
+        super().__init__(knob, value, reason)
+        self.knob, self.value, self.reason = knob, value, reason
+
+    def __str__(self) -> str:
+        return f"{self.knob}: {self.value[:80]!r} cannot be written: {self.reason}"

@@ -1,0 +1,95 @@
+"""Knobs keep their meaning on both cgroup versions, and refuse what the kernel would refuse."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.host import cgroup_knobs, cgroup_units, cgroup_values
+from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.host.errors import KnobValueError, UnsupportedError
+
+SHARES = st.integers(cgroup_units.SHARES_MIN, cgroup_units.SHARES_MAX)
+WEIGHTS = st.integers(cgroup_units.WEIGHT_MIN, cgroup_units.WEIGHT_MAX)
+
+
+@given(WEIGHTS)
+def test_a_weight_survives_the_way_through_shares_within_one_step(weight: int) -> None:
+    back = cgroup_units.weight_of_shares(cgroup_units.shares_of_weight(weight))
+
+    assert weight - 1 <= back <= weight
+
+
+@given(SHARES, SHARES)
+def test_more_shares_never_weigh_less(one: int, other: int) -> None:
+    low, high = sorted((one, other))
+
+    assert cgroup_units.weight_of_shares(low) <= cgroup_units.weight_of_shares(high)
+
+
+@given(st.integers(-(10**9), 10**9))
+def test_shares_and_quota_of_any_amount_can_be_written(milli: int) -> None:
+    for version in (V1, V2):
+        cgroup_knobs.encode(Knob.CPU_SHARES, version, str(cgroup_units.shares_of_milli(milli)))
+        cgroup_knobs.encode(Knob.CPU_QUOTA, version, str(cgroup_units.quota_of_milli(milli)))
+
+
+@given(st.integers(1, 10**7), st.integers(0, 10**6))
+def test_a_larger_limit_never_gives_a_smaller_quota(milli: int, more: int) -> None:
+    assert cgroup_units.quota_of_milli(milli) <= cgroup_units.quota_of_milli(milli + more)
+
+
+@given(st.one_of(st.just(-1), st.integers(1000, 10**12)))
+def test_a_quota_reads_back_as_it_was_written(quota_us: int) -> None:
+    on_v2 = f"{cgroup_knobs.encode(Knob.CPU_QUOTA, V2, str(quota_us))} 100000\n"
+
+    assert cgroup_values.quota_us(V1, f"{quota_us}\n") == quota_us
+    assert cgroup_values.quota_us(V2, on_v2) == quota_us
+
+
+@pytest.mark.parametrize("knob", Knob)
+def test_every_knob_exists_in_some_version(knob: Knob) -> None:
+    found = []
+    for version in (V1, V2):
+        try:
+            found.append(cgroup_knobs.path(knob, version, "kubepods/besteffort"))
+        except UnsupportedError as error:
+            assert error.knob == knob
+
+    assert found and all("kubepods/besteffort/" in path for path in found)
+
+
+def test_net_class_stays_a_v1_hierarchy() -> None:
+    assert cgroup_knobs.path(Knob.NET_CLASS, V2, "kubepods") == "net_cls/kubepods/net_cls.classid"
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        pytest.param(Knob.CPU_STAT, "1", id="a file that is only read"),
+        pytest.param(Knob.CPU_QUOTA, "", id="empty text for a number"),
+        pytest.param(Knob.CPU_QUOTA, "many", id="words for a number"),
+        pytest.param(Knob.CPUSET, "0-x", id="no CPU list"),
+        pytest.param(Knob.BLKIO_WEIGHT, "8:0 101", id="device number out of range"),
+        pytest.param(Knob.BLKIO_WEIGHT, "100", id="device missing"),
+        pytest.param(Knob.NET_CLASS, "0xzz", id="no hexadecimal number"),
+    ],
+)
+def test_what_the_kernel_would_refuse_is_refused_with_knob_and_value(knob: Knob, value: str) -> None:
+    with pytest.raises(KnobValueError) as refused:
+        cgroup_knobs.check(knob, V1, value)
+
+    assert (refused.value.knob, refused.value.value) == (knob, value)
+    assert knob in str(refused.value)
+
+
+def test_a_class_id_may_be_hexadecimal() -> None:
+    assert cgroup_knobs.encode(Knob.NET_CLASS, V1, "0x10003") == "0x10003"
+
+
+def test_only_limits_become_max_on_v2() -> None:
+    assert cgroup_knobs.encode(Knob.MEMORY_LIMIT, V2, "-1") == "max"
+    assert cgroup_knobs.encode(Knob.CPU_BVT, V2, "-1") == "-1"
+
+
+def test_text_files_take_any_text() -> None:
+    assert cgroup_knobs.encode(Knob.BLKIO_MODEL, V1, "8:0 ctrl=auto") == "8:0 ctrl=auto"

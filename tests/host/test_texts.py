@@ -1,0 +1,125 @@
+"""Texts of the host that vectors do not cover: pressure, NUMA totals, processes, disks, roots."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.host import cgroup_values, cpu_topology, procfs, storage, sysfs
+from koordinator.host.cgroup_knobs import V1
+from koordinator.host.errors import ContentError, HostError
+from koordinator.host.roots import HOST_MODE, HostRoots
+
+SOME = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\n"
+FULL = "full avg10=0.50 avg60=0.05 avg300=0.00 total=99\n"
+
+
+def test_pressure_tells_some_and_full() -> None:
+    stall = cgroup_values.pressure(SOME + FULL)
+
+    assert (stall.some.avg10, stall.some.total_us, stall.full.avg60) == (1.5, 1234, 0.05)
+    assert stall.is_full_supported
+
+
+def test_a_kernel_without_full_cpu_pressure_reports_none() -> None:
+    stall = cgroup_values.pressure(SOME)
+
+    assert not stall.is_full_supported
+    assert stall.full == cgroup_values.Pressure()
+
+
+def test_an_empty_pressure_file_is_an_error_and_no_crash() -> None:
+    with pytest.raises(ContentError):
+        cgroup_values.pressure("")
+
+
+def test_numa_pages_of_a_parent_include_its_children_where_the_kernel_tells() -> None:
+    text = "total=0 N0=0\nfile=0 N0=0\nhierarchical_total=7 N0=7\n"
+
+    assert cgroup_values.numa_pages(V1, text) == {0: 0}
+    assert cgroup_values.numa_pages(V1, text, hierarchical=True) == {0: 7}
+
+
+def test_a_meminfo_key_without_value_counts_zero() -> None:
+    assert procfs.meminfo_kib("MemTotal:\nMemFree: 12 kB\nnothing\n") == {"MemTotal": 0, "MemFree": 12}
+
+
+def test_numa_nodes_with_a_gap_are_refused_and_generic_ones_left_out() -> None:
+    node = "Node 0 MemTotal: 8 kB\n"
+
+    with pytest.raises(ContentError):
+        sysfs.numa_nodes({"node0": node, "node2": node}, [])
+    assert sysfs.numa_nodes({"node0": node, "node1": node, "power": node}, [1]) == {0: {"MemTotal": 8}}
+
+
+def test_cpu_kind_comes_from_the_kernel_before_lscpu() -> None:
+    cpuinfo = "vendor_id : GenuineIntel\nmodel name : Fast\nflags : cat_l3 mba\nmodel name : Other\n"
+    info = sysfs.cpu_basic_info(cpuinfo, smt_active="0\n", no_turbo="0\n", lscpu_y="Thread(s) per core: 2\n")
+
+    assert (info.cpu_model, info.vendor_id) == ("Fast", "GenuineIntel")
+    assert (info.hyper_thread_enabled, info.turbo_enabled) == (False, True)
+    assert sysfs.cpu_basic_info(cpuinfo, lscpu_y="Thread(s) per core: 2\n").hyper_thread_enabled
+    assert procfs.cpu_model(cpuinfo).flags == {"cat_l3", "mba"}
+
+
+def test_machines_without_cache_ids_still_have_cpus() -> None:
+    topology = cpu_topology.parse_lscpu("CPU NODE SOCKET CORE CACHE ONLINE\n1 0 0 1 - yes\n0 0 0 0 - yes\n")
+
+    assert [processor.cpu for processor in topology.processors] == [0, 1]
+    assert topology.cpus == {0, 1}
+
+
+def test_disks_are_found_below_partitions_and_logical_volumes() -> None:
+    found = storage.parse(
+        'NAME="sda" TYPE="disk" MAJ:MIN="8:0"\nNAME="sda2" TYPE="part" MAJ:MIN="8:2"',
+        "vg 1 /dev/sda2",
+        "data-x vg",
+        "",
+    )
+
+    for device in ("/dev/sda", "/dev/sda2", "/dev/mapper/vg-data--x"):
+        assert found.disk_of(device) == "/dev/sda"
+    assert found.disk_of("/dev/sdb") == ""
+
+
+def test_a_host_below_another_root_keeps_all_its_places_there() -> None:
+    roots = HostRoots.below("/mnt/host/")
+
+    assert all(getattr(roots, name).startswith("/mnt/host/") for name in roots.__struct_fields__)
+    assert HostRoots.of_mode(HOST_MODE).cgroup == "/sys/fs/cgroup"
+    assert HostRoots.of_mode("").cgroup == "/host-cgroup"
+
+
+READERS = [
+    lambda text: cgroup_values.throttling(2, text),
+    lambda text: cgroup_values.cpu_usage_ns(1, text),
+    lambda text: cgroup_values.quota_us(2, text),
+    lambda text: cgroup_values.memory_stat(1, text),
+    lambda text: cgroup_values.memory_limit_bytes(1, text),
+    lambda text: cgroup_values.numa_pages(1, text),
+    lambda text: cgroup_values.numa_pages(2, text),
+    lambda text: cgroup_values.ids("tasks", text),
+    cgroup_values.pressure,
+    cgroup_values.idle_pages,
+    procfs.busy_ticks,
+    procfs.busy_ticks_by_cpu,
+    procfs.memory,
+    procfs.process_stat,
+    sysfs.numa_meminfo_kib,
+    sysfs.id_list,
+    cpu_topology.parse_lscpu,
+    lambda text: storage.parse(text, text, text, text),
+]
+WORDS = st.sampled_from(
+    ["cpu", "cpu0", "max", "-1", "12", "N0=4", "N1", "total", "anon", "file", "usage_usec", "(", ")", "#",
+     "nr_periods", "some", "avg10=1.0", "99999999999999999999999", "٣", "Node", "MemTotal:", 'NAME="a"', ":"]
+)  # fmt: skip
+TEXTS = st.lists(st.lists(WORDS, max_size=9).map(" ".join), max_size=6).map("\n".join)
+
+
+@given(st.one_of(TEXTS, st.text(max_size=60)), st.sampled_from(READERS))
+def test_any_text_gives_a_value_or_an_error_that_names_its_source(text: str, read: object) -> None:
+    assert callable(read)
+    try:
+        read(text)
+    except HostError as error:
+        assert str(error)
