@@ -131,12 +131,8 @@ async def test_by_default_usage_is_what_node_metrics_report(
         "nodeMetric": {"nodeUsage": used},
         "podsMetric": [{"name": "web", "namespace": "default", "podUsage": used}, {"name": "unmeasured"}],
     }
-    await send(
-        http,
-        "POST",
-        "/apis/slo.koordinator.sh/v1alpha1/nodemetrics",
-        {"metadata": {"name": "node-1"}, "status": report},
-    )
+    metric = {"kind": "NodeMetric", "apiVersion": NODE_METRICS.api_version, "metadata": {"name": "node-1"}}
+    await send(http, "POST", NODE_METRICS.path(), {**metric, "status": report})
 
     ((node),) = (await send(http, "GET", f"{path}/nodes"))[1]["items"]
     ((pod),) = (await send(http, "GET", f"{path}/namespaces/default/pods"))[1]["items"]
