@@ -21,7 +21,6 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.local.admission import WebhookAdmission
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
@@ -79,8 +78,6 @@ class LocalCluster:
             self.registry = registry.on_disk(
                 clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
             )
-        self.admission = WebhookAdmission.on(self.registry, self._new_rng())
-        self.registry.admission = self.admission
         self.server = ApiServer(
             self.registry,
             host=options.host,
@@ -120,7 +117,6 @@ class LocalCluster:
             await self.server.stop()
             if webhooks is not None:
                 await webhooks.stop()
-            await self.admission.close()
             await self.registry.close()
 
     def _client(self, user: str) -> MemoryCluster:
