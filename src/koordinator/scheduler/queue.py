@@ -82,7 +82,7 @@ class SchedulingQueue:
         self._groups: dict[Hashable, dict[str, QueuedPod]] = {}
         self._next_overdue_check_s = 0.0
         self._in_flight: dict[str, int] = {}
-        self._updated_in_flight: dict[str, PodInfo] = {}
+        self._updated_in_flight: dict[str, tuple[PodInfo, Hashable]] = {}
         self._events: list[Happening] = []
         self._events_dropped = 0
 
@@ -125,7 +125,7 @@ class SchedulingQueue:
     def update(self, pod: PodInfo, class_key: Hashable, now_s: float) -> None:
         """A waiting pod changed; it moves on if that can help."""
         if pod.uid in self._in_flight:
-            self._updated_in_flight[pod.uid] = pod
+            self._updated_in_flight[pod.uid] = (pod, class_key)
             return
         entry = self._entries[pod.uid]
         old, entry.pod = entry.pod, pod
@@ -205,7 +205,7 @@ class SchedulingQueue:
         entry.queued_s = now_s
         self._entries[uid] = entry
         if updated is not None:
-            entry.pod = updated
+            entry.pod, entry.class_key = updated
         woken = updated is not None or overflowed or any(self._is_woken(entry, event) for event in missed)
         if woken or not is_refusal:
             self._back_off(entry, now_s)

@@ -1,0 +1,209 @@
+"""The queue alone: order, backoff, wake-ups that are never lost."""
+
+from typing import Any
+
+import pytest
+
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.clock import FixedClock
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import Handle, NoArgs, Plugin
+from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.plugins.priority_sort import priority_key
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.queue import UNSCHEDULABLE_S_MAX, QueuePolicy, SchedulingQueue, backoff_s
+from koordinator.scheduler.status import SUCCESS, Status, error, unresolvable, unschedulable
+from tests.scheduler.world import pod
+
+NO = unschedulable("0/1 nodes are available: 1 Insufficient cpu.")
+FREED = Happening(ClusterEvent.ASSIGNED_POD_DELETED)
+
+
+class Waker(Plugin[None]):
+    name = "Waker"
+    wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED,)
+
+
+def queue_of(**options: Any) -> SchedulingQueue:
+    waker = Waker(NoArgs(), Handle(NodeTable(ResourceRegistry()), FixedClock()))
+    policy: dict[str, Any] = {
+        "initial_backoff_s": 1.0,
+        "max_backoff_s": 10.0,
+        "sort_key": lambda info, queued_s: priority_key(info.priority, queued_s),
+        "gate": lambda entry: SUCCESS,
+        "plugins": lambda profile: {"Waker": waker},
+    }
+    return SchedulingQueue(QueuePolicy(**{**policy, **options}))
+
+
+def info(name: str, priority: int = 0) -> PodInfo:
+    body = pod(name, priority=priority)
+    body["metadata"]["uid"] = name
+    return PodInfo.of(from_builtins(body, Pod), ResourceRegistry())
+
+
+def add(queue: SchedulingQueue, name: str, now_s: float = 0.0, priority: int = 0) -> None:
+    queue.add(info(name, priority), "koord-scheduler", "class", now_s)
+
+
+def pop_all(queue: SchedulingQueue, now_s: float) -> list[str]:
+    names = []
+    while (entry := queue.pop(now_s)) is not None:
+        names.append(entry.pod.uid)
+    return names
+
+
+def fail(queue: SchedulingQueue, now_s: float, status: Status = NO, by: tuple[str, ...] = ("Waker",)) -> str:
+    entry = queue.pop(now_s)
+    assert entry is not None
+    queue.retry(entry, status, by, now_s)
+    return entry.pod.uid
+
+
+def test_pods_leave_by_priority_then_by_age() -> None:
+    queue = queue_of()
+    add(queue, "old", 1.0)
+    add(queue, "young", 2.0)
+    add(queue, "vip", 3.0, priority=10)
+    add(queue, "same-age", 2.0)
+
+    assert pop_all(queue, 4.0) == ["vip", "old", "young", "same-age"]
+
+
+def test_a_refused_pod_sleeps_until_an_event_of_the_plugin_that_refused_it() -> None:
+    queue = queue_of()
+    add(queue, "web")
+    fail(queue, 0.0)
+
+    queue.happened(Happening(ClusterEvent.NODE_LABELS), 1.0)
+    assert queue.pop(100.0) is None
+
+    queue.happened(FREED, 100.0)
+    assert pop_all(queue, 100.0) == ["web"]
+
+
+def test_an_event_during_the_cycle_of_a_pod_wakes_it_afterwards() -> None:
+    queue = queue_of()
+    add(queue, "web")
+    entry = queue.pop(0.0)
+    assert entry is not None
+
+    queue.happened(FREED, 0.0)
+    queue.retry(entry, NO, ["Waker"], 0.0)
+
+    assert queue.counts()["unschedulable"] == 0
+    assert queue.counts()["backoff"] == 1
+
+
+def test_an_event_before_the_pod_was_popped_does_not_wake_it() -> None:
+    queue = queue_of()
+    add(queue, "first")
+    add(queue, "second")
+    held = queue.pop(0.0)
+    assert held is not None
+    queue.happened(FREED, 0.0)
+
+    assert fail(queue, 0.0) == "second"
+    assert queue.counts()["unschedulable"] == 1
+
+
+def test_an_idle_queue_hands_out_a_refused_pod_before_its_backoff_ends_but_not_an_erred_one() -> None:
+    queue = queue_of()
+    add(queue, "refused")
+    fail(queue, 0.0)
+    queue.happened(FREED, 0.1)
+    add(queue, "erred", 0.2)
+    assert fail(queue, 0.2, error("boom"), by=()) == "erred"
+
+    assert pop_all(queue, 0.3) == ["refused"]
+    assert pop_all(queue, 1.5) == ["erred"]
+
+
+def test_backoffs_that_end_in_one_window_leave_by_priority() -> None:
+    queue = queue_of()
+    add(queue, "low", 0.1)
+    add(queue, "high", 0.2, priority=5)
+    low, high = queue.pop(0.3), queue.pop(0.3)
+    assert low is not None and high is not None and low.pod.uid == "high"
+    queue.retry(high, error("x"), [], 0.4)
+    queue.retry(low, error("x"), [], 0.6)
+
+    assert queue.next_wakeup_s() == 1.0
+    assert pop_all(queue, 1.0) == ["high", "low"]
+
+
+def test_nobody_waits_for_an_event_for_ever() -> None:
+    queue = queue_of()
+    add(queue, "web")
+    fail(queue, 0.0)
+    assert queue.pop(UNSCHEDULABLE_S_MAX - 1) is None
+
+    # The check is made every 30 s.
+    assert pop_all(queue, UNSCHEDULABLE_S_MAX + 30) == ["web"]
+
+
+def test_a_gated_pod_is_let_in_by_an_update_only() -> None:
+    gates = ["closed"]
+    queue = queue_of(gate=lambda entry: unresolvable("gate") if gates else SUCCESS)
+    add(queue, "web")
+    queue.happened(Happening(ClusterEvent.WILDCARD), 1.0)
+    assert queue.pop(1_000.0) is None
+
+    gates.clear()
+    queue.update(info("web"), "class", 2.0)
+    assert pop_all(queue, 2.0) == ["web"]
+
+
+def test_a_removed_pod_is_gone_wherever_it_was() -> None:
+    queue = queue_of()
+    for name in ("active", "sleeping", "erred"):
+        add(queue, name)
+    entries = {entry.pod.uid: entry for entry in (queue.pop(0.0), queue.pop(0.0), queue.pop(0.0)) if entry}
+    queue.retry(entries["sleeping"], NO, ["Waker"], 0.0)
+    queue.retry(entries["erred"], error("x"), [], 0.0)
+    queue.done("active")
+    add(queue, "active")
+
+    for name in ("active", "sleeping", "erred"):
+        queue.remove(name)
+
+    assert len(queue) == 0 and queue.pop(1_000.0) is None
+    queue.happened(FREED, 1.0)
+    assert queue.next_wakeup_s() is None
+
+
+def test_an_update_while_a_pod_is_in_flight_is_used_when_it_comes_back() -> None:
+    queue = queue_of()
+    add(queue, "web")
+    entry = queue.pop(0.0)
+    assert entry is not None
+    queue.update(info("web", priority=7), "class", 0.0)
+    queue.retry(entry, NO, ["Waker"], 0.0)
+
+    again = queue.pop(0.5)
+    assert again is not None and again.pod.priority == 7
+    assert again.attempt_count == 2
+
+
+def test_activated_pods_skip_backoff_and_sleep() -> None:
+    queue = queue_of()
+    add(queue, "sleeping")
+    fail(queue, 0.0)
+    queue.activate(["sleeping", "unknown"], 0.1)
+
+    assert queue.counts()["active"] == 1
+
+
+@pytest.mark.parametrize(
+    ("refusals", "errors", "seconds"),
+    [
+        pytest.param(0, 0, 0.0, id="no failure, no wait"),
+        pytest.param(4, 0, 8.0, id="doubles"),
+        pytest.param(4, 1, 1.0, id="errors in a row replace refusals"),
+        pytest.param(99, 0, 10.0, id="never above the maximum"),
+    ],
+)
+def test_backoff(refusals: int, errors: int, seconds: float) -> None:
+    assert backoff_s(refusals, errors, 1.0, 10.0) == seconds
