@@ -25,6 +25,12 @@ class GroupVersionResource(msgspec.Struct, frozen=True):
     resource: str = ""
 
 
+class UserInfo(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    username: str = ""
+
+
 class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The part of `AdmissionRequest` that handlers read; objects stay JSON."""
 
@@ -37,6 +43,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = None
     dry_run: bool | None = None
+    user_info: UserInfo = UserInfo()
 
 
 class AdmissionReview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -1,0 +1,149 @@
+"""Which pods may exist: QoS, priority, resources, devices, reserved annotations (spec 02 §14.6 a, b, e).
+
+Pure. A pod's user gets all violations of the QoS rules at once, and the first one of the device rules.
+"""
+
+import enum
+from collections.abc import Iterator
+
+import msgspec
+
+from koordinator.api import labels, pod_resources, priority, qos, quantity, resources
+from koordinator.api.core import Container, Pod
+from koordinator.api.qos import QoSClass
+from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
+from koordinator.api.resource_list import Amounts
+
+WHOLE_GPU_PERCENT = 100
+_WHOLE_CORE_CLASSES = (QoSClass.LSR, QoSClass.LSE)
+
+
+class Rule(enum.StrEnum):
+    """What a pod can break."""
+
+    RESERVED_ANNOTATION = "reserved-annotation"
+    QOS_IMMUTABLE = "qos-immutable"
+    PRIORITY_CLASS_IMMUTABLE = "priority-class-immutable"
+    SUB_PRIORITY_IMMUTABLE = "sub-priority-immutable"
+    BATCH_NEEDS_BE = "batch-needs-be"
+    BE_PRIORITY = "be-priority"
+    LSR_PRIORITY = "lsr-priority"
+    CPU_REQUIRED = "cpu-required"
+    CPU_NOT_INTEGER = "cpu-not-integer"
+    GPU_FORM = "gpu-form"
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A broken rule, and its words for the pod's user: field, value, what is wrong."""
+
+    rule: Rule
+    message: str
+
+
+_PRIORITY_RULES = {QoSClass.BE: Rule.BE_PRIORITY, QoSClass.LSR: Rule.LSR_PRIORITY}
+
+
+def reserved_annotations(pod: Pod) -> list[Violation]:
+    """A pod must not pass itself off as a reservation of the scheduler."""
+    if labels.RESERVE_POD not in pod.metadata.annotations:
+        return []
+    message = f"metadata.annotations: Forbidden: {labels.RESERVE_POD} is for the scheduler's own use"
+    return [Violation(Rule.RESERVED_ANNOTATION, message)]
+
+
+def colocation(pod: Pod, old: Pod | None, *, skip_sub_priority: bool = False) -> list[Violation]:
+    """Violations of the QoS and priority rules; `old` is the pod before an update, None at creation.
+
+    `skip_sub_priority` is the feature gate ColocationProfileSkipValidatingPriority: label
+    `koordinator.sh/priority` may then change. Raises: quantity.QuantityError.
+    """
+    requests = pod_resources.requests(pod)
+    changed = [] if old is None else list(_immutable(pod, old, skip_sub_priority))
+    return [*changed, *_batch_needs_be(pod, requests), *_priority(pod), *_cores(pod, requests)]
+
+
+def _immutable(pod: Pod, old: Pod, skip_sub_priority: bool) -> Iterator[Violation]:
+    checks = [
+        (Rule.QOS_IMMUTABLE, f"labels.{labels.QOS_CLASS}", qos.raw(old), qos.raw(pod)),
+        (Rule.PRIORITY_CLASS_IMMUTABLE, "spec.priority", priority.raw(old), priority.raw(pod)),
+    ]
+    for rule, path, before, after in checks:
+        if before != after:
+            yield Violation(rule, f'{path}: Invalid value: "{after}": field is immutable')
+    was, now = (each.metadata.labels.get(labels.PRIORITY, "") for each in (old, pod))
+    if was != now and not skip_sub_priority:
+        message = f'labels.{labels.PRIORITY}: Invalid value: "{now}": field is immutable'
+        yield Violation(Rule.SUB_PRIORITY_IMMUTABLE, message)
+
+
+def _batch_needs_be(pod: Pod, requests: Amounts) -> Iterator[Violation]:
+    asks_for_batch = any(requests.get(name, quantity.ZERO) for name in resources.BATCH_RESOURCES)
+    if asks_for_batch and qos.raw(pod) is not QoSClass.BE:
+        message = (
+            f"labels.{labels.QOS_CLASS}: Required value: "
+            "must specify koordinator QoS BE with koordinator colocation resources"
+        )
+        yield Violation(Rule.BATCH_NEEDS_BE, message)
+
+
+def _priority(pod: Pod) -> Iterator[Violation]:
+    qos_class, priority_class = qos.raw(pod), priority.raw(pod)
+    if priority_class in FORBIDDEN_PRIORITIES.get(qos_class, ()):
+        message = (
+            f"Pod: Forbidden: {labels.QOS_CLASS}={qos_class} and priorityClass={priority_class} "
+            "cannot be used in combination"
+        )
+        yield Violation(_PRIORITY_RULES[qos_class], message)
+
+
+def _cores(pod: Pod, requests: Amounts) -> Iterator[Violation]:
+    qos_class = qos.raw(pod)
+    if qos_class not in _WHOLE_CORE_CLASSES:
+        return
+    cpu_milli = requests.get(resources.CPU, quantity.ZERO).milli
+    if cpu_milli <= 0:
+        yield Violation(Rule.CPU_REQUIRED, f"{qos_class} Pod must declare the requested CPUs")
+    elif cpu_milli % 1000:
+        message = f"the requested CPUs of {qos_class} Pod must be integer, not {cpu_milli}m"
+        yield Violation(Rule.CPU_NOT_INTEGER, message)
+
+
+def devices(pod: Pod) -> list[Violation]:
+    """The first thing wrong with the GPU requests of the app containers; feature gate ValidatePodDeviceResource.
+
+    Raises: quantity.QuantityError.
+    """
+    for index, container in enumerate(pod.spec.containers):
+        if problem := _gpu_problem(container):
+            path = f"spec.containers[{index}].resources.requests"
+            return [Violation(Rule.GPU_FORM, f"{path}: {problem}")]
+    return []
+
+
+def _gpu_problem(container: Container) -> str:
+    requests = container.resources.requests
+    if resources.GPU in requests and resources.GPU_SHARED in requests:
+        return f"{resources.GPU} cannot be used together with {resources.GPU_SHARED}"
+    if resources.GPU in requests:
+        percent = quantity.value(requests[resources.GPU])
+        if percent <= 0:
+            return f"{resources.GPU} must be above 0"
+        if percent > WHOLE_GPU_PERCENT and percent % WHOLE_GPU_PERCENT:
+            return f"{resources.GPU} above {WHOLE_GPU_PERCENT} must be a multiple of it, not {percent}"
+    if resources.GPU_SHARED in requests:
+        return _shared_gpu_problem({name: quantity.value(amount) for name, amount in requests.items()})
+    return ""
+
+
+def _shared_gpu_problem(requests: dict[str, int]) -> str:
+    count = requests[resources.GPU_SHARED]
+    if count <= 0:
+        return f"{resources.GPU_SHARED} must be above 0"
+    if requests.get(resources.HUAWEI_NPU_CORE, 0):
+        return ""  # these cards are divided by templates, not by percents
+    if bool(requests.get(resources.GPU_MEMORY, 0)) == bool(requests.get(resources.GPU_MEMORY_RATIO, 0)):
+        return f"exactly one of {resources.GPU_MEMORY} and {resources.GPU_MEMORY_RATIO} must be set"
+    for name in (resources.GPU_CORE, resources.GPU_MEMORY_RATIO):
+        if requests.get(name, 0) % count:
+            return f"{name} {requests[name]} must be a multiple of {resources.GPU_SHARED} {count}"
+    return ""

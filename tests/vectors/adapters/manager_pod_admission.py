@@ -1,0 +1,106 @@
+"""Areas `pod-inject` and `pod-validate`."""
+
+from typing import Any
+
+import msgspec
+
+from koordinator.api import labels
+from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.sigs import ElasticQuota
+from koordinator.manager import extended_resources
+from koordinator.manager.webhooks import pod_binding, pod_injecting, pod_label_rules, pod_rules
+from tests.vectors import compare
+
+
+def pod_inject(case: dict[str, Any]) -> Any:
+    match case["op"]:
+        case "extendedResourceSpec":
+            return _extended_resources(case)
+        case "gpuResources":
+            pod = {"spec": {"containers": [{"name": "c", "resources": case["resources"]}]}}
+            return {"resources": pod_injecting.normalize_gpus(pod)["spec"]["containers"][0]["resources"]}
+        case "quotaTreeAffinity":
+            return {"affinity": (_in_quota_tree(case).get("spec") or {}).get("affinity")}
+    raise AssertionError(case["op"])
+
+
+def _extended_resources(case: dict[str, Any]) -> Any:
+    annotation = case["annotation"]
+    annotations = {} if annotation is None else {labels.EXTENDED_RESOURCE_SPEC: annotation}
+    pod = {"metadata": {"annotations": annotations}, "spec": {"containers": case["containers"]}}
+    try:
+        result = extended_resources.annotate_pod(pod)
+    except ValueError:
+        return {"error": True}
+    text = result["metadata"]["annotations"].get(labels.EXTENDED_RESOURCE_SPEC)
+    return {"spec": None if text is None else msgspec.json.decode(text)}
+
+
+def _in_quota_tree(case: dict[str, Any]) -> Any:
+    if not case["gate"]:
+        return case["pod"]
+    quotas = [from_builtins(quota, ElasticQuota) for quota in case["quotas"]]
+    by_name = {quota.metadata.name: quota for quota in quotas}
+    by_namespace = {
+        namespace: quota
+        for quota in quotas
+        for namespace in quota_annotations.namespaces(quota.metadata.annotations)
+    }
+    return pod_injecting.inject_quota_tree(
+        case["pod"],
+        case["pod"]["metadata"].get("namespace", ""),
+        quota_by_name=by_name.get,
+        quota_by_namespace=by_namespace.get,
+        profiles=[from_builtins(profile, ElasticQuotaProfile) for profile in case["profiles"]],
+    )
+
+
+def pod_validate(case: dict[str, Any]) -> Any:
+    match case["op"]:
+        case "colocation":
+            old = None if case["oldPod"] is None else from_builtins(case["oldPod"], Pod)
+            found = pod_rules.colocation(
+                from_builtins(case["newPod"], Pod),
+                old if case["operation"] == "UPDATE" else None,
+                skip_sub_priority=case["skipPriorityGate"],
+            )
+            return {"allowed": not found, "violations": [violation.rule.value for violation in found]}
+        case "annotations":
+            pod = from_builtins({"metadata": {"annotations": case["annotations"] or {}}}, Pod)
+            return {"allowed": not pod_rules.reserved_annotations(pod)}
+        case "device":
+            violations = pod_rules.devices(from_builtins(case["pod"], Pod)) if case["gate"] else []
+            return {"allowed": not violations}
+        case "enhanced":
+            rules = pod_label_rules.sync(pod_label_rules.LabelRules(), case["configMapData"]).rules
+            pod = from_builtins(case["pod"], Pod)
+            metadata = pod.metadata
+            return {"allowed": not pod_label_rules.violation(rules, metadata.namespace, metadata.labels)}
+        case "binding":
+            return {"allowed": _may_bind(case)}
+    raise AssertionError(case["op"])
+
+
+def _may_bind(case: dict[str, Any]) -> bool:
+    config, request = case["config"], case["request"]
+    is_binding = request["resource"] == "pods" and request["subResource"] == "binding"
+    if not config["gate"] or not is_binding or request["operation"] != "CREATE":
+        return True
+    flags = {
+        "user_names": "userName",
+        "namespaces": "namespaces",
+        "exclude_namespaces": "excludeNamespaces",
+        "bypass_labels": "bypassLabels",
+        "bypass_annotations": "bypassAnnotations",
+    }
+    given = {field: pod_binding.split(config[flag]) for field, flag in flags.items() if flag in config}
+    rules = msgspec.structs.replace(pod_binding.BindingRules(dry_run=config.get("dryRun", False)), **given)
+    pod = None if case["pod"] is None else from_builtins(case["pod"], Pod)
+    return pod_binding.decide(rules, request["user"], request["namespace"], lambda: pod).allowed
+
+
+ADAPTERS = {"pod-inject": pod_inject, "pod-validate": pod_validate}
+COMPARE = {"pod-inject": compare.quantities}
