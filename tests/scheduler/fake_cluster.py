@@ -24,6 +24,7 @@ class FakeCluster:
         self.objects: dict[str, dict[tuple[str, str], Json]] = {}
         self.history: list[tuple[str, EventType, Json]] = []
         self.fail_next: dict[str, list[Exception]] = {}
+        self.unserved: tuple[str, ...] = ()
         self.bindings: list[tuple[str, str]] = []
         self.patches: list[tuple[str, Any]] = []
         self._changed = asyncio.Event()
@@ -65,6 +66,8 @@ class FakeCluster:
     async def list(
         self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Page[T]:
+        if view.resource.kind in self.unserved:
+            raise errors.NotFound("the server could not find the requested resource")
         found = self.objects.get(view.resource.kind, {}).values()
         return Page([decode.from_builtins(obj, view) for obj in found], str(len(self.history)))
 

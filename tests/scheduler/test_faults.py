@@ -2,17 +2,21 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from koordinator.cluster import errors
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.framework import (
+    FilterPlugin,
     NoArgs,
     PermitPlugin,
     PermitResult,
     PreBindPlugin,
+    ReasonCodes,
     ReservePlugin,
 )
+from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
@@ -245,6 +249,22 @@ class Hold(PermitPlugin[None]):
         return PermitResult(Status(Code.WAIT), timeout_s=5.0)
 
 
+class Buggy(FilterPlugin[None]):
+    """Raises for one pod."""
+
+    name = "Buggy"
+
+    def class_key(self, pod: PodInfo) -> str:
+        return pod.key
+
+    def prepare(self, pod: PodInfo) -> None:
+        if pod.key == "default/unlucky":
+            raise ZeroDivisionError("a bug")
+
+    def filter(self, state: None, rows: Rows) -> ReasonCodes:
+        return np.zeros(rows.size, np.uint16)
+
+
 def with_plugins(**points: Any) -> dict[str, Any]:
     """World options with extra plugins enabled."""
     body = {
@@ -255,7 +275,7 @@ def with_plugins(**points: Any) -> dict[str, Any]:
             }
         ]
     }
-    extra = {plugin.name: plugin for plugin in (Picky, Stamp, Hold)}
+    extra = {plugin.name: plugin for plugin in (Picky, Stamp, Hold, Buggy)}
     return {"config": config.decode(body), "plugins": {**built_in.PLUGINS, **extra}}
 
 
@@ -308,6 +328,31 @@ def test_a_held_pod_is_bound_when_allowed_and_freed_when_time_is_over() -> None:
         assert "rejected due to timeout after waiting 5s at plugin Hold" in event["message"]
 
     play(story, **with_plugins(permit="Hold"))
+
+
+def test_a_bug_in_a_plugin_costs_one_pod_an_attempt_and_nobody_else() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        world.api.put("Pod", pod("unlucky"))
+        world.api.put("Pod", pod("web"))
+        await world.settle()
+
+        assert world.api.placements() == {"unlucky": "", "web": "node-0"}
+        assert world.condition("unlucky")["message"] == "scheduling failed: ZeroDivisionError: a bug"
+        assert world.scheduler.queue.counts()["backoff"] == 1
+
+    play(story, strict=False, **with_plugins(filter="Buggy"))
+
+
+def test_a_resource_that_the_api_does_not_serve_does_not_hold_up_the_start() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        world.api.put("Pod", pod("web"))
+        await world.settle()
+
+        assert world.api.placements() == {"web": "node-0"}
+
+    play(story, unserved=("NodeMetric",))
 
 
 def test_plugins_have_arguments_only_if_they_say_so() -> None:

@@ -54,9 +54,12 @@ def pod(
 class World:
     """A cluster with a running scheduler; time is virtual."""
 
-    def __init__(self, config: SchedulerConfig | None, **options: Any) -> None:
+    def __init__(
+        self, config: SchedulerConfig | None, unserved: tuple[str, ...] = (), **options: Any
+    ) -> None:
         self.clock = LoopClock(asyncio.get_running_loop(), EPOCH_S)
         self.api = FakeCluster(self.clock)
+        self.api.unserved = unserved
         self.scheduler = Scheduler(self.api, config or default_plugins.shipped_config(), **options)
 
     def nodes(self, count: int, **parts: Any) -> None:
@@ -73,8 +76,8 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def running(world: World) -> AsyncIterator[World]:
-    with strictly():
+async def running(world: World, strict: bool) -> AsyncIterator[World]:
+    with strictly() if strict else contextlib.nullcontext():
         task = asyncio.create_task(world.scheduler.run(), name="scheduler")
         await world.scheduler.synced.wait()
         try:
@@ -86,12 +89,16 @@ async def running(world: World) -> AsyncIterator[World]:
 
 
 def play(
-    story: Callable[[World], Awaitable[None]], config: SchedulerConfig | None = None, **options: Any
+    story: Callable[[World], Awaitable[None]],
+    config: SchedulerConfig | None = None,
+    *,
+    strict: bool = True,
+    **options: Any,
 ) -> None:
-    """Run a story in a world with a running scheduler."""
+    """Run a story in a world with a running scheduler; unexpected exceptions end it unless not `strict`."""
 
     async def main() -> None:
-        async with running(World(config, **options)) as world:
+        async with running(World(config, **options), strict) as world:
             await story(world)
 
     virtual_loop.run(main())

@@ -48,8 +48,8 @@ class Engine:
         self._happened = happened
         registry = dict(plugins) if plugins is not None else built_in.PLUGINS | installed_plugins()
         self.profiles = build_profiles(config, registry, self._build)
-        for name in missing_plugins(config, registry):
-            log.info("plugin left out: this version does not have it", extra={"plugin": name})
+        if missing := missing_plugins(config, registry):
+            log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
         self.cycle = Cycle(self.table, self.cache, seed)
 

@@ -17,7 +17,8 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler import default_plugins, diagnosis, pod_status
+from koordinator.cluster.supervise import Guard
+from koordinator.scheduler import default_plugins, diagnosis, pod_status, status
 from koordinator.scheduler.binding import Binder, Job
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.cycle import Placed, Unplaced
@@ -100,6 +101,7 @@ class Scheduler:
         self._recorders = {name: EventRecorder(cluster, name, rng=self._new_rng()) for name in self.profiles}
         self._status_writer = pod_status.StatusWriter(cluster, self.clock, self._live_pod)
         self._wake = asyncio.Event()
+        self._guard = Guard("scheduling")
         steps = normalization.PodSteps.of(gates)
         self._pods = self._informer(Pod, lambda pod: normalization.normalize_pod(pod, steps))
         self._nodes = self._informer(Node, normalization.normalize_node)
@@ -183,7 +185,9 @@ class Scheduler:
                 if entry is None:
                     await self._wait()
                     break
-                await self._attempt(entry)
+                error = await self._guard.call_async(self._attempt, entry)
+                if error is not None:
+                    self._crashed(entry, error)
             else:
                 await asyncio.sleep(0)
 
@@ -212,21 +216,30 @@ class Scheduler:
             self.metrics.attempt(profile.name, result.status)
             self._unplaced(entry, result)
 
+    def _crashed(self, entry: QueuedPod, error: Exception) -> None:
+        """A plugin raised: a bug costs the pod an attempt, not everybody the scheduler."""
+        place = self.table.place_of(entry.pod.uid)
+        if place is not None and place.assumed:
+            self.table.unassign(entry.pod.uid)
+        failure = status.error(f"scheduling failed: {type(error).__name__}: {error}")
+        self.metrics.attempt(entry.profile_name, failure)
+        self._unplaced(entry, Unplaced(entry.pod, failure, frozenset()))
+
     def _gate(self, entry: QueuedPod) -> Status:
         for plugin in self.profiles[entry.profile_name].pre_enqueues:
-            status = plugin.pre_enqueue(entry.pod)
-            if not status.is_success:
-                return status.by(plugin.name)
+            answer = plugin.pre_enqueue(entry.pod)
+            if not answer.is_success:
+                return answer.by(plugin.name)
         return SUCCESS
 
     # Outcomes
 
-    def _bound(self, job: Job, status: Status) -> None:
+    def _bound(self, job: Job, outcome: Status) -> None:
         """A binding ended."""
         pod, node_name = job.placed.pod, job.placed.node_name
         place = self.table.place_of(pod.uid)
         is_confirmed = place is not None and not place.assumed
-        if status.is_success or is_confirmed:
+        if outcome.is_success or is_confirmed:
             self.queue.done(pod.uid)
             self._status_writer.discard(pod.pod)
             self.metrics.placed(job.profile.name, job.entry, self.clock.now())
@@ -234,13 +247,13 @@ class Scheduler:
                 pod.pod, "Scheduled", f"Successfully assigned {pod.key} to {node_name}"
             )
             for plugin in job.profile.post_binds:
-                plugin.post_bind(pod, node_name)
+                self._guard.call(plugin.post_bind, pod, node_name)
             return
         row = self.table.row_of(node_name)
         self.engine.cycle.forget(job.profile, pod, job.placed.evaluation, node_name)
-        self.metrics.attempt(job.profile.name, status)
-        rejected_by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
-        self._unplaced(job.entry, Unplaced(pod, status, rejected_by))
+        self.metrics.attempt(job.profile.name, outcome)
+        rejected_by = frozenset((outcome.plugin,)) if outcome.is_rejected and outcome.plugin else frozenset()
+        self._unplaced(job.entry, Unplaced(pod, outcome, rejected_by))
         self._happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def _unplaced(self, entry: QueuedPod, result: Unplaced) -> None:

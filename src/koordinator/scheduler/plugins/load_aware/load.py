@@ -128,10 +128,7 @@ def _excess(estimate: Vector, usage: Vector | None) -> Vector:
 def assigned_pod(
     pod: Pod, estimate: Vector, is_prod: bool, args: LoadAwareArgs, assigned_s: float
 ) -> AssignedPod:
-    """The pod as it counts; `assigned_s` is when we first saw it on the node.
-
-    Raises: ValueError when a condition's time cannot be read.
-    """
+    """The pod as it counts; `assigned_s` is when we first saw it on the node."""
     scheduled_s = _condition_s(pod, "PodScheduled")
     since_s = assigned_s if scheduled_s is None else scheduled_s
     after_scheduled_s = args.estimated_seconds_after_pod_scheduled
@@ -153,10 +150,13 @@ def assigned_pod(
 
 
 def _condition_s(pod: Pod, kind: str) -> float | None:
-    """When a condition became true."""
+    """When a condition became true; None when it is not, or nobody can tell since when."""
     for condition in pod.status.conditions:
         if condition.type == kind and condition.status == "True" and condition.last_transition_time:
-            return parse_rfc3339(condition.last_transition_time)
+            try:
+                return parse_rfc3339(condition.last_transition_time)
+            except ValueError:
+                return None
     return None
 
 

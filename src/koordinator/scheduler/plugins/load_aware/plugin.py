@@ -151,7 +151,11 @@ class LoadAwareScheduling(
         if known is not None and known[0] is pod:
             return known[1], known[2]
         args = self.policy.args
-        found = estimate(pod.pod, self.policy.factors, allow_custom=args.allow_customize_estimation)
+        try:
+            found = estimate(pod.pod, self.policy.factors, allow_custom=args.allow_customize_estimation)
+        except KoordinatorError as error:
+            log.warning("pod counts as idle: %s", error, extra={"pod": pod.key})
+            found = {}
         estimated = vector(self.policy.names, found)
         is_prod = priority.default(pod.pod) is PriorityClass.PROD
         if len(self._recent) >= RECENT_MAX:
