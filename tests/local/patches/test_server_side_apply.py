@@ -355,3 +355,24 @@ def test_custom_resources_without_schema_are_owned_by_field() -> None:
     )
 
     assert owned(made, "me") == [".spec", ".spec.a", ".spec.b", ".spec.b.c"]
+
+
+def test_an_object_that_is_nested_too_deeply_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(3_000):
+        deep = {"a": deep}
+    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": deep}
+
+    with pytest.raises(BadRequest, match="exceeded max depth"):
+        PATCHER.track(
+            None,
+            widget,
+            resource=WIDGETS,
+            options=WriteOptions(field_manager="me"),
+            operation="CREATE",
+            now_s=0,
+        )
+    with pytest.raises(BadRequest, match="exceeded max depth"):
+        PATCHER.apply(
+            PatchType.MERGE, widget, {"spec": deep}, resource=WIDGETS, options=WriteOptions(), now_s=0
+        )

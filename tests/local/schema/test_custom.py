@@ -328,3 +328,31 @@ def test_any_schema_is_served_or_refused(schema: Any) -> None:
     if not catalog.check_crd(made):
         (served,) = catalog.add_crd(made)
         catalog.schema_of(served).validate(widget(), None)
+
+
+@pytest.mark.parametrize("depth", [200, 300, 400, 600, 900, 3_000])
+def test_a_schema_is_served_whole_or_refused_for_its_depth(depth: int) -> None:
+    deep: Json = {"type": "string"}
+    for _ in range(depth):
+        deep = {"type": "object", "properties": {"a": deep}}
+    crd = definition()
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = deep
+
+    found = texts(CATALOG.check_crd(crd))
+
+    if not found:
+        (served,) = Catalog().add_crd(crd)
+        assert served.kind == "Widget"
+        return
+    assert found == ["spec.versions: Forbidden: schemas are nested more deeply than this API server can walk"]
+
+
+def test_a_definition_that_is_nested_too_deeply_is_refused_when_decoded() -> None:
+    deep: Json = {"type": "string"}
+    for _ in range(3_000):
+        deep = {"type": "object", "properties": {"a": deep}}
+    crd = definition()
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = deep
+
+    with pytest.raises(BadRequest, match="exceeded max depth"):
+        ready(crd)

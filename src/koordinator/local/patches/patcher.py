@@ -108,15 +108,18 @@ class ObjectPatcher:
         """
         if not options.field_manager and old is new:
             return new
-        return server_side.track(
-            self._catalog.type_of(resource),
-            None if operation == "CREATE" else old,
-            new,
-            resource=resource,
-            options=options,
-            now_s=now_s,
-            subresource=subresource,
-        )
+        try:
+            return server_side.track(
+                self._catalog.type_of(resource),
+                None if operation == "CREATE" else old,
+                new,
+                resource=resource,
+                options=options,
+                now_s=now_s,
+                subresource=subresource,
+            )
+        except RecursionError:
+            raise BadRequest("json: exceeded max depth") from None
 
 
 def _check_directives(patch: Any) -> None:

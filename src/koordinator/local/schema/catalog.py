@@ -5,6 +5,7 @@ from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors
 from koordinator.local.schema.builtin import models
 from koordinator.local.schema.builtin.open_kinds import OPEN_KINDS
 from koordinator.local.schema.builtin.schema import BuiltinSchema
@@ -74,7 +75,15 @@ class Catalog:
 
     def check_crd(self, crd: dict[str, Any]) -> list[StatusCause]:
         """Why a CustomResourceDefinition cannot be served; give it decoded and defaulted."""
-        return definition.check(crd)
+        try:
+            causes = definition.check(crd)
+            if not causes:  # compiling goes deeper than checking: `add_crd` must not be the one to fail
+                for resource, schema in definition.resources_of(crd):
+                    CustomSchema(resource, schema)
+            return causes
+        except RecursionError:
+            detail = "schemas are nested more deeply than this API server can walk"
+            return [errors.forbidden("spec.versions", detail)]
 
     def add_crd(self, crd: dict[str, Any]) -> list[Resource]:
         """Serve a checked CRD, or its new state: versions that it no longer serves are forgotten."""
