@@ -338,6 +338,8 @@ def test_a_schema_is_served_whole_or_refused_for_its_depth(depth: int) -> None:
     crd = definition()
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = deep
 
+    crd["spec"]["names"] |= {"singular": "widget", "listKind": "WidgetList"}
+
     found = texts(CATALOG.check_crd(crd))
 
     if not found:
