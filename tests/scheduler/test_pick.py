@@ -1,0 +1,62 @@
+"""Picking: ties by seed, samples as the stock scheduler takes them, nominated nodes first."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.scheduler import config, pick
+from tests.scheduler.world import World, play, pod
+
+
+def test_ties_are_spread_and_repeat_with_the_seed() -> None:
+    rows = np.arange(4, dtype=np.intp)
+    totals = np.array([5, 9, 9, 9], np.int64)
+
+    def picks(seed: int) -> list[int | None]:
+        return [pick.pick(rows, totals, pick.chance_of(seed, f"uid-{n}", 1)) for n in range(300)]
+
+    assert picks(1) == picks(1) != picks(2)
+    counts = [picks(1).count(row) for row in range(4)]
+    assert counts[0] == 0 and min(counts[1:]) > 60
+
+
+@given(feasible=st.sets(st.integers(0, 30)), start=st.integers(0, 30), wanted=st.integers(1, 31))
+def test_a_sample_is_what_walking_from_the_start_finds(feasible: set[int], start: int, wanted: int) -> None:
+    all_rows = np.arange(31, dtype=np.intp)
+    rows, looked_at = pick.sample(np.array(sorted(feasible), np.intp), all_rows, start, wanted)
+
+    found: list[int] = []
+    steps = 0
+    for offset in range(31):
+        if len(found) == wanted and len(feasible) > wanted:
+            break
+        steps += 1
+        if (start + offset) % 31 in feasible:
+            found.append((start + offset) % 31)
+    assert rows.tolist() == sorted(found)
+    assert looked_at == steps
+
+
+def test_a_configured_percentage_looks_at_that_many_nodes() -> None:
+    async def story(world: World) -> None:
+        world.nodes(300)
+        world.api.put("Pod", pod("web"))
+        await world.settle()
+        [attempt] = world.api.bindings
+        # Of 300 equal nodes the first 100 are enough.
+        assert int(attempt[1].removeprefix("node-")) < 100
+
+    play(story, config.decode({"percentageOfNodesToScore": 1, "profiles": [{}]}))
+
+
+def test_the_nominated_node_is_taken_if_it_fits_whatever_the_scores() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="64", memory="64Gi")
+        world.api.put("Node", {**world.api.objects["Node"][("", "node-0")], "metadata": {"name": "other"}})
+        world.api.put("Pod", pod("taken", cpu="30", nodeName="other"))
+        world.api.put("Pod", pod("web") | {"status": {"nominatedNodeName": "other"}})
+        await world.settle()
+
+        assert world.api.placements()["web"] == "other"
+
+    play(story)
