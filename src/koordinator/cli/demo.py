@@ -1,6 +1,7 @@
 """`koordinator demo`: what co-location brings, in one table and one report."""
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def demo(
       koordinator demo --no-load-aware            batch piles up on busy nodes
     """
     console, notes = Console(), Console(stderr=True)
-    _check(trace, [path for path in (report, json_path) if path is not None])
+    _check(hours, trace, [path for path in (report, json_path) if path is not None])
     scenario = Scenario(
         nodes=nodes,
         hours=hours,
@@ -114,8 +115,10 @@ def demo(
         notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
 
 
-def _check(trace: Path | None, outputs: list[Path]) -> None:
+def _check(hours: float, trace: Path | None, outputs: list[Path]) -> None:
     """Refuse now what would fail after minutes of simulation."""
+    if math.isnan(hours):  # passes every comparison with a range
+        raise click.BadParameter("nan is not a number of hours", param_hint="--hours")
     if trace is not None:
         try:
             read_trace(trace)

@@ -46,12 +46,12 @@ class JobKind(msgspec.Struct, frozen=True, kw_only=True):
 
 KINDS = (
     JobKind(
-        name="spark", share_of_work=0.4, stages=(2, 4), tasks=(6, 24), cpu_milli=4_000,
-        memory_bytes=8 * GIB, task_minutes=15, spread_sigma=0.4,
+        name="spark", share_of_work=0.4, stages=(2, 4), tasks=(8, 40), cpu_milli=2_000,
+        memory_bytes=5 * GIB, task_minutes=30, spread_sigma=0.4,
     ),
     JobKind(
-        name="transcode", share_of_work=0.35, stages=(1, 1), tasks=(8, 40), cpu_milli=4_000,
-        memory_bytes=6 * GIB, task_minutes=35, spread_sigma=0.3,
+        name="transcode", share_of_work=0.35, stages=(1, 1), tasks=(16, 64), cpu_milli=2_000,
+        memory_bytes=3 * GIB, task_minutes=60, spread_sigma=0.3,
     ),
     JobKind(
         name="train", share_of_work=0.25, stages=(1, 1), tasks=(1, 4), cpu_milli=8_000,

@@ -43,6 +43,8 @@ Progress = Callable[[float], Any]
 
 # Changes kept per kind: in-process watchers read all there is before time moves on, so little is enough.
 HISTORY_MAX = 2_048
+# Long enough for all services to be placed and started; a third of the warm-up.
+PLACING_S = 600.0
 
 
 class RunResult(msgspec.Struct, kw_only=True):
@@ -115,11 +117,6 @@ class _Day:
     async def run(self, on_progress: Progress | None) -> RunResult:
         scenario = self.scenario
         await self._install()
-        scheduler = Scheduler(
-            self.cluster,
-            scheduler_config(load_aware=scenario.load_aware and self.colocation),
-            seed=scenario.seed,
-        )
         nodes = HollowNodes(
             self.cluster, self.fleet, hollow_config(), rng=random.Random(scenario.seed), on_step=self._on_step
         )
@@ -133,25 +130,36 @@ class _Day:
         async with asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[Any]] = []
 
-            def start(work: Coroutine[Any, Any, Any], name: str) -> None:
+            def start(work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
                 tasks.append(group.create_task(work, name=name))
+                return tasks[-1]
 
             start(self.node_informer.run(), "demo nodes")
             start(nodes.run(), "hollow nodes")
             await nodes.registered.wait()
-            if self.colocation:  # without it, this is a plain Kubernetes cluster
+            # Services come first, onto a plain cluster: both days have the same ones on the same nodes.
+            for pod in self.service_pods:
+                await self.cluster.create(Pod, pod, services.NAMESPACE)
+            plain = start(self._scheduler(load_aware=False).run(), "scheduler of services")
+            await asyncio.sleep(PLACING_S)
+            plain.cancel()
+            await asyncio.wait([plain])
+            if self.colocation:
                 manager = Manager(self.cluster)
                 start(manager.run(), "manager")
                 await manager.synced.wait()
                 self.registry.admission = InProcessAdmission(manager.handlers)
-            for pod in self.service_pods:
-                await self.cluster.create(Pod, pod, services.NAMESPACE)
+            scheduler = self._scheduler(load_aware=scenario.load_aware and self.colocation)
             start(scheduler.run(), "scheduler")
             start(platform.run(), "batch platform")
             await self._watch(platform, on_progress)
             for task in tasks:
                 task.cancel()
         return self._result(platform)
+
+    def _scheduler(self, *, load_aware: bool) -> Scheduler:
+        config = scheduler_config(load_aware=load_aware)
+        return Scheduler(self.cluster, config, seed=self.scenario.seed)
 
     async def _install(self) -> None:
         """What an installation brings, and the two namespaces."""
@@ -185,13 +193,14 @@ class _Day:
     async def _watch(self, platform: BatchPlatform, on_progress: Progress | None) -> None:
         """Sample until the day is over."""
         scenario = self.scenario
-        day_starts_s = self.starts_s + scenario.warm_up_s
-        ends_s = self.starts_s + scenario.end_s
-        await asyncio.sleep(day_starts_s - self.clock.now())
-        while self.clock.now() < ends_s - 1:
-            await asyncio.sleep(min(SAMPLE_S, ends_s - self.clock.now()))
-            hour = (self.clock.now() - day_starts_s) / 3_600
-            self.recorder.sample(hour, platform.queue_length)
+        # A second late, so that a tick at the same time is over.
+        day_starts_s = self.starts_s + scenario.warm_up_s + 1
+        ends_s = day_starts_s + scenario.hours * 3_600
+        at_s = day_starts_s
+        while at_s < ends_s:
+            at_s = min(at_s + SAMPLE_S, ends_s)
+            await asyncio.sleep(at_s - self.clock.now())
+            self.recorder.sample((at_s - day_starts_s) / 3_600, platform.queue_length)
             if on_progress is not None:
                 on_progress((self.clock.now() - self.starts_s) / scenario.end_s)
 

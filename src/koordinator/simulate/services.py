@@ -19,10 +19,10 @@ MEMORY_STEP = 2**28  # people write multiples of 256 MiB
 class ServiceMix(msgspec.Struct, frozen=True, kw_only=True):
     """How services are sized and loaded, relative to the cluster's capacity. Sources: docs/models.md."""
 
-    cpu_requested_ratio: float = 0.76
+    cpu_requested_ratio: float = 0.80
     memory_requested_ratio: float = 0.86
     cpu_used_ratio: float = 0.10
-    memory_used_of_request: float = 0.42
+    memory_used_of_request: float = 0.34
     # Spread of utilisation over services (lognormal): most are nearly idle, a few are busy.
     utilisation_sigma: float = 0.9
     # No service asks for less than it needs at its peak.
