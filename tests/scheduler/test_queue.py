@@ -196,6 +196,26 @@ def test_activated_pods_skip_backoff_and_sleep() -> None:
     assert queue.counts()["active"] == 1
 
 
+def test_events_are_forgotten_when_nobody_in_flight_can_have_missed_them() -> None:
+    queue = queue_of()
+    for name in ("slow", "quick", "late"):
+        add(queue, name)
+    slow, quick = queue.pop(0.0), queue.pop(0.0)
+    assert slow is not None and quick is not None
+    for _ in range(3_000):
+        queue.happened(Happening(ClusterEvent.NODE_LABELS), 0.0)
+    late = queue.pop(0.0)
+    assert late is not None
+    queue.happened(FREED, 0.0)
+
+    queue.done(slow.pod.uid)
+    queue.done(quick.pod.uid)
+    assert queue.kept_event_count == 1
+    queue.retry(late, NO, ["Waker"], 0.0)
+    assert queue.counts()["backoff"] == 1
+    assert queue.kept_event_count == 0
+
+
 @pytest.mark.parametrize(
     ("refusals", "errors", "seconds"),
     [

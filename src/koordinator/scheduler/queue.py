@@ -26,6 +26,9 @@ IN_FLIGHT_EVENTS_MAX = 65_536
 """Events kept while pods are being bound. Beyond it every returning pod is retried, as if all had matched."""
 
 
+EVENTS_TRIM_CHUNK = 1_024
+
+
 class QueuedPod(msgspec.Struct, eq=False):
     """A pod in the queue and what happened to it so far. `rejected_by` are plugins whose events wake it,
     `pending_by` those whose events wake it without a backoff."""
@@ -103,6 +106,11 @@ class SchedulingQueue:
             "unschedulable": len(self._unschedulable) - gated,
             "gated": gated,
         }
+
+    @property
+    def kept_event_count(self) -> int:
+        """Events kept for pods in flight."""
+        return len(self._events)
 
     def find(self, uid: str) -> QueuedPod | None:
         return self._entries.get(uid)
@@ -206,8 +214,8 @@ class SchedulingQueue:
         self._entries[uid] = entry
         if updated is not None:
             entry.pod, entry.class_key = updated
-        woken = updated is not None or overflowed or any(self._is_woken(entry, event) for event in missed)
-        if woken or not is_refusal:
+        is_due = not is_refusal or updated is not None or overflowed
+        if is_due or any(self._is_woken(entry, event) for event in missed):
             self._back_off(entry, now_s)
         else:
             self._unschedulable[uid] = entry
@@ -262,10 +270,13 @@ class SchedulingQueue:
         return self._events_dropped + len(self._events)
 
     def _trim_events(self) -> None:
-        """Forget events that every pod in flight has seen; all of them when there is none."""
-        if not self._in_flight:
-            self._events_dropped += len(self._events)
-            self._events.clear()
+        """Forget events from before the oldest pod in flight was popped; all of them when there is none."""
+        oldest = next(iter(self._in_flight.values()), self._event_sequence)
+        seen = oldest - self._events_dropped
+        # In chunks, as taking from the front of a list costs its length.
+        if seen > EVENTS_TRIM_CHUNK or not self._in_flight:
+            del self._events[:seen]
+            self._events_dropped += seen
 
     def _enter(self, entry: QueuedPod, now_s: float) -> None:
         status = self._policy.gate(entry)

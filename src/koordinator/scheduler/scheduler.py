@@ -341,6 +341,9 @@ class Scheduler:
             return
         now_s = self.clock.now()
         class_key = profile.class_key(info)
+        waiting = self.queue.find(info.uid)
+        if waiting is not None and waiting.profile_name != profile.name:
+            self.queue.remove(info.uid)  # it asks for another profile now
         if info.uid in self.queue:
             self.queue.update(info, class_key, now_s)
         else:
