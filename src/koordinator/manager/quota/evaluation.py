@@ -1,0 +1,179 @@
+"""Whether a pod still fits its quota when it is created (spec 02 §18, feature gate EnableQuotaAdmission).
+
+Pure. A quota bounds what pods ask for, not only what runs: the sum is kept in annotation `child-request`,
+and the scheduler rewrites it with the truth. Pods of one quota are decided in the order of their arrival.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from koordinator.api import (
+    labels,
+    normalization,
+    pod_labels,
+    pod_resources,
+    quantity,
+    resource_list,
+    resources,
+)
+from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api.core import Pod
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.resource_list import Amounts
+from koordinator.api.sigs import ElasticQuota
+
+RETRIES_MIN = 3
+TIMEOUT_S = 10.0
+"""How long a pod waits for its decision."""
+TIMEOUT_MESSAGE = "elastic quota evaluation timed out"
+
+_POD_RESOURCES = frozenset(
+    (
+        resources.CPU,
+        resources.MEMORY,
+        resources.EPHEMERAL_STORAGE,
+        *resources.BATCH_RESOURCES,
+        *resources.MID_RESOURCES,
+        resources.GPU,
+        resources.NVIDIA_GPU,
+        resources.GPU_SHARED,
+        resources.GPU_MEMORY_RATIO,
+    )
+)
+_REQUESTS_PREFIX = "requests."
+_BUILT_IN = ("", labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
+
+
+class QuotaLookupError(KoordinatorError):
+    """The quota that a pod names cannot be told: none or several have that name."""
+
+    def __init__(self, quota: str, reason: str) -> None:
+        super().__init__(quota, reason)
+        self.quota, self.reason = quota, reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class QuotaLimit(msgspec.Struct, frozen=True):
+    """A quota as evaluation sees it. `used` is what its admitted pods ask for."""
+
+    key: str  # namespace/name
+    max: Amounts
+    limit: Amounts
+    used: Amounts
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """Whether a pod fits; what it adds to `used`; if it does not fit, why, in words."""
+
+    allowed: bool
+    delta: Amounts = {}
+    message: str = ""
+
+
+def find(quotas: Sequence[ElasticQuota], name: str) -> ElasticQuota | None:
+    """The one quota of that name in the cluster, None when the name is none that is evaluated.
+
+    Raises: QuotaLookupError.
+    """
+    if name in _BUILT_IN:
+        return None
+    found = [quota for quota in quotas if quota.metadata.name == name]
+    if not found:
+        raise QuotaLookupError(name, f"elastic quota {name} not found")
+    if len(found) > 1:
+        raise QuotaLookupError(name, f"more than one elastic quota {name} found")
+    return found[0]
+
+
+def limit_of(quota: ElasticQuota) -> QuotaLimit:
+    """The limit: annotation `admission` if it says anything, else `spec.max`.
+
+    Raises: ProtocolError when an annotation is malformed; quantity.QuantityError.
+    """
+    quota = normalization.normalize_quota(quota)
+    annotations = quota.metadata.annotations
+    obj = f"ElasticQuota {quota.key}"
+    most = resource_list.of(quota.spec.max)
+    admission = resource_list.of(quota_annotations.ADMISSION.read(annotations, obj) or {})
+    used = resource_list.of(quota_annotations.CHILD_REQUEST.read(annotations, obj) or {})
+    return QuotaLimit(quota.key, most, admission or most, used)
+
+
+def pod_request(pod: Pod, *, replaces_resources: bool = False) -> Amounts:
+    """What a pod asks for, nothing when it has ended.
+
+    `replaces_resources` applies its annotation `replace-resources` first (feature gate
+    ElasticQuotaEvaluationTransformPod). Raises: quantity.QuantityError.
+    """
+    if pod_labels.is_terminated(pod):
+        return {}
+    return pod_resources.requests(normalization.replace_pod_resources(pod) if replaces_resources else pod)
+
+
+def evaluate(quota: QuotaLimit, request: Amounts) -> Evaluation:
+    """Whether the quota has room for a pod's request. What the quota does not name is not its business."""
+    if not any(_is_pod_resource(name) for name in quota.max):
+        return Evaluation(True)
+    delta = resource_list.without_zeros(resource_list.mask(request, quota.max))
+    after = resource_list.add(quota.used, delta)
+    exceeded = sorted(name for name in delta if name in quota.limit and after[name] > quota.limit[name])
+    if exceeded:
+        return Evaluation(False, message=_words(quota, delta, exceeded))
+    return Evaluation(True, delta)
+
+
+def evaluate_batch(quota: QuotaLimit, requests: Sequence[Amounts]) -> tuple[list[Evaluation], Amounts]:
+    """The decisions on pods in the order of their arrival, and `used` after those that fit."""
+    decisions = []
+    for request in requests:
+        decision = evaluate(quota, request)
+        decisions.append(decision)
+        if decision.delta:
+            used = resource_list.add(quota.used, decision.delta)
+            quota = msgspec.structs.replace(quota, used=used)
+    return decisions, quota.used
+
+
+def still_fits(fresh: QuotaLimit, deltas: Sequence[Amounts]) -> bool:
+    """Whether all that was accepted before a conflict fits the quota as it is now, without deciding anew."""
+    return evaluate(fresh, resource_list.sum_of(deltas)).allowed
+
+
+def retries(changed_pods: int, retries_max: int) -> int:
+    """How often a batch is written again after a conflict; `retries_max` is `--quota-update-max-retries`.
+
+    The more pods depend on the write, the more it is worth.
+    """
+    most = max(RETRIES_MIN, retries_max)
+    extra = int(math.log2(changed_pods)) if changed_pods > 1 else 0
+    return min(most, RETRIES_MIN + extra)
+
+
+def retry_pause_s(jitter_s: float, slept_s: float, total_s_max: float, rng: random.Random) -> float:
+    """How long to wait before a quota is read again after a conflict: [jitter/2, jitter), bounded in total."""
+    pause_s = jitter_s / 2 + rng.random() * jitter_s / 2
+    return max(0.0, min(pause_s, total_s_max - slept_s))
+
+
+def child_request_text(used: Amounts) -> str:
+    """The text of annotation `child-request`."""
+    return quota_annotations.CHILD_REQUEST.encode(resource_list.to_wire(used))
+
+
+def _is_pod_resource(name: str) -> bool:
+    return name in _POD_RESOURCES or name.startswith(_REQUESTS_PREFIX)
+
+
+def _words(quota: QuotaLimit, delta: Amounts, exceeded: Sequence[str]) -> str:
+    def listed(amounts: Amounts) -> str:
+        return ",".join(f"{name}={amounts.get(name, quantity.ZERO)}" for name in exceeded)
+
+    return (
+        f"exceeded quota: {quota.key}, requested: {listed(delta)}, "
+        f"used: {listed(quota.used)}, limited: {listed(quota.limit)}"
+    )

@@ -1,0 +1,184 @@
+"""The root quota that an ElasticQuotaProfile keeps for the nodes that it selects (spec 02 §19).
+
+Pure: profile and nodes in, the quota's wanted labels, annotations and spec out, and the patches for it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api import label_selector, labels, quantity, quota_labels, resource_list, resources, scalars
+from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api.core import Node
+from koordinator.api.quantity import Family, Quantity, RawQuantity, ResourceList
+from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.resource_list import Amounts
+from koordinator.api.sigs import ElasticQuota
+
+RESYNC_S = 10.0
+"""Nodes change without an event for the profile; this is how soon its quota follows."""
+RETRY_S = 2.0
+MAX_AMOUNT = (2**63 - 1) // 2000
+"""`max` of every resource: no bound, but small enough for the scheduler to multiply by 1000."""
+REASON_CREATE_FAILED = "CreateQuotaFailed"
+REASON_UPDATE_FAILED = "UpdateQuotaFailed"
+
+_FNV_OFFSET, _FNV_PRIME, _MASK_64 = 0xCBF29CE484222325, 0x100000001B3, 2**64 - 1
+
+
+class WantedQuota(msgspec.Struct, frozen=True):
+    """What the profile's quota should say; labels and annotations besides these stay."""
+
+    namespace: str
+    name: str
+    tree_id: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    min: ResourceList
+    max: ResourceList
+
+
+def wanted_quota(profile: ElasticQuotaProfile, nodes: Iterable[Node]) -> WantedQuota:
+    """The quota of a profile, given all nodes of the cluster.
+
+    Nodes that are cordoned or not ready count in the total: the quota must not shrink while they are mended.
+
+    Raises: ProtocolError when the node selector is invalid; quantity.QuantityError.
+    """
+    selects = label_selector.compile_selector(profile.spec.node_selector)
+    chosen = [node for node in nodes if selects(node.metadata.labels)]
+    ratio = resource_ratio(profile.spec.resource_ratio)
+    total = _scaled(_sum_allocatable(chosen), ratio)
+    unschedulable = _scaled(_sum_allocatable([n for n in chosen if not is_schedulable(n)]), ratio)
+    metadata = profile.metadata
+    tree = tree_id(profile)
+    keys = quota_annotations.resource_keys(metadata.annotations)
+    return WantedQuota(
+        namespace=metadata.namespace,
+        name=profile.spec.quota_name,
+        tree_id=tree,
+        labels={
+            labels.QUOTA_PROFILE: metadata.name,
+            **profile.spec.quota_labels,
+            labels.QUOTA_TREE_ID: tree,
+            labels.QUOTA_IS_ROOT: "true",
+        },
+        annotations={
+            labels.QUOTA_TOTAL_RESOURCE: _encoded(total),
+            labels.QUOTA_UNSCHEDULABLE_RESOURCE: _encoded(unschedulable),
+        },
+        min={key: total.get(key, quantity.ZERO).text for key in sorted(keys)},
+        max={key: str(MAX_AMOUNT) for key in sorted(keys)},
+    )
+
+
+def tree_id(profile: ElasticQuotaProfile) -> str:
+    """The tree of the profile's label, else a number that depends on its name only."""
+    metadata = profile.metadata
+    given = quota_labels.tree_id(metadata.labels)
+    return given or str(fnv1a_64(f"{metadata.namespace}/{metadata.name}".encode()))
+
+
+def fnv1a_64(data: bytes) -> int:
+    """The 64-bit FNV-1a hash."""
+    found = _FNV_OFFSET
+    for byte in data:
+        found = (found ^ byte) * _FNV_PRIME & _MASK_64
+    return found
+
+
+def is_schedulable(node: Node) -> bool:
+    """Whether pods can be placed on the node: it is ready and not cordoned."""
+    is_ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    return is_ready and not node.spec.unschedulable
+
+
+def resource_ratio(text: str | None) -> float | None:
+    """The share of the nodes that the tree gets, None when it is not set; one that is no share counts as 1."""
+    if text is None:
+        return None
+    try:
+        ratio = scalars.parse_float(text)
+    except scalars.ScalarError:
+        return 1.0
+    return ratio if 0 < ratio <= 1 else 1.0
+
+
+def _sum_allocatable(nodes: Sequence[Node]) -> Amounts:
+    nanos: dict[str, int] = {}
+    families: dict[str, Family] = {}
+    for node in nodes:
+        for name, raw in node.status.allocatable.items():
+            amount = quantity.of(raw)
+            nanos[name] = nanos.get(name, 0) + amount.nanos
+            families.setdefault(name, amount.family)
+    return {name: Quantity(total, families[name]) for name, total in nanos.items()}
+
+
+def _scaled(amounts: Amounts, ratio: float | None) -> Amounts:
+    """A share of each amount: cpu cut off to milli-cores, all others to whole units."""
+    if ratio is None:
+        return amounts
+    return {
+        name: resource_list.multiply_milli(amount, ratio)
+        if name == resources.CPU
+        else Quantity.of_value(math.trunc(amount.value * ratio), amount.family)
+        for name, amount in amounts.items()
+    }
+
+
+def _encoded(amounts: Amounts) -> str:
+    return quota_annotations.TOTAL_RESOURCE.encode(resource_list.to_wire(amounts))
+
+
+def profile_patch(profile: ElasticQuotaProfile) -> dict[str, Any]:
+    """Merge patch that notes the tree id on the profile; {} when it has one."""
+    if quota_labels.tree_id(profile.metadata.labels):
+        return {}
+    return {"metadata": {"labels": {labels.QUOTA_TREE_ID: tree_id(profile)}}}
+
+
+def new_quota(wanted: WantedQuota) -> dict[str, Any]:
+    """The body of a quota to create."""
+    return {
+        "metadata": {
+            "name": wanted.name,
+            "namespace": wanted.namespace,
+            "labels": dict(wanted.labels),
+            "annotations": dict(wanted.annotations),
+        },
+        "spec": {"min": dict(wanted.min), "max": dict(wanted.max)},
+    }
+
+
+def quota_patch(wanted: WantedQuota, quota: ElasticQuota) -> dict[str, Any]:
+    """Merge patch that makes an existing quota as wanted; {} when it is."""
+    metadata: dict[str, Any] = {}
+    for field, have, want in (
+        ("labels", quota.metadata.labels, wanted.labels),
+        ("annotations", quota.metadata.annotations, wanted.annotations),
+    ):
+        if changes := {key: value for key, value in want.items() if have.get(key) != value}:
+            metadata[field] = changes
+    spec: dict[str, Any] = {}
+    for field, amounts, wanted_amounts in (
+        ("min", quota.spec.min, wanted.min),
+        ("max", quota.spec.max, wanted.max),
+    ):
+        if amount_changes := _amount_changes(amounts, wanted_amounts):
+            spec[field] = amount_changes
+    patch = {"metadata": metadata, "spec": spec}
+    return {field: changes for field, changes in patch.items() if changes}
+
+
+def _amount_changes(
+    have: Mapping[str, RawQuantity], want: Mapping[str, RawQuantity]
+) -> dict[str, RawQuantity | None]:
+    """What a merge patch must say: new amounts, and null for those that must go."""
+    changes: dict[str, RawQuantity | None] = dict.fromkeys(have.keys() - want.keys())
+    for name, raw in want.items():
+        if name not in have or quantity.of(have[name]) != quantity.of(raw):
+            changes[name] = raw
+    return changes
