@@ -270,6 +270,10 @@ async def test_wait_and_events(kubectl: Kubectl) -> None:
     [
         pytest.param("get pod nobody", "", 'Error from server (NotFound): pods "nobody" not found', id="not found"),
         pytest.param("get gadgets", "", 'the server doesn\'t have a resource type "gadgets"', id="unknown kind"),
+        pytest.param(
+            "create -f -", CONFIG.replace("v1", "nobody.example.com/v1") % ("x", "red"),
+            'no matches for kind "ConfigMap" in version "nobody.example.com/v1"', id="unknown group",
+        ),
         pytest.param("create -f -", "a: b: c", "mapping values are not allowed", id="malformed YAML"),
         pytest.param("create -f -", CONFIG % ("x", "1"), "cannot unmarshal number", id="a number for a text"),
         pytest.param(

@@ -188,6 +188,17 @@ async def test_a_table_watch_names_its_columns_once(
     assert second["rows"][0]["cells"][0] == "a"
 
 
+async def test_there_is_a_limit_of_open_watches(
+    http: aiohttp.ClientSession, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "STREAMS_MAX", 1)
+
+    async with http.get(PATH):
+        await subscription_of(backend)
+        async with http.get(PATH) as refused:
+            assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+
+
 async def test_stopping_the_server_ends_watches_cleanly(backend: FakeBackend) -> None:
     server = ApiServer(backend)
     await server.start()

@@ -8,10 +8,11 @@ that a page of another origin made is refused.
 import csv
 import hmac
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from multidict import CIMultiDictProxy
 
 from koordinator.cluster import errors
 from koordinator.local.apiserver.query import User
@@ -65,7 +66,7 @@ class Authenticator:
         """Whether a token is asked for."""
         return bool(self._tokens)
 
-    def user_of(self, headers: Mapping[str, str]) -> User:
+    def user_of(self, headers: CIMultiDictProxy[str]) -> User:
         """Who asks.
 
         Raises: Unauthorized (no valid token), Forbidden (a foreign Host or Origin without authentication).
@@ -87,7 +88,7 @@ class Authenticator:
                 found = User(token.user, (*token.groups, "system:authenticated"))
         return found
 
-    def _check_origin(self, headers: Mapping[str, str]) -> None:
+    def _check_origin(self, headers: CIMultiDictProxy[str]) -> None:
         host = headers.get("Host", "")
         if host_name(host) not in self._hosts:
             raise errors.Forbidden(
@@ -101,7 +102,7 @@ class Authenticator:
             )
 
 
-def _impersonated(headers: Mapping[str, str], user: User) -> User:
+def _impersonated(headers: CIMultiDictProxy[str], user: User) -> User:
     """Whom an administrator acts as (`kubectl --as`), else the user.
 
     Raises: Forbidden for others.
@@ -113,8 +114,7 @@ def _impersonated(headers: Mapping[str, str], user: User) -> User:
         raise errors.Forbidden(
             f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users"'
         )
-    group = headers.get("Impersonate-Group", "")
-    return User(name, (*filter(None, [group]), "system:authenticated"))
+    return User(name, (*headers.getall("Impersonate-Group", ()), "system:authenticated"))
 
 
 def host_name(host: str) -> str:

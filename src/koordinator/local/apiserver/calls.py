@@ -1,5 +1,6 @@
 """One request on its way through the server, and how its answer is written."""
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from koordinator.local.apiserver import bodies, negotiation, query
 from koordinator.local.apiserver.paths import Target
 
 JSON = "application/json"
+BODY_S_MAX = 60  # for all of a body to arrive, as the API server gives a request
 # Below this, compressing costs more than sending (the API server's own threshold).
 GZIP_BYTES_MIN = 128 * 1024
 _GZIP_LEVEL = 1
@@ -52,14 +54,17 @@ class Call:
 async def read_body(request: web.BaseRequest) -> bytes:
     """The whole body.
 
-    Raises: RequestTooLarge.
+    Raises: RequestTooLarge, Timeout.
     """
     if (request.content_length or 0) > bodies.BODY_BYTES_MAX:
         raise errors.RequestTooLarge(bodies.TOO_LARGE)
     try:
-        return await request.read()
+        async with asyncio.timeout(BODY_S_MAX):
+            return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise errors.RequestTooLarge(bodies.TOO_LARGE) from None
+    except TimeoutError:
+        raise errors.Timeout(f"Timeout: the body did not arrive within {BODY_S_MAX} s") from None
 
 
 def failure(error: errors.ApiError) -> web.Response:

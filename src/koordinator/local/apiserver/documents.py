@@ -26,7 +26,7 @@ VERSION = {
     "platform": "linux/amd64",
 }
 _HEALTH = ("/healthz", "/livez", "/readyz")
-_CHECKS = ("ping", "store")
+_CHECKS = ("ping",)  # the store is this process: if it answers at all, it is ready
 _AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=%s;as=APIGroupDiscoveryList"
 
 
@@ -135,6 +135,10 @@ class Pages:
     def _open_api(self, request: web.BaseRequest, path: str) -> web.Response:
         body = None
         if self._openapi is not None:
+            if path == "/openapi/v2" and _wants_protobuf(request):
+                return _tagged(
+                    request, _OPENAPI_V2_HEAD, discovery.etag(_OPENAPI_V2_HEAD), _OPENAPI_V2_PROTOBUF
+                )
             if path == "/openapi/v2":
                 body = self._openapi.v2()
             elif path == "/openapi/v3":
@@ -144,6 +148,28 @@ class Pages:
         if body is None:
             raise errors.NotFound("the server could not find the requested resource")
         return _tagged(request, body, discovery.etag(body), calls.JSON)
+
+
+_OPENAPI_V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A short text or message as a protobuf field."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+# Go clients ask for OpenAPI v2 in protobuf, and only for kinds that v3 does not describe (kubectl, of a kind
+# that nobody serves). What they need then is a document that does not hold the kind: swagger, info, paths.
+_OPENAPI_V2_HEAD = (
+    _field(1, b"2.0")
+    + _field(2, _field(1, b"Kubernetes") + _field(2, VERSION["gitVersion"].encode()))
+    + _field(8, b"")
+)
+
+
+def _wants_protobuf(request: web.BaseRequest) -> bool:
+    accept = request.headers.get("Accept", "")
+    return "proto-openapi.spec.v2" in accept and "json" not in accept
 
 
 _ROOT_PATHS = ["/api", "/api/v1", "/apis", *_HEALTH, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]

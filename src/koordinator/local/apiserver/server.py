@@ -11,7 +11,7 @@ from aiohttp import web
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
-from koordinator.local.apiserver import bodies, calls, kubeconfig, paths
+from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.auth import Authenticator, Token, is_health, is_loopback
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.documents import OpenApi, Pages
@@ -124,7 +124,7 @@ class ApiServer:
         path = request.path
         target = paths.parse(path)
         telemetry = self.telemetry
-        long_running = target is not None and (target.watch or "watch" in request.query)
+        long_running = target is not None and (target.watch or bool(query.boolean(request.query, "watch")))
         try:
             if telemetry.in_flight >= IN_FLIGHT_MAX and not is_health(path) and not long_running:
                 raise _TOO_MANY
@@ -135,16 +135,16 @@ class ApiServer:
                 telemetry.in_flight -= not long_running
         except errors.ApiError as error:
             response = calls.failure(error)
-        except (ConnectionError, asyncio.CancelledError):
-            raise
         except Exception as error:
+            if request.transport is None or request.transport.is_closing():
+                raise  # the client left while it was answered
             telemetry.panics += 1
             log.exception("request failed", extra={"method": request.method, "path": path})
             response = calls.failure(errors.InternalError(f"Internal error occurred: {type(error).__name__}"))
         if not long_running:
-            group, plural = (
-                (target.group, target.plural) if target is not None and response.status != 404 else ("", "")
-            )
+            # Names that were not looked up are whatever the client made up: no labels for them.
+            known = target is not None and response.status not in _UNRESOLVED
+            group, plural = (target.group, target.plural) if target is not None and known else ("", "")
             telemetry.record(request.method, group, plural, response.status, loop.time() - started_s)
             if isinstance(response, web.Response):
                 return await calls.compress(request, response)
@@ -175,6 +175,7 @@ class UnsafeBind(ValueError):
 
 
 _NOBODY = User("system:anonymous", ("system:unauthenticated",))
+_UNRESOLVED = frozenset({401, 403, 404, 429})
 _TOO_MANY = errors.TooManyRequests(
     "too many requests, please try again later", details=errors.StatusDetails(retry_after_seconds=1)
 )

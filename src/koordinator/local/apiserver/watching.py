@@ -24,6 +24,7 @@ from koordinator.local.apiserver.negotiation import Form
 STALL_S = 10.0  # a reader that takes nothing for so long is gone or stuck
 TICK_S = 1.0  # how often streams are looked at; also the delay until a vanished client is noticed
 WRITE_BYTES = 64 * 1024  # handed to a socket at once; more waits until the client reads
+STREAMS_MAX = 10_000  # each holds a socket; informers of a large cluster need some hundreds
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 1800, 3600  # as the API server draws it where the client names none
 
 _PREFIX = {kind: b'{"type":"%s","object":' % kind.value.encode() for kind in EventType}
@@ -60,9 +61,14 @@ class Watches:
 
     async def serve(self, call: Call) -> web.StreamResponse:
         """Answer one watch request until its time is over, the client leaves or falls behind."""
+        if len(self._streams) >= STREAMS_MAX:
+            raise errors.TooManyRequests(
+                f"too many watches: {STREAMS_MAX} are open", details=errors.StatusDetails(retry_after_seconds=1)
+            )
         options = query.list_options(_selecting_name(call))
         timeout_s = query.integer(call.params, "timeoutSeconds") or self._rng.randint(
-            TIMEOUT_S_MIN, TIMEOUT_S_MAX
+            STREAMS_MAX = 10_000  # each holds a socket; informers of a large cluster need some hundreds
+TIMEOUT_S_MIN, TIMEOUT_S_MAX
         )
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
