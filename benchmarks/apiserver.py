@@ -60,7 +60,7 @@ async def _serve(pipe: Connection, peer: bool) -> None:
         await server.start()
         pipe.send(int(server.url.rpartition(":")[2]))
     while True:
-        while not pipe.poll():
+        while not pipe.poll():  # noqa: ASYNC110 (a pipe has no event)
             await asyncio.sleep(0.05)
         if pipe.recv() == "stop":
             return
@@ -144,7 +144,9 @@ async def measure(name: str, server: Server, seconds: float, load: Load) -> floa
     wall_s = time.perf_counter() - start
     after, memory_mib = server.usage()
     per_core = done / (after - before)
-    print(f"{name:34} {done / wall_s:8,.0f} /s   {per_core:8,.0f} /s per core   {memory_mib:5} MiB", flush=True)
+    print(
+        f"{name:34} {done / wall_s:8,.0f} /s   {per_core:8,.0f} /s per core   {memory_mib:5} MiB", flush=True
+    )
     return per_core
 
 
@@ -193,7 +195,12 @@ async def fan_out(server: Server, watchers: int, changes: int) -> None:
     start = time.perf_counter()
     readers = [asyncio.create_task(count(reader)) for reader, _ in streams]
     for number in range(changes):
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"c{number}"}, "data": {"a": "x" * 800}}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"c{number}"},
+            "data": {"a": "x" * 800},
+        }
         await client.send("POST", "/api/v1/namespaces/kube-system/configmaps", json.dumps(body).encode())
     await asyncio.gather(*readers)
     wall_s = time.perf_counter() - start
@@ -231,7 +238,9 @@ async def _again(server: Server, watchers: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="per load")
     parser.add_argument("--watchers", type=int, default=100)
     arguments = parser.parse_args()

@@ -63,12 +63,12 @@ class Watches:
         """Answer one watch request until its time is over, the client leaves or falls behind."""
         if len(self._streams) >= STREAMS_MAX:
             raise errors.TooManyRequests(
-                f"too many watches: {STREAMS_MAX} are open", details=errors.StatusDetails(retry_after_seconds=1)
+                f"too many watches: {STREAMS_MAX} are open",
+                details=errors.StatusDetails(retry_after_seconds=1),
             )
         options = query.list_options(_selecting_name(call))
         timeout_s = query.integer(call.params, "timeoutSeconds") or self._rng.randint(
-            STREAMS_MAX = 10_000  # each holds a socket; informers of a large cluster need some hundreds
-TIMEOUT_S_MIN, TIMEOUT_S_MAX
+            TIMEOUT_S_MIN, TIMEOUT_S_MAX
         )
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
