@@ -1,0 +1,256 @@
+"""Which files are written, with what and in which order: pure. Source: spec 11, sections 3.5 to 3.7.
+
+The executor reads what is there, asks here, and writes. Values are in v1 terms, texts are what the file holds.
+A parent must never be narrower than its children while a change is under way, so a leveled change has two
+passes: parents are widened first, from the top; then everything gets its exact value, from the leaves up.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import cpuset
+from koordinator.api.cpuset import CPUSetError
+from koordinator.api.scalars import ScalarError
+from koordinator.host import cgroup_knobs
+from koordinator.host.cgroup_knobs import V1, Knob, Merge
+from koordinator.host.cgroup_units import COUNT_MAX, UNLIMITED, UNLIMITED_BYTES_MIN
+from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
+
+FORCE_UPDATE_S = 60.0
+"""A file is compared again after this time, even if the wanted value has not changed."""
+CACHE_S_MAX = 120.0
+"""Entries of files that nobody asks for any more are dropped after this time."""
+
+_CPU_MAX_KNOBS = frozenset((Knob.CPU_QUOTA, Knob.CPU_PERIOD))
+_UNLIMITED_TEXTS = ("max", str(UNLIMITED))
+
+
+class Outcome(enum.Enum):
+    """What becomes of one wanted value."""
+
+    WRITTEN = "the file is written"
+    UNCHANGED = "the file says so already"
+    SKIPPED = "it was so a short while ago, the file is not even read"
+    MISSING = "the group or the file does not exist"
+    UNSUPPORTED = "this kernel has no such file"
+    REFUSED = "the kernel would refuse the value"
+    UNREADABLE = "the file does not say what it should"
+
+
+class Update(msgspec.Struct, frozen=True):
+    """A value that a group should have; `reason` goes to the audit log."""
+
+    group: str
+    knob: Knob
+    value: str
+    reason: str = ""
+
+
+class Write(msgspec.Struct, frozen=True):
+    """A text for a file; `path` is relative to the cgroup root."""
+
+    path: str
+    text: str
+    update: Update
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What was decided for one update, and why if that is no success."""
+
+    update: Update
+    outcome: Outcome
+    problem: str = ""
+
+
+class UpdatePlan(msgspec.Struct, frozen=True):
+    """Writes in order; a result for each update; what the cache should hold once all is written."""
+
+    writes: tuple[Write, ...]
+    results: tuple[Result, ...]
+    cached: dict[str, str]
+
+
+class CacheEntry(msgspec.Struct, frozen=True):
+    """A value that a file had at that time."""
+
+    value: str
+    at_s: float
+
+
+Cache = Mapping[str, CacheEntry]
+"""Path → what we last knew."""
+Contents = Mapping[str, str]
+"""Path → text of the file, trailing newline trimmed; files that do not exist are missing."""
+
+
+def is_fresh(cache: Cache, path: str, value: str, now_s: float) -> bool:
+    """Whether the file had this value so shortly ago that it need not be read."""
+    entry = cache.get(path)
+    return entry is not None and entry.value == value and now_s - entry.at_s < FORCE_UPDATE_S
+
+
+def unexpired(cache: Cache, now_s: float) -> dict[str, CacheEntry]:
+    """The cache without entries that were not set for long."""
+    return {path: entry for path, entry in cache.items() if now_s - entry.at_s <= CACHE_S_MAX}
+
+
+def differs(knob: Knob, content: str, text: str) -> bool:
+    """Whether a file with this content must be written to hold the text.
+
+    CPU lists are compared as sets, and only the first word of `cpu.max` counts. A limit that cannot be reached
+    is the same in all its spellings: as `max`, as the largest number, and rounded down to whole pages.
+    """
+    content = content.strip()
+    if content == text:
+        return False
+    if cgroup_knobs.merge_of(knob) is Merge.UNION:
+        return not cpuset.is_equal_text(content, text)
+    if knob in _CPU_MAX_KNOBS and " " in content:
+        words = content.split()
+        return words[0 if knob is Knob.CPU_QUOTA else -1] != text
+    return not (_is_unlimited_bytes(content) and _is_unlimited_bytes(text))
+
+
+def widened(knob: Knob, content: str, value: str) -> str | None:
+    """The value that the first pass writes, None when the old one is wide enough already.
+
+    Numbers grow; sets of CPUs become the union of old and new. Raises: ContentError.
+    """
+    match cgroup_knobs.merge_of(knob):
+        case Merge.LARGER:
+            old, new = _width(knob, content), _width(knob, value)
+            return value if new > old else None
+        case Merge.UNION:
+            try:
+                old_cpus, new_cpus = cpuset.parse(content.strip()), cpuset.parse(value)
+            except CPUSetError as error:
+                raise ContentError(knob, str(error)) from error
+            return None if new_cpus <= old_cpus else cpuset.text_of(old_cpus | new_cpus)
+        case Merge.NONE:
+            return None
+
+
+def plan(
+    updates: Sequence[Update], contents: Contents, version: int, cache: Cache, now_s: float
+) -> UpdatePlan:
+    """Exact values one by one, in the order given."""
+    state = _State(contents, version, cache, now_s)
+    for update in updates:
+        state.exact(update)
+    return state.finish()
+
+
+def plan_leveled(
+    levels: Sequence[Sequence[Update]], contents: Contents, version: int, cache: Cache, now_s: float
+) -> UpdatePlan:
+    """Widen from the top level to the leaves, then give exact values from the leaves to the top.
+
+    Knobs that do not depend on those of the parent are written once, on the way down.
+    """
+    state = _State(contents, version, cache, now_s)
+    second_pass: list[Update] = []
+    for level in levels:
+        for update in level:
+            if cgroup_knobs.merge_of(update.knob) is Merge.NONE:
+                state.exact(update)
+            elif state.widen(update):
+                second_pass.append(update)
+    for update in reversed(second_pass):
+        state.exact(update)
+    return state.finish()
+
+
+class _State:
+    """Contents as they will be while the writes are carried out."""
+
+    def __init__(self, contents: Contents, version: int, cache: Cache, now_s: float) -> None:
+        self._contents = dict(contents)
+        self._version = version
+        self._cache = cache
+        self._now_s = now_s
+        self._writes: list[Write] = []
+        self._outcomes: dict[tuple[str, Knob], Result] = {}
+        self._cached: dict[str, str] = {}
+
+    def exact(self, update: Update) -> None:
+        """Give the group exactly this value."""
+        found = self._checked(update)
+        if found is None:
+            return
+        path, text = found
+        if differs(update.knob, self._contents[path], text):
+            self._write(path, text, update)
+        elif (update.group, update.knob) not in self._outcomes:
+            self._settle(update, Outcome.UNCHANGED)
+        self._cached[path] = update.value
+
+    def widen(self, update: Update) -> bool:
+        """Make the group at least as wide as this value; false when it is settled already."""
+        found = self._checked(update)
+        if found is None:
+            return False
+        path, _ = found
+        try:
+            wider = widened(update.knob, self._contents[path], update.value)
+        except ContentError as error:
+            self._settle(update, Outcome.UNREADABLE, str(error))
+            return False
+        if wider is not None:
+            self._write(path, cgroup_knobs.encode(update.knob, self._version, wider), update)
+        return True
+
+    def finish(self) -> UpdatePlan:
+        return UpdatePlan(tuple(self._writes), tuple(self._outcomes.values()), self._cached)
+
+    def _checked(self, update: Update) -> tuple[str, str] | None:
+        """Path and text, None when the update is settled without looking at the file."""
+        try:
+            path = cgroup_knobs.path(update.knob, self._version, update.group)
+            if is_fresh(self._cache, path, update.value, self._now_s):
+                self._settle(update, Outcome.SKIPPED)
+                return None
+            text = cgroup_knobs.encode(update.knob, self._version, update.value)
+        except UnsupportedError as error:
+            self._settle(update, Outcome.UNSUPPORTED, str(error))
+            return None
+        except KnobValueError as error:
+            self._settle(update, Outcome.REFUSED, str(error))
+            return None
+        if path not in self._contents:
+            self._settle(update, Outcome.MISSING)
+            return None
+        return path, text
+
+    def _write(self, path: str, text: str, update: Update) -> None:
+        self._writes.append(Write(path, text, update))
+        self._contents[path] = _content_after(update.knob, self._version, self._contents[path], text)
+        self._settle(update, Outcome.WRITTEN)
+
+    def _settle(self, update: Update, outcome: Outcome, problem: str = "") -> None:
+        self._outcomes[update.group, update.knob] = Result(update, outcome, problem)
+
+
+def _content_after(knob: Knob, version: int, content: str, text: str) -> str:
+    """What the file will say; a quota written to `cpu.max` keeps the period."""
+    if version != V1 and knob is Knob.CPU_QUOTA and " " in content:
+        return f"{text} {content.split()[-1]}"
+    return text
+
+
+def _width(knob: Knob, content: str) -> int:
+    """A number that grows as the knob gets looser."""
+    words = content.split()
+    if not words or (knob is Knob.CPU_QUOTA and len(words) > 2):
+        raise ContentError(knob, f"{content[:40]!r} is not a number")
+    if words[0] in _UNLIMITED_TEXTS:
+        return COUNT_MAX
+    try:
+        return cgroup_knobs.number(words[0])
+    except ScalarError as error:
+        raise ContentError(knob, str(error)) from error
+
+
+def _is_unlimited_bytes(text: str) -> bool:
+    return text == "max" or (text.isascii() and text.isdigit() and int(text) >= UNLIMITED_BYTES_MIN)
