@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.api import duration
+from koordinator.api import duration, priority
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
@@ -139,7 +139,7 @@ def load_estimate(case: Case) -> Any:
     policy = LoadAwarePolicy.of(decode_args(LoadAwareScheduling.name, case["args"], LoadAwareArgs))
     pod = from_builtins(case["pod"], Pod)
     allow_custom = policy.args.allow_customize_estimation
-    return {"estimated": estimate(pod, policy.factors, allow_custom=allow_custom)}
+    return {"estimated": estimate(pod, priority.default(pod), policy.factors, allow_custom=allow_custom)}
 
 
 ADAPTERS = {

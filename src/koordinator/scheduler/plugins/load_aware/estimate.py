@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import pod_resources, priority, resource_vector, resources
+from koordinator.api import pod_resources, resource_vector, resources
 from koordinator.api.annotations import placement
 from koordinator.api.core import Container, Pod
+from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import ResourceList
 
 DEFAULT_CPU_MILLI = 250
@@ -21,17 +22,18 @@ _DEFAULTS = {
 }
 
 
-def estimate(pod: Pod, factors: Mapping[str, int], *, allow_custom: bool) -> dict[str, int]:
+def estimate(
+    pod: Pod, cls: PriorityClass, factors: Mapping[str, int], *, allow_custom: bool
+) -> dict[str, int]:
     """Expected usage per resource of `factors` (percent): cpu in milli-cores, others in base units.
 
-    Batch and mid pods are judged by the resources of their class. `allow_custom` honours the factors in the
+    Batch and mid pods are judged by the resources of their class `cls`. `allow_custom` honours the factors in the
     pod's annotation.
 
     Raises: QuantityError when an amount is no quantity.
     """
     custom = placement.load_scaling_factors(pod.metadata.annotations) if allow_custom else None
     own_factors = {**factors, **custom} if custom else factors
-    cls = priority.default(pod)
     requests = pod_resources.wire_requests(pod)
     limits = wire_limits(pod)
     estimated = {}

@@ -150,14 +150,14 @@ class LoadAwareScheduling(
         known = self._recent.get(pod.uid)
         if known is not None and known[0] is pod:
             return known[1], known[2]
-        args = self.policy.args
+        cls, allow_custom = priority.default(pod.pod), self.policy.args.allow_customize_estimation
         try:
-            found = estimate(pod.pod, self.policy.factors, allow_custom=args.allow_customize_estimation)
+            found = estimate(pod.pod, cls, self.policy.factors, allow_custom=allow_custom)
         except KoordinatorError as error:
             log.warning("pod counts as idle: %s", error, extra={"pod": pod.key})
             found = {}
         estimated = vector(self.policy.names, found)
-        is_prod = priority.default(pod.pod) is PriorityClass.PROD
+        is_prod = cls is PriorityClass.PROD
         if len(self._recent) >= RECENT_MAX:
             del self._recent[next(iter(self._recent))]
         self._recent[pod.uid] = (pod, estimated, is_prod)
