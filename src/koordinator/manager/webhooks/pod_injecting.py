@@ -1,15 +1,20 @@
 """What `/mutate-pod` does after colocation profiles: nodes of the pod's quota tree, GPU requests in one form.
 
-Pure, JSON in, JSON out; the input is kept. Source: spec 02 §14.4, §14.5.
+Pure, JSON in, JSON out, the input is kept; `PodInjector` feeds it from caches. Source: spec 02 §14.4, §14.5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
+
+import msgspec
 
 from koordinator.api import labels, quantity, quota_labels, resources
 from koordinator.api.affinity import LabelSelector
+from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
+from koordinator.cluster.informer import InformerFactory
+from koordinator.manager.webhooks.quota_topology import QuotaTopology
 
 _GPU_RESOURCES = frozenset(
     (
@@ -123,3 +128,38 @@ def _gpu_count(requests: Mapping[str, Any]) -> int:
             is_whole = percent > _WHOLE_GPU_PERCENT and percent % _WHOLE_GPU_PERCENT == 0
             return percent // _WHOLE_GPU_PERCENT if is_whole else 1
     return 1
+
+
+class InjectOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which steps are on."""
+
+    quota_trees: bool = False
+    gpus: bool = True
+
+    @classmethod
+    def of(cls, gates: FeatureGates) -> Self:
+        """The steps of a manager's gates."""
+        return cls(
+            quota_trees=gates.is_on("MultiQuotaTree"), gpus=not gates.is_on("DisableDeviceResourceSpec")
+        )
+
+
+class PodInjector:
+    """Both steps, for a pod that is being created."""
+
+    def __init__(self, factory: InformerFactory, topology: QuotaTopology, options: InjectOptions) -> None:
+        self._profiles = factory.informer(ElasticQuotaProfile) if options.quota_trees else None
+        self._topology = topology
+        self._options = options
+
+    def inject(self, pod: dict[str, Any], namespace: str) -> dict[str, Any]:
+        """The pod after the steps that are on. Raises: quantity.QuantityError."""
+        if self._profiles is not None:
+            pod = inject_quota_tree(
+                pod,
+                namespace,
+                quota_by_name=self._topology.find,
+                quota_by_namespace=self._topology.find_bound,
+                profiles=list(self._profiles.objects.values()),
+            )
+        return normalize_gpus(pod) if self._options.gpus else pod
