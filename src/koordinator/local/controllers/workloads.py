@@ -7,6 +7,7 @@ from koordinator.api.apps import ReplicaSet, ReplicationController
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.daemonset import DaemonSetController
 from koordinator.local.controllers.deployment import DeploymentController
 from koordinator.local.controllers.job import JobController
 from koordinator.local.controllers.replicaset import ReplicaSetController
@@ -24,6 +25,7 @@ def workloads(
     """Controllers of all built-in workload kinds, to be run side by side."""
     return [
         DeploymentController(cluster, factory, events),
+        DaemonSetController(cluster, factory, events),
         JobController(cluster, factory, events),
         ReplicaSetController(cluster, factory, events, ReplicaSet),
         ReplicaSetController(cluster, factory, events, ReplicationController),

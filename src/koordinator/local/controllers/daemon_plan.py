@@ -1,0 +1,217 @@
+"""Which daemon pods to create and delete, and what a DaemonSet says about itself. Pure.
+
+Source: kube-controller-manager's daemon controller (manage, rolling update with and without surge).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api.apps import DaemonSet, DaemonSetStatus
+from koordinator.api.core import Node, Pod, PodSpec
+from koordinator.local.controllers import node_eligibility, pod_control, pod_health, rollout
+from koordinator.local.controllers.controller_revision import POD_LABEL
+from koordinator.local.controllers.node_eligibility import Eligibility
+from koordinator.local.controllers.ownership import is_deleting
+
+BURST_MAX = 250  # pods created or deleted in one go, as upstream
+ON_DELETE = "OnDelete"
+
+
+class OnNode(msgspec.Struct, frozen=True):
+    """A node and the daemon pods on it or meant for it, the oldest first."""
+
+    name: str
+    fit: Eligibility
+    pods: list[Pod]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Nodes that need a pod, pods to delete, and among those the ones that ended by themselves."""
+
+    create: list[str]
+    delete: list[Pod]
+    ended: list[Pod]
+
+
+class Yardstick(msgspec.Struct, frozen=True):
+    """By what pods are judged: the newest revision, and what makes a pod available."""
+
+    revision: str
+    min_ready_s: int
+    now_s: float
+
+    def is_new(self, pod: Pod) -> bool:
+        return is_updated(pod, self.revision)
+
+    def is_available(self, pod: Pod) -> bool:
+        return pod_health.is_available(pod, self.min_ready_s, self.now_s)
+
+
+def target_node(pod: Pod) -> str:
+    """The node that a pod is on, or that its affinity names; empty when it has none."""
+    if pod.spec.node_name:
+        return pod.spec.node_name
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    for term in required.node_selector_terms if required is not None else []:
+        for field in term.match_fields:
+            if field.key == node_eligibility.NAME_FIELD and field.operator == "In" and len(field.values) == 1:
+                return field.values[0]
+    return ""
+
+
+def by_node(nodes: Mapping[str, Eligibility], pods: Sequence[Pod]) -> list[OnNode]:
+    """The pods by node: all nodes of the cluster, then those that are gone but still have pods."""
+    found: dict[str, list[Pod]] = {name: [] for name in nodes}
+    for pod in sorted(pods, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
+        is_over = pod.status.phase in (pod_health.SUCCEEDED, pod_health.FAILED)
+        if is_deleting(pod) and is_over:
+            continue
+        found.setdefault(target_node(pod), []).append(pod)
+    gone = Eligibility(False, False)
+    return [OnNode(name, nodes.get(name, gone), there) for name, there in found.items()]
+
+
+def is_updated(pod: Pod, revision: str) -> bool:
+    return pod.metadata.labels.get(POD_LABEL) == revision
+
+
+def plan(places: Sequence[OnNode], by: Yardstick, *, surges: bool) -> Plan:
+    """Bring one pod to each node that wants one. `surges`: an old and a new pod may share a node."""
+    made = Plan([], [], [])
+    for place in places:
+        living = [pod for pod in place.pods if not is_deleting(pod)]
+        if not place.fit.stays:
+            made.delete.extend(living)
+            continue
+        over = [pod for pod in living if not pod_health.is_active(pod)]
+        made.ended.extend(over)
+        made.delete.extend(over)
+        running = [pod for pod in living if pod_health.is_active(pod)]
+        made.delete.extend(_surplus(running, by) if surges else running[1:])
+        if place.fit.starts and not place.pods:
+            made.create.append(place.name)
+        elif (
+            place.fit.starts
+            and surges
+            and not running
+            and not over
+            and all(not by.is_new(pod) for pod in place.pods)
+        ):
+            made.create.append(place.name)  # the old pod may stop in its own time
+    return made
+
+
+def _surplus(running: Sequence[Pod], by: Yardstick) -> list[Pod]:
+    """All but the oldest of each template, and the old one once the new one is available."""
+    old = [pod for pod in running if not by.is_new(pod)]
+    new = [pod for pod in running if by.is_new(pod)]
+    surplus = [*old[1:], *new[1:]]
+    if old and new and by.is_available(new[0]):
+        surplus.append(old[0])
+    return surplus
+
+
+def bounds_of(obj: DaemonSet, desired: int) -> rollout.Bounds:
+    """Surge and unavailability in pods, both rounded up; one pod when both are nothing.
+
+    Raises: ProtocolError.
+    """
+    rolling = obj.spec.update_strategy.rolling_update
+    surge = rolling.max_surge if rolling is not None else None
+    unavailable = rolling.max_unavailable if rolling is not None else None
+    field = "spec.updateStrategy.rollingUpdate"
+    found = rollout.Bounds(
+        rollout.resolved(surge or 0, desired, f"{field}.maxSurge", up=True),
+        rollout.resolved(
+            1 if unavailable is None else unavailable, desired, f"{field}.maxUnavailable", up=True
+        ),
+    )
+    return found if found.surge or found.unavailable else rollout.Bounds(0, 1)
+
+
+def plan_update(places: Sequence[OnNode], bounds: rollout.Bounds, by: Yardstick) -> Plan:
+    """The next step of a rolling update, after `plan` has nothing left to do."""
+    wanted = [place for place in places if place.fit.starts]
+    if bounds.surge:
+        return _surge(wanted, bounds.surge, by)
+    unavailable = 0
+    replaceable: list[Pod] = []
+    candidates: list[Pod] = []
+    for place in wanted:
+        living = [pod for pod in place.pods if not is_deleting(pod)]
+        is_up = any(by.is_available(pod) for pod in living)
+        unavailable += not is_up
+        (candidates if is_up else replaceable).extend(pod for pod in living if not by.is_new(pod))
+    # Old pods that do not work may go at any time; of those that work, as many as may be missing.
+    spare = max(bounds.unavailable - unavailable, 0)
+    return Plan([], [*replaceable, *candidates[:spare]], [])
+
+
+def _surge(places: Sequence[OnNode], most: int, by: Yardstick) -> Plan:
+    surging = 0
+    urgent: list[str] = []
+    candidates: list[str] = []
+    delete: list[Pod] = []
+    for place in places:
+        living = [pod for pod in place.pods if not is_deleting(pod)]
+        old = [pod for pod in living if not by.is_new(pod)]
+        new = [pod for pod in living if by.is_new(pod)]
+        if not old:
+            continue
+        is_up = by.is_available(old[0])
+        if not new:
+            (candidates if is_up else urgent).append(place.name)
+        elif by.is_available(new[0]) or not is_up:
+            delete += old
+        else:
+            surging += 1
+    # A node whose old pod does not work gets the new one at once.
+    spare = max(most - surging - len(urgent), 0)
+    return Plan([*urgent, *candidates[:spare]], delete, [])
+
+
+def status_of(obj: DaemonSet, places: Sequence[OnNode], revision: str, now_s: float) -> DaemonSetStatus:
+    """The counts that kubectl shows; of several pods on a node the oldest counts."""
+    wanted = [place for place in places if place.fit.starts]
+    first = [place.pods[0] for place in wanted if place.pods]
+    min_ready_s = obj.spec.min_ready_seconds
+    available = sum(pod_health.is_available(pod, min_ready_s, now_s) for pod in first)
+    return msgspec.structs.replace(
+        obj.status,
+        desired_number_scheduled=len(wanted),
+        current_number_scheduled=len(first),
+        number_misscheduled=sum(not place.fit.starts and bool(place.pods) for place in places),
+        number_ready=sum(pod_health.is_ready(pod) for pod in first),
+        updated_number_scheduled=sum(is_updated(pod, revision) for pod in first),
+        number_available=available,
+        number_unavailable=len(wanted) - available,
+        observed_generation=obj.metadata.generation,
+    )
+
+
+def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
+    """The pod to create for a node; the scheduler binds it there, by its affinity."""
+    body = pod_control.pod_from_template(obj.spec.template, obj)
+    body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), POD_LABEL: revision}
+    spec = dict(body["spec"])
+    own = msgspec.convert({"hostNetwork": bool(spec.get("hostNetwork"))}, PodSpec)
+    added = msgspec.to_builtins(node_eligibility.daemon_tolerations(own))
+    present = spec.get("tolerations") or []
+    spec["tolerations"] = [*present, *(one for one in added if one not in present)]
+    # The node was chosen by the other terms already: only its name is left to say.
+    field = {"key": node_eligibility.NAME_FIELD, "operator": "In", "values": [node]}
+    affinity = dict(spec.get("affinity") or {})
+    affinity["nodeAffinity"] = {
+        **(affinity.get("nodeAffinity") or {}),
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+    }
+    spec["affinity"] = affinity
+    return {**body, "spec": spec}
+
+
+def nodes_of(nodes: Sequence[Node], spec: PodSpec) -> dict[str, Eligibility]:
+    judge = node_eligibility.eligibility(spec)
+    return {node.metadata.name: judge(node) for node in nodes}

@@ -1,0 +1,237 @@
+"""A DaemonSet has a pod on every node that wants one, and renews them within its bounds."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
+from koordinator.api.apps import ControllerRevision, DaemonSet
+from koordinator.api.core import Node, NodeSpec, Pod, PodSpec
+from koordinator.api.meta import ObjectMeta
+from koordinator.local.controllers import node_eligibility, pod_health
+from tests.local.controllers.fake_kubelet import Fate
+from tests.local.controllers.workload_world import controllers, edit, events_of, fetch, make, pods, template
+from tests.local.controllers.world import World, run
+
+HASH = "controller-revision-hash"
+
+
+async def add_nodes(world: World, *names: str, **spec: Any) -> None:
+    for name in names:
+        body = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": spec}
+        await world.cluster.create(Node, body)
+
+
+async def nodes_with_pods(world: World) -> list[str]:
+    return sorted(pod.spec.node_name for pod in await pods(world))
+
+
+def test_it_has_one_pod_on_each_node_also_on_those_that_come_later() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, "a", "b")
+        await make(world, DaemonSet)
+        await asyncio.sleep(5)
+        assert await nodes_with_pods(world) == ["a", "b"]
+
+        await add_nodes(world, "c")
+        await asyncio.sleep(5)
+        assert await nodes_with_pods(world) == ["a", "b", "c"]
+        status = (await fetch(world, DaemonSet)).status
+        assert (status.desired_number_scheduled, status.current_number_scheduled) == (3, 3)
+        assert (status.number_ready, status.number_available, status.updated_number_scheduled) == (3, 3, 3)
+        assert (status.number_unavailable, status.number_misscheduled) == (0, 0)
+        assert len(await events_of(world, "SuccessfulCreate")) == 3
+
+    run(controllers(), scenario)
+
+
+def test_its_pods_tolerate_what_befalls_nodes() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(
+            world, "cordoned", taints=[{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
+        )
+        await make(world, DaemonSet)
+        await asyncio.sleep(5)
+
+        (pod,) = await pods(world)
+        keys = {t.key for t in pod.spec.tolerations}
+        assert {"node.kubernetes.io/not-ready", "node.kubernetes.io/disk-pressure"} <= keys
+        assert pod.spec.node_name == "cordoned"
+
+    run(controllers(), scenario)
+
+
+def test_nodes_that_do_not_match_or_are_tainted_get_no_pod() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, "plain", "ssd")
+        await add_nodes(world, "tainted", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
+        await world.cluster.patch(Node, "ssd", {"metadata": {"labels": {"disk": "ssd"}}})
+        await make(world, DaemonSet, template=template(nodeSelector={"disk": "ssd"}))
+        await asyncio.sleep(5)
+        assert await nodes_with_pods(world) == ["ssd"]
+
+        await world.cluster.patch(Node, "plain", {"metadata": {"labels": {"disk": "ssd"}}})
+        await world.cluster.patch(Node, "ssd", {"metadata": {"labels": {"disk": None}}})
+        await asyncio.sleep(5)
+        assert await nodes_with_pods(world) == ["plain"]
+
+    run(controllers(), scenario)
+
+
+def test_a_no_execute_taint_removes_its_pod_and_a_no_schedule_taint_lets_it_stay() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, "a", "b")
+        await make(world, DaemonSet)
+        await asyncio.sleep(5)
+
+        for name, effect in (("a", "NoExecute"), ("b", "NoSchedule")):
+            await world.cluster.patch(Node, name, {"spec": {"taints": [{"key": "k", "effect": effect}]}})
+        await asyncio.sleep(5)
+
+        assert await nodes_with_pods(world) == ["b"]
+        status = (await fetch(world, DaemonSet)).status
+        assert (status.desired_number_scheduled, status.number_misscheduled) == (0, 1)
+
+    run(controllers(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "missing", "extra"),
+    [
+        pytest.param({}, 1, 0, id="one at a time by default"),
+        pytest.param({"maxUnavailable": "40%"}, 2, 0, id="a share of the nodes, rounded up"),
+        pytest.param({"maxSurge": 2, "maxUnavailable": 0}, 0, 2, id="new pods beside the old ones"),
+    ],
+)
+def test_a_rolling_update_keeps_its_bounds(bounds: dict[str, Any], missing: int, extra: int) -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, *"abcde")
+        await make(world, DaemonSet, updateStrategy={"type": "RollingUpdate", "rollingUpdate": bounds})
+        await asyncio.sleep(10)
+        await edit(world, DaemonSet, template=template("new"))
+
+        for _ in range(400):
+            await asyncio.sleep(0.2)
+            active = [pod for pod in await pods(world) if pod_health.is_active(pod)]
+            up = {pod.spec.node_name for pod in active if pod_health.is_ready(pod)}
+            assert len(up) >= 5 - missing
+            assert len(active) <= 5 + extra
+
+        found = await pods(world)
+        assert [pod.spec.containers[0].image for pod in found] == ["new"] * 5
+        status = (await fetch(world, DaemonSet)).status
+        assert (status.updated_number_scheduled, status.number_available) == (5, 5)
+
+    run(controllers(lambda _: Fate(ready_s=1.0, stop_s=2.0)), scenario)
+
+
+def test_on_delete_waits_for_somebody_to_delete_the_old_pods() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, "a", "b")
+        await make(world, DaemonSet, updateStrategy={"type": "OnDelete"})
+        await asyncio.sleep(5)
+        await edit(world, DaemonSet, template=template("new"))
+        await asyncio.sleep(30)
+        assert {pod.spec.containers[0].image for pod in await pods(world)} == {"a"}
+        assert (await fetch(world, DaemonSet)).status.updated_number_scheduled == 0
+
+        await world.cluster.delete(Pod, (await pods(world))[0].metadata.name, "default")
+        await asyncio.sleep(5)
+        assert sorted(pod.spec.containers[0].image for pod in await pods(world)) == ["a", "new"]
+
+    run(controllers(), scenario)
+
+
+def test_every_template_has_a_numbered_revision_that_can_be_brought_back() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, "a")
+        await make(world, DaemonSet, revisionHistoryLimit=1)
+        for image in ("b", "c", "a"):
+            await asyncio.sleep(20)
+            await edit(world, DaemonSet, template=template(image))
+        await asyncio.sleep(20)
+
+        found = (await world.cluster.list(ControllerRevision, "default")).items
+        by_number = {one.revision: one for one in found}
+        images = {
+            n: one.data["spec"]["template"]["spec"]["containers"][0]["image"] for n, one in by_number.items()
+        }
+        assert images == {3: "c", 4: "a"}
+        assert by_number[4].data["spec"]["template"]["$patch"] == "replace"
+        (pod,) = await pods(world)
+        assert by_number[4].metadata.name == f"web-{pod.metadata.labels[HASH]}"
+
+    run(controllers(), scenario)
+
+
+def test_a_pod_that_fails_is_made_anew_with_growing_pauses() -> None:
+    async def scenario(world: World) -> None:
+        await add_nodes(world, "a")
+        await make(world, DaemonSet)
+        await asyncio.sleep(60)
+
+        failures = await events_of(world, "FailedDaemonPod")
+        assert "on node a, will try to kill it" in failures[0].message
+        made = await events_of(world, "SuccessfulCreate")
+        # Every second at first, then after 2, 4, 8, ... seconds.
+        assert 4 <= sum(event.count for event in made) <= 8
+
+    run(controllers(lambda _: Fate(ready_s=0.1, run_s=0.1, exit_code=1)), scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_may_come_and_go_and_be_relabelled_and_there_is_one_pod_where_one_is_wanted(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def scenario(world: World) -> None:
+        await make(world, DaemonSet, template=template(nodeSelector={"role": "worker"}))
+        alive: dict[str, bool] = {}
+        for number in range(60):
+            match rng.randrange(3):
+                case 0:
+                    name = f"n{number}"
+                    await add_nodes(world, name)
+                    alive[name] = False
+                case 1 if alive:
+                    name = rng.choice(list(alive))
+                    alive[name] = not alive[name]
+                    labels = {"role": "worker" if alive[name] else "other"}
+                    await world.cluster.patch(Node, name, {"metadata": {"labels": labels}})
+                case 2 if alive:
+                    name = rng.choice(list(alive))
+                    del alive[name]
+                    await world.cluster.delete(Node, name)
+            await asyncio.sleep(rng.choice([0.0, 0.1, 1.0]))
+        await asyncio.sleep(20)
+
+        assert await nodes_with_pods(world) == sorted(name for name, wanted in alive.items() if wanted)
+
+    run(controllers(), scenario)
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "expected"),
+    [
+        pytest.param("In", ["5"], True, id="in"),
+        pytest.param("NotIn", ["5"], False, id="not in"),
+        pytest.param("Gt", ["4"], True, id="greater"),
+        pytest.param("Lt", ["5"], False, id="not less than itself"),
+        pytest.param("Gt", ["x"], False, id="no number compares with nothing"),
+        pytest.param("DoesNotExist", [], False, id="is there"),
+        pytest.param("Near", ["5"], False, id="an unknown operator matches nothing"),
+    ],
+)
+def test_node_affinity_operators(operator: str, values: list[str], expected: bool) -> None:
+    node = Node(metadata=ObjectMeta(name="n", labels={"cores": "5"}))
+    term = NodeSelectorTerm(
+        match_expressions=[NodeSelectorRequirement(key="cores", operator=operator, values=values)]
+    )
+    assert node_eligibility.matches_terms([term], node) is expected
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+    node = Node(spec=NodeSpec(taints=[Taint(key="k", effect="PreferNoSchedule")]))
+    found = node_eligibility.eligibility(PodSpec())(node)
+    assert found == node_eligibility.Eligibility(True, True)
