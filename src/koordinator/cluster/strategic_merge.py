@@ -224,7 +224,7 @@ def _clean_list(patch: list[Any]) -> list[Any]:
     return [
         _clean(item)
         for item in patch
-        if not (isinstance(item, dict) and item.get(PATCH) in {"delete", "replace"})
+        if not (isinstance(item, dict) and item.get(PATCH) in ("delete", "replace"))
     ]
 
 

@@ -195,3 +195,15 @@ def test_wild_patches_end_in_an_object_or_an_api_error(current: Any, patch: Any)
         assert error.code in {400, 422}
 
     assert objects == before
+
+
+@pytest.mark.parametrize("directive", [["delete"], {"a": 1}, 3])
+def test_a_directive_that_is_no_text_is_refused(directive: Any) -> None:
+    with pytest.raises((BadRequest, Invalid)):
+        strategic_merge.merge(containers(WEB), containers({"name": "web", "$patch": directive}), POD)
+
+
+def test_directives_without_meaning_in_new_lists_do_not_break_the_merge() -> None:
+    patch = {"spec": {"tolerations": [{"key": "a", "$patch": ["x"]}]}}
+
+    assert strategic_merge.merge({}, patch, POD)["spec"]["tolerations"] == [{"key": "a"}]
