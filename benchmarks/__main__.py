@@ -15,6 +15,7 @@ def main(names: list[str]) -> int:
         return 2
     for name in names or known:
         print(f"== {name}", flush=True)
+        sys.argv = [name]  # a benchmark with options of its own takes them from the command line
         importlib.import_module(f"benchmarks.{name}").main()
         print(flush=True)
     return 0
