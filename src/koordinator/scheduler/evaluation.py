@@ -14,7 +14,7 @@ import numpy.typing as npt
 from koordinator.scheduler import diagnosis
 from koordinator.scheduler.changes import Changes
 from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, ScorePlugin, Scores
-from koordinator.scheduler.nodes import NodeTable, Rows
+from koordinator.scheduler.nodes import NodeTable, Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import SUCCESS, Status, unresolvable
@@ -82,7 +82,7 @@ class Evaluation:
         Normalisation is over exactly these rows, as they are all that take part.
         """
         if rows is self._feasible or not any(scorer.normalizes for _, scorer, _, _ in self._scorers):
-            return self._totals[rows]
+            return at(self._totals, rows)
         total = np.zeros(rows.size, np.int64)
         for index, scorer, state, weight in self._scorers:
             raw = self._raw[index, rows]
@@ -300,7 +300,7 @@ class Evaluation:
         total = self._normal_part[rows]
         for index, scorer, _, weight in self._scorers:
             if not scorer.normalizes:
-                total += weight * self._raw[index, rows]
+                total += weight * at(self._raw[index], rows)
         self._totals[rows] = total
 
 

@@ -7,7 +7,7 @@ date without looking at the other rows.
 
 import enum
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,6 +28,22 @@ NODE_AMOUNT_MAX = 1 << 56
 """Allocatable saturates here (64 PiB of memory): a hundred times it still fits 64 bits in score formulas."""
 
 _ROWS_INITIAL = 64
+
+
+A = TypeVar("A", bound=np.generic)
+
+
+def at(values: npt.NDArray[A], rows: Rows) -> npt.NDArray[A]:
+    """The entries of `rows` along the last axis, to be read only.
+
+    Neighbouring rows (all nodes of a table without gaps, or one) come as a view: gathering is what a full
+    scan would spend most of its time on.
+    """
+    if rows.size:
+        first, last = int(rows[0]), int(rows[-1])
+        if last - first + 1 == rows.size:
+            return values[..., first : last + 1]
+    return values[..., rows]
 
 
 class ColumnSpec(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
-from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.plugins.node_resources_fit import CPU_AND_MEMORY, WeightedResource, is_scalar
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, Status
@@ -67,8 +67,8 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
     def score(self, state: BalancedState, rows: Rows) -> Scores:
         table = self.handle.table
         columns = [column for column, _ in state.resources]
-        requested = np.array([table.requested[c][rows] + amount for c, amount in state.resources])
-        capacity = np.array([table.allocatable[column][rows] for column in columns])
+        requested = np.array([at(table.requested[c], rows) + amount for c, amount in state.resources])
+        capacity = np.array([at(table.allocatable[column], rows) for column in columns])
         shape = (len(columns), rows.size)
         return balanced_allocation(requested.reshape(shape), capacity.reshape(shape))
 

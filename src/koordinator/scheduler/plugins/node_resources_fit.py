@@ -24,7 +24,7 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.nodes import NodeTable, Rows
+from koordinator.scheduler.nodes import NodeTable, Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Code, Status, error
 
@@ -207,11 +207,11 @@ class NodeResourcesFit(
         weighted = np.zeros(rows.size, np.int64)
         weights = np.zeros(rows.size, np.int64)
         for resource in state.scored:
-            capacity = table.allocatable[resource.column][rows]
+            capacity = at(table.allocatable[resource.column], rows)
             if resource.nonzero_index is not None:
-                used = table.nonzero_requested[resource.nonzero_index][rows] + resource.amount
+                used = at(table.nonzero_requested[resource.nonzero_index], rows) + resource.amount
             else:
-                used = table.requested[resource.column][rows] + resource.amount
+                used = at(table.requested[resource.column], rows) + resource.amount
             score = self._resource_score(used, capacity)
             self._mean(weighted, weights, score, np.where(capacity > 0, resource.weight, 0))
         return self._finish(weighted, weights)
@@ -241,10 +241,10 @@ def short_of(
 
     Shapes: the columns (resources, nodes) and (nodes,); returns (rows,).
     """
-    masks = (pod_count[rows] + 1 > pods_max[rows]).astype(np.int64) * _PODS_BIT
+    masks = (at(pod_count, rows) + 1 > at(pods_max, rows)).astype(np.int64) * _PODS_BIT
     for position, (column, amount) in enumerate(checked):
-        capacity = allocatable[column][rows]
-        free = capacity - requested[column][rows]
+        capacity = at(allocatable[column], rows)
+        free = capacity - at(requested[column], rows)
         short = amount > free
         if short.any():
             masks |= short.astype(np.int64) << (_FIRST_RESOURCE_BIT + position)

@@ -8,7 +8,7 @@ from koordinator.api.core import Taint
 from koordinator.scheduler import tolerations
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
-from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
 
@@ -36,4 +36,4 @@ class NodeUnschedulable(FilterPlugin[bool]):
     def filter(self, state: bool, rows: Rows) -> ReasonCodes:
         if state:
             return np.zeros(rows.size, np.uint16)
-        return self.handle.table.is_unschedulable[rows].astype(np.uint16)
+        return at(self.handle.table.is_unschedulable, rows).astype(np.uint16)

@@ -22,7 +22,7 @@ from koordinator.scheduler.framework import (
     Scores,
     default_normalize,
 )
-from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows
+from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
 from koordinator.scheduler.tolerations import Tolerations
@@ -81,11 +81,11 @@ class TaintToleration(
 
     def filter(self, state: TaintState, rows: Rows) -> ReasonCodes:
         self._judge_new_sets(state)
-        return np.asarray(state.codes[self._set_of_row.values[rows]])
+        return np.asarray(state.codes[at(self._set_of_row.values, rows)])
 
     def score(self, state: TaintState, rows: Rows) -> Scores:
         self._judge_new_sets(state)
-        return np.asarray(state.counts[self._set_of_row.values[rows]])
+        return np.asarray(state.counts[at(self._set_of_row.values, rows)])
 
     def normalize(self, state: TaintState, scores: Scores) -> Scores:
         return default_normalize(scores, reverse=True)

@@ -31,7 +31,7 @@ from koordinator.scheduler.framework import (
     Scores,
     Watch,
 )
-from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows
+from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
 from koordinator.scheduler.plugins.load_aware import load, usage
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.estimate import estimate
@@ -169,24 +169,24 @@ class LoadAwareScheduling(
     def filter(self, state: LoadState, rows: Rows) -> ReasonCodes:
         if state.is_daemon:
             return np.zeros(rows.size, np.uint16)
-        thresholds = self._thresholds.values[:, rows]
-        existing = self._existing_filter.values[:, rows]
-        is_aggregated = self._is_aggregated.values[rows]
+        thresholds = at(self._thresholds.values, rows)
+        existing = at(self._existing_filter.values, rows)
+        is_aggregated = at(self._is_aggregated.values, rows)
         if state.is_prod:
-            prod_thresholds = self._prod_thresholds.values[:, rows]
+            prod_thresholds = at(self._prod_thresholds.values, rows)
             by_prod = prod_thresholds.any(axis=0)
             thresholds = np.where(by_prod, prod_thresholds, thresholds)
-            existing = np.where(by_prod, self._existing_prod.values[:, rows], existing)
+            existing = np.where(by_prod, at(self._existing_prod.values, rows), existing)
             is_aggregated = is_aggregated & ~by_prod
-        is_judged = thresholds.any(axis=0) & self._has_metric.values[rows]
+        is_judged = thresholds.any(axis=0) & at(self._has_metric.values, rows)
         over = usage.first_over_threshold(
-            existing + state.estimate, self._capacity.values[:, rows], thresholds
+            existing + state.estimate, at(self._capacity.values, rows), thresholds
         )
         codes = np.where(over >= 0, _FIRST_OVER_CODE + 2 * over + is_aggregated, 0)
-        codes[~self._has_usage.values[rows]] = 0
+        codes[~at(self._has_usage.values, rows)] = 0
         if self.policy.args.filter_expired_node_metrics:
             passes_expired = self.policy.args.enable_schedule_when_node_metrics_expired
-            codes[self._is_expired.values[rows]] = 0 if passes_expired else _EXPIRED_CODE
+            codes[at(self._is_expired.values, rows)] = 0 if passes_expired else _EXPIRED_CODE
         codes[~is_judged] = 0
         return codes.astype(np.uint16)
 
@@ -204,12 +204,12 @@ class LoadAwareScheduling(
         elif self.policy.score_aggregation is not None:
             existing = self._existing_score.values
         scores = usage.usage_score(
-            existing[:, rows] + state.estimate,
-            self._capacity.values[:, rows],
+            at(existing, rows) + state.estimate,
+            at(self._capacity.values, rows),
             self.policy.weights,
             self.policy.args.dominant_resource_weight,
         )
-        is_known = self._has_usage.values[rows] & ~self._is_expired.values[rows]
+        is_known = at(self._has_usage.values, rows) & ~at(self._is_expired.values, rows)
         return np.where(is_known, scores, 0)
 
     # Time
