@@ -78,13 +78,22 @@ class BatchPlatform:
     """
 
     def __init__(
-        self, cluster: Cluster, jobs: list[Job], *, starts_s: float, pending_max: int, rng: random.Random
+        self,
+        cluster: Cluster,
+        jobs: list[Job],
+        *,
+        starts_s: float,
+        pending_max: int,
+        quota_milli: float,
+        rng: random.Random,
     ) -> None:
+        """`quota_milli` bounds what all submitted pods request together."""
         self.progress = Progress()
         self._cluster = cluster
         self._jobs = jobs
         self._starts_s = starts_s
         self._pending_max = pending_max
+        self._quota_left_milli = quota_milli
         self._queues: dict[str, _Queue] = {}
         self._submitted: dict[str, _Attempt] = {}
         self._over: list[tuple[str, str]] = []
@@ -136,10 +145,19 @@ class BatchPlatform:
         self._wake.set()
 
     async def _submit(self) -> None:
-        for queue in self._queues.values():
-            while queue.waiting and queue.pending < self._pending_max:
+        """One task of each kind in turn, so that none takes the whole quota."""
+        submitted = True
+        while submitted:
+            submitted = False
+            for queue in self._queues.values():
+                if (not queue.waiting) or (queue.pending >= self._pending_max):
+                    continue
+                if queue.waiting[0].task.cpu_milli > self._quota_left_milli:
+                    continue
+                submitted = True
                 attempt = queue.waiting.popleft()
                 self._submitted[attempt.pod_name] = attempt
+                self._quota_left_milli -= attempt.task.cpu_milli
                 queue.pending += 1
                 await self._cluster.create(Pod, _pod(attempt), NAMESPACE)
 
@@ -182,6 +200,7 @@ class BatchPlatform:
 
     def _leave(self, name: str, attempt: _Attempt) -> None:
         del self._submitted[name]
+        self._quota_left_milli += attempt.task.cpu_milli
         if not attempt.is_placed:
             self._queue_of(attempt).pending -= 1
         self._wake.set()

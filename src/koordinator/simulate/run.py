@@ -28,6 +28,7 @@ from koordinator.simulate.admission import InProcessAdmission
 from koordinator.simulate.batch_platform import BatchPlatform
 from koordinator.simulate.recorder import Recorder, Series
 from koordinator.simulate.scenario import (
+    HEADROOM_RATIO,
     PENDING_PODS_MAX,
     REPORT_POLICY,
     SAMPLE_S,
@@ -125,6 +126,7 @@ class _Day:
             self.jobs,
             starts_s=self.starts_s + scenario.warm_up_s,
             pending_max=PENDING_PODS_MAX,
+            quota_milli=self._batch_quota_milli(),
             rng=random.Random(scenario.seed),
         )
         async with asyncio.TaskGroup() as group:
@@ -156,6 +158,13 @@ class _Day:
             for task in tasks:
                 task.cancel()
         return self._result(platform)
+
+    def _batch_quota_milli(self) -> float:
+        """What batch may request: lent CPUs have no quota, ordinary ones leave the services' headroom free."""
+        if self.colocation:
+            return float("inf")
+        ratio = 1 - self.scenario.services.cpu_requested_ratio - HEADROOM_RATIO
+        return max(ratio, 0.0) * float(self.fleet.capacity.sum())
 
     def _scheduler(self, *, load_aware: bool) -> Scheduler:
         config = scheduler_config(load_aware=load_aware)

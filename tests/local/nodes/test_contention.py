@@ -109,8 +109,6 @@ def test_suppression_leaves_threshold_minus_services_and_system() -> None:
 @pytest.mark.parametrize(
     ("protection", "load", "expected"),
     [
-        (Protection.NONE, 0.2, 1.0),
-        (Protection.NONE, 0.4, 4.7),
         (Protection.SHARES, 0.4, 1.4),
         (Protection.SHARES, 0.6, 2.5),
         (Protection.IDLE, 0.4, 1.0),
@@ -136,6 +134,23 @@ def test_more_load_or_more_batch_never_makes_services_faster(
     )
     assert by_load[1] >= by_load[0] >= 1
     assert by_batch[1] >= by_batch[0]
+
+
+@pytest.mark.parametrize(("load", "measured"), [(0.2, 1.0), (0.4, 4.7), (0.6, 870.0)])
+def test_sharing_by_weight_comes_near_what_was_measured_without_protection(
+    load: float, measured: float
+) -> None:
+    # Two cores, a service and as heavy a batch pod that takes all it can get.
+    demand = np.array([2_000 * load])
+    service, batch = contention.water_fill(
+        np.r_[demand, 2_000.0], np.ones(2), np.zeros(2, dtype=np.int64), np.array([2_000.0])
+    )
+    reachable = np.array([max(2_000 - batch, 1_000.0)])
+    beside = contention.latency(demand, reachable, np.ones(1)).p99[0]
+    alone = contention.latency(demand, np.array([2_000.0]), np.ones(1)).p99[0]
+    assert service <= reachable[0]
+    # A queue in a steady state says less of saturation (0.6) than an open-loop test does.
+    assert measured / 20 <= beside / alone <= measured * 2
 
 
 def test_without_batch_nothing_slows_a_service_down() -> None:

@@ -36,15 +36,15 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 # p99 relative to the service alone, measured with batch hogs on every CPU: docs/models.md, table 1.
-# What was measured as faster than alone counts as 1: batch never helps.
+# What was measured as faster than alone counts as 1: batch never helps. Without protection there is no curve:
+# there, sharing by weight and the queue that follows from it account for what was measured.
 CURVES = {
-    Protection.NONE: Curve((0.2, 0.4, 0.6), (1.0, 4.7, 870.0)),
     Protection.SHARES: Curve((0.2, 0.4, 0.6), (1.0, 1.4, 2.5)),
     Protection.IDLE: Curve((0.4, 0.6), (1.0, 2.1)),
     Protection.SUPPRESS: Curve((0.4, 0.6), (1.0, 1.9)),
 }
 # With the quota, batch had 13 % of what services left over at 60 % load and slowed them as much as with all
-# of it: a protected tier disturbs by being there. An unprotected one disturbs in proportion to what it has.
+# of it: a protected tier disturbs by being there.
 PRESENCE_RATIO = 0.13
 # Requests that waited this many times the usual are given up by their callers: nothing above is reported.
 SLOWDOWN_MAX = 1_000.0
@@ -173,17 +173,16 @@ def latency(demand: F64, reachable: F64, slowdown: F64) -> Latency:
 
 
 def slowdown(load: F64, occupied: F64, protection: Protection) -> F64:
-    """Growth of a service's p99 on each node that comes from batch there.
+    """Growth of a service's p99 on each node beside a protected best-effort tier, beyond its queue.
 
-    `load` is what services use (ratio of the node, 0–1), `occupied` what batch has of the rest (0–1).
+    `load` is what services use (ratio of the node, 0–1), `occupied` what the tier has of the rest (0–1).
     """
-    curve = CURVES[protection]
+    curve = CURVES.get(protection)
+    if curve is None:
+        return np.ones_like(load)
     xs, ys = np.array(curve.load), np.log(curve.slowdown)
     steepness = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
     growth = np.interp(load, xs, ys) + np.maximum(load - xs[-1], 0) * steepness
-    if protection is Protection.NONE:
-        presence = np.minimum(occupied, 1.0)
-    else:
-        presence = np.minimum(occupied / PRESENCE_RATIO, 1.0)
+    presence = np.minimum(occupied / PRESENCE_RATIO, 1.0)
     factor: F64 = np.minimum(np.exp(growth * presence), SLOWDOWN_MAX)
     return factor

@@ -25,13 +25,10 @@ def service_latency(fleet: Fleet) -> ServiceLatency:
     """Latency of every service pod with the CPU that the last step gave out."""
     active = fleet.active()
     services = active[fleet.is_service[active]]
-    node = fleet.node[services]
-    demand = np.minimum(fleet.demand[services], fleet.limit[services])
-    batch = active[fleet.is_batch[active]]
-    reachable = _reachable(fleet, services, active)
-    alone = _reachable(fleet, services, active[~fleet.is_batch[active]])
-    factor = _slowdown(fleet, batch)[node]
-    times = contention.latency(demand, reachable, factor)
+    demand = fleet.demand[services]
+    factor = _slowdown(fleet, active[fleet.is_best_effort[active]])[fleet.node[services]]
+    times = contention.latency(demand, _reachable_now(fleet, services, active), factor)
+    alone = _reachable_alone(fleet, services, active[~fleet.is_batch[active]])
     times_alone = contention.latency(demand, alone, np.ones_like(demand))
     scale = fleet.service_time_ms[services]
     return ServiceLatency(
@@ -42,35 +39,41 @@ def service_latency(fleet: Fleet) -> ServiceLatency:
     )
 
 
-def _reachable(fleet: Fleet, services: Index, rivals: Index) -> F64:
-    """CPU that each service could get if it asked for everything, with only `rivals` around.
+def _reachable_now(fleet: Fleet, services: Index, rivals: Index) -> F64:
+    """CPU that each service could get now; a best-effort tier gives way, everybody else is a rival."""
+    if fleet.policy.protection is not Protection.NONE:
+        rivals = rivals[~fleet.is_best_effort[rivals]]
+    return _reachable(fleet, services, rivals, fleet.granted, fleet.capacity - fleet.system)
 
-    That is what it has and what its class leaves idle, or its share by weight if that is more.
-    """
+
+def _reachable_alone(fleet: Fleet, services: Index, others: Index) -> F64:
+    """The same if only `others`, who are no batch, were on the nodes: shared out anew."""
     policy, nodes = fleet.policy, fleet.capacity.size
-    if policy.protection is not Protection.NONE:
-        rivals = rivals[~fleet.is_best_effort[rivals]]  # the best-effort tier gives way
+    node, demand = fleet.node[others], fleet.demand[others]
+    wanted = np.minimum(per_node(node, demand, nodes), fleet.capacity)
+    available = fleet.capacity - policy.system_base_milli - policy.system_share_of_use * wanted
+    granted = np.zeros_like(fleet.granted)
+    granted[others] = contention.water_fill(demand, fleet.weight[others], node, available)
+    return _reachable(fleet, services, others, granted, available)
+
+
+def _reachable(fleet: Fleet, services: Index, rivals: Index, granted: F64, available: F64) -> F64:
+    """CPU that each service could get if it asked for everything.
+
+    That is what it has and what the rivals leave idle, or its share by weight if that is more.
+    """
+    nodes = fleet.capacity.size
     node, rival_node = fleet.node[services], fleet.node[rivals]
-    available = fleet.capacity - fleet.system
-    idle = np.maximum(available - per_node(rival_node, fleet.granted[rivals], nodes), 0.0)
+    idle = np.maximum(available - per_node(rival_node, granted[rivals], nodes), 0.0)
     weights = np.maximum(per_node(rival_node, fleet.weight[rivals], nodes), 1.0)
     by_weight = fleet.weight[services] / weights[node] * available[node]
-    reachable: F64 = np.minimum(
-        np.maximum(fleet.granted[services] + idle[node], by_weight), fleet.limit[services]
-    )
+    reachable: F64 = np.minimum(np.maximum(granted[services] + idle[node], by_weight), fleet.limit[services])
     return reachable
 
 
-def _slowdown(fleet: Fleet, batch: Index) -> F64:
-    """Interference on each node: of the protected best-effort tier, and of ordinary batch pods."""
-    nodes = fleet.capacity.size
-    is_best_effort = fleet.is_best_effort[batch]
-    node, granted = fleet.node[batch], fleet.granted[batch]
-    tier = per_node(node, granted * is_best_effort, nodes)
-    ordinary = per_node(node, granted * ~is_best_effort, nodes)
+def _slowdown(fleet: Fleet, best_effort: Index) -> F64:
+    """Interference of the best-effort tier on each node."""
+    tier = per_node(fleet.node[best_effort], fleet.granted[best_effort], fleet.capacity.size)
     own = fleet.services_used + fleet.system
     rest = np.maximum(fleet.capacity - own, 1.0)
-    load = own / fleet.capacity
-    return contention.slowdown(load, tier / rest, fleet.policy.protection) * contention.slowdown(
-        load, ordinary / rest, Protection.NONE
-    )
+    return contention.slowdown(own / fleet.capacity, tier / rest, fleet.policy.protection)
