@@ -1,7 +1,6 @@
 """The official Python client against the API server: what scripts and operators written with it do."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,10 +67,9 @@ async def test_a_watch_resumes_where_it_left_off(api: client.ApiClient) -> None:
     core = client.CoreV1Api(api)
     start = (await blocking(core.list_namespaced_secret, "default")).metadata.resource_version
 
-    def follow(version: str, count: int, started: threading.Event) -> list[tuple[str, str, str]]:
+    def follow(version: str, count: int) -> list[tuple[str, str, str]]:
         seen = []
         watcher = watch.Watch()
-        started.set()
         for event in watcher.stream(
             core.list_namespaced_secret, "default", resource_version=version, timeout_seconds=10
         ):
@@ -81,8 +79,7 @@ async def test_a_watch_resumes_where_it_left_off(api: client.ApiClient) -> None:
                 watcher.stop()
         return seen
 
-    started = threading.Event()
-    following = asyncio.create_task(asyncio.to_thread(follow, start, 1, started))
+    following = asyncio.create_task(asyncio.to_thread(follow, start, 1))
     secret = client.V1Secret(metadata=client.V1ObjectMeta(name="one"), string_data={"a": "b"})
     await blocking(core.create_namespaced_secret, "default", secret)
     ((kind, name, version),) = await following
@@ -90,7 +87,7 @@ async def test_a_watch_resumes_where_it_left_off(api: client.ApiClient) -> None:
 
     await blocking(core.patch_namespaced_secret, "one", "default", {"metadata": {"labels": {"x": "y"}}})
     await blocking(core.delete_namespaced_secret, "one", "default")
-    resumed = await blocking(follow, version, 2, threading.Event())
+    resumed = await blocking(follow, version, 2)
     assert [event[:2] for event in resumed] == [("MODIFIED", "one"), ("DELETED", "one")]
 
 
