@@ -70,7 +70,8 @@ def read_report(metric: NodeMetric, names: tuple[str, ...], last_updated_s: floa
 
 def read_vector(amounts: ResourceList, names: tuple[str, ...]) -> Vector:
     """The amounts of `names`, 0 where there is none. Raises: QuantityError."""
-    return tuple(resource_vector.amount(name, amounts[name]) if name in amounts else 0 for name in names)
+    # A list first: for two names a generator costs more than the work itself.
+    return tuple([resource_vector.amount(name, amounts[name]) if name in amounts else 0 for name in names])
 
 
 class AssignedPod(msgspec.Struct, frozen=True, kw_only=True):
