@@ -120,6 +120,7 @@ async def serve_and_schedule(
     if not elected.leader_elect:
         async with _served(http.application(scheduler, lambda: True), address, port):
             await scheduler.run()
+        return
     identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
     election = LeaderElection(
         cluster,
@@ -133,11 +134,12 @@ async def serve_and_schedule(
         ),
         rng=random.Random(rng.getrandbits(64)),
     )
-    async with (
-        _served(http.application(scheduler, lambda: election.is_leader), address, port),
-        scheduler.following(),
-    ):
-        await election.run(scheduler.schedule)
+    async with _served(http.application(scheduler, lambda: election.is_leader), address, port):
+        if scheduler.config.delay_cache_until_active:
+            await election.run(scheduler.run)
+            return
+        async with scheduler.following():
+            await election.run(scheduler.schedule)
 
 
 @contextlib.asynccontextmanager

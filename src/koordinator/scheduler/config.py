@@ -120,7 +120,9 @@ class ClientConnection(_Part, frozen=True):
 
 class SchedulerConfig(_Part, frozen=True):
     """The file. `parallelism` is accepted for compatibility; it caps the bindings under way at 16 times it
-    (256 by default), as there are no worker threads to count."""
+    (256 by default), as there are no worker threads to count. `delay_cache_until_active` fills the caches
+    only after becoming leader. The profiling switches and content types are Go's: they are read, so that
+    users' files work, and change nothing."""
 
     api_version: str = API_VERSION
     kind: str = KIND
