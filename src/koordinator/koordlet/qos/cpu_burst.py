@@ -1,0 +1,197 @@
+"""Short bursts above a CPU limit while the node has CPU to spare: kernel buffer and raised quota.
+
+Source: spec 11, section 8.
+"""
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api.annotations.koordlet import CPU_BURST
+from koordinator.api.errors import ProtocolError
+from koordinator.api.qos import QoSClass, allows_cpu_burst
+from koordinator.api.slo import CPUBurstStrategy
+from koordinator.host import cgroup_units
+from koordinator.host.cgroup_units import CFS_PERIOD_US
+from koordinator.koordlet.qos.token_bucket import TokenBucket
+
+ACTIVE_PHASES = ("Pending", "Running")
+COOLING_SHARE = 0.9
+"""From this share of the threshold on, quotas no longer grow."""
+GROWTH, SHRINKING = 1.2, 0.8
+
+_BURST_POLICIES = ("auto", "cpuBurstOnly")
+_QUOTA_POLICIES = ("auto", "cfsQuotaBurstOnly")
+_OUTSIDE_POOL = (QoSClass.LSE, QoSClass.LSR)
+_NOT_IN_POOL_USAGE = (QoSClass.LSE, QoSClass.LSR, QoSClass.BE)
+
+
+class NodeState(enum.Enum):
+    """How busy the CPUs are that unbound pods share."""
+
+    IDLE = "idle"
+    COOLING = "cooling"
+    OVERLOAD = "overload"
+    UNKNOWN = "unknown"
+
+
+class Operation(enum.Enum):
+    """What happens to a container's quota."""
+
+    UP = "up"
+    DOWN = "down"
+    REMAIN = "remain"
+    RESET = "reset"
+
+
+class PoolPod(msgspec.Struct, frozen=True):
+    """A pod on the node: raw class, CPU request, average usage (0 when unknown)."""
+
+    qos: QoSClass
+    request_milli: int
+    used_cores: float
+
+
+class ContainerQuota(msgspec.Struct, frozen=True):
+    """A running container with a CPU limit: its quota now and what was measured of it."""
+
+    name: str
+    limit_milli: int
+    quota_us: int
+    throttled_ratio: float | None
+    bucket: TokenBucket | None
+    """After this round's step; None where the time of bursts is not limited."""
+
+
+class QuotaWrite(msgspec.Struct, frozen=True):
+    """A quota to write; an empty name is the pod."""
+
+    container: str
+    quota_us: int
+
+
+class QuotaPlan(msgspec.Struct, frozen=True):
+    """Writes of one pod in order, the quotas that follow, and what was done to each container."""
+
+    writes: tuple[QuotaWrite, ...]
+    containers_us: dict[str, int]
+    pod_us: int
+    operations: dict[str, Operation]
+
+
+def node_state(
+    node_cores: float | None, cpu_count: int | None, pods: Iterable[PoolPod], threshold_percent: int
+) -> NodeState:
+    """State of the CPUs that are not bound to LSE and LSR pods, best-effort use left out."""
+    if node_cores is None or cpu_count is None:
+        return NodeState.UNKNOWN
+    size = float(cpu_count)
+    used = node_cores
+    for pod in pods:
+        if pod.qos in _OUTSIDE_POOL:
+            size -= pod.request_milli / 1000
+        if pod.qos in _NOT_IN_POOL_USAGE:
+            used -= pod.used_cores
+    share = used / size if size > 0 else 1.0
+    threshold = threshold_percent / 100
+    if share >= threshold:
+        return NodeState.OVERLOAD
+    return NodeState.COOLING if share >= threshold * COOLING_SHARE else NodeState.IDLE
+
+
+def settings_of(node: CPUBurstStrategy | None, annotations: Mapping[str, str]) -> CPUBurstStrategy:
+    """The pod's own settings over the node's; a malformed annotation counts as none."""
+    settings = node or CPUBurstStrategy()
+    try:
+        own = CPU_BURST.read(annotations)
+    except ProtocolError:
+        return settings
+    if own is None:
+        return settings
+    said = {name: value for name in own.__struct_fields__ if (value := getattr(own, name)) not in (None, "")}
+    return msgspec.structs.replace(settings, **said)
+
+
+def is_managed(qos: QoSClass, phase: str) -> bool:
+    """Whether pods of this raw class and phase are touched at all."""
+    return phase in ACTIVE_PHASES and allows_cpu_burst(qos)
+
+
+def burst_us(settings: CPUBurstStrategy, limit_milli: int) -> int:
+    """CPU time that a container may save up; 0 switches the buffer off. A pod gets the sum of its containers'."""
+    if settings.policy not in _BURST_POLICIES or limit_milli <= 0:
+        return 0
+    return int(limit_milli / 1000 * ((settings.cpu_burst_percent or 0) / 100) * CFS_PERIOD_US)
+
+
+def plan_pod(
+    settings: CPUBurstStrategy,
+    state: NodeState,
+    containers: Sequence[ContainerQuota],
+    pod_us: int,
+    normalization_ratio: float = 0.0,
+) -> QuotaPlan:
+    """The quotas of a pod's containers after this round; the pod's own moves along.
+
+    A pod grows before its container and shrinks after it. A container without quota although it has a limit
+    is bound to CPUs by another hook and left alone. `normalization_ratio` above 1 makes the limit smaller, as
+    CPU normalization does, so that the two do not undo each other.
+    """
+    writes: list[QuotaWrite] = []
+    quotas: dict[str, int] = {}
+    operations: dict[str, Operation] = {}
+    for container in containers:
+        quotas[container.name] = old_us = container.quota_us
+        if container.limit_milli <= 0 or old_us < 0:
+            continue
+        operation = decide(settings, state, container)
+        base_us = base_quota_us(container.limit_milli, normalization_ratio)
+        new_us = target_us(settings, operation, old_us, base_us)
+        operations[container.name], quotas[container.name] = operation, new_us
+        if new_us == old_us:
+            continue
+        steps = [QuotaWrite(container.name, new_us)]
+        if pod_us > 0:
+            pod_us += new_us - old_us
+            steps.insert(0 if new_us > old_us else 1, QuotaWrite("", pod_us))
+        writes += steps
+    return QuotaPlan(tuple(writes), quotas, pod_us, operations)
+
+
+def decide(settings: CPUBurstStrategy, state: NodeState, container: ContainerQuota) -> Operation:
+    """What the container needs, and what the node allows of it."""
+    operation = _wanted(settings, container)
+    if state is NodeState.OVERLOAD and operation in (Operation.UP, Operation.REMAIN):
+        return Operation.DOWN
+    if state in (NodeState.COOLING, NodeState.UNKNOWN) and operation is Operation.UP:
+        return Operation.REMAIN
+    return operation
+
+
+def base_quota_us(limit_milli: int, normalization_ratio: float = 0.0) -> int:
+    """The quota that stands for the limit itself."""
+    quota_us = cgroup_units.quota_of_milli(limit_milli)
+    return math.ceil(quota_us / normalization_ratio) if normalization_ratio > 1 else quota_us
+
+
+def target_us(settings: CPUBurstStrategy, operation: Operation, old_us: int, base_us: int) -> int:
+    """The quota after an operation, between the limit and its burst."""
+    percent = settings.cfs_quota_burst_percent
+    ceiling_us = int(base_us * (percent / 100)) if percent is not None and percent > 100 else base_us
+    moved_us = {
+        Operation.UP: int(old_us * GROWTH),
+        Operation.DOWN: int(old_us * SHRINKING),
+        Operation.RESET: base_us,
+        Operation.REMAIN: old_us,
+    }[operation]
+    return min(max(moved_us, base_us), ceiling_us)
+
+
+def _wanted(settings: CPUBurstStrategy, container: ContainerQuota) -> Operation:
+    if settings.policy not in _QUOTA_POLICIES:
+        return Operation.RESET
+    if container.bucket is not None and not container.bucket.allows:
+        return Operation.DOWN
+    return Operation.UP if (container.throttled_ratio or 0.0) > 0 else Operation.REMAIN

@@ -1,0 +1,263 @@
+"""How much CPU best-effort pods may use while services keep theirs, by CPUs or by quota.
+
+Source: spec 11, section 4. Usage is in cores as sampled; amounts are in milli-cores, cut to whole ones after
+summing.
+"""
+
+import enum
+import math
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from koordinator.api import cpuset, node_reservation
+from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
+from koordinator.api.cpuset import CPUSet
+from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.api.quantity import ZERO
+from koordinator.api.slo import HostApplicationSpec
+from koordinator.host.cgroup_layout import KUBEPODS_BEST_EFFORT
+from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
+from koordinator.host.cpu_topology import Processor
+from koordinator.koordlet.qos import cpu_pick
+
+CPU_COUNT_MIN = 2
+"""Fewer would let one spinning thread stop all best-effort pods."""
+QUOTA_US_MIN = 2_000
+GROWTH_RATIO_MAX = 0.1
+"""How much of the machine best-effort pods may gain in one round; they lose it all at once."""
+QUOTA_CHANGE_RATIO_MIN = 0.01
+"""Smaller changes are not worth a write."""
+
+_FULL_PERCENT = 100
+_MILLI = 1000
+
+
+class PodClass(msgspec.Struct, frozen=True):
+    """What suppression needs to know of a pod; `qos` is the raw class."""
+
+    qos: QoSClass
+    kube_qos: KubeQoS
+
+    @property
+    def is_best_effort(self) -> bool:
+        """Whether the pod is suppressed rather than protected."""
+        return self.qos is QoSClass.BE or self.kube_qos is KubeQoS.BEST_EFFORT
+
+
+class NodeCPU(msgspec.Struct, frozen=True):
+    """What the node has, in milli-cores; `reserved_milli` is the larger of the kubelet's and the annotation's."""
+
+    capacity_milli: int
+    reserved_milli: int
+
+
+class CPUUsage(msgspec.Struct, frozen=True):
+    """Latest samples in cores; pods by UID, host applications by name."""
+
+    node_cores: float
+    pods_cores: Mapping[str, float]
+    host_applications_cores: Mapping[str, float]
+
+
+class SuppressAmount(msgspec.Struct, frozen=True):
+    """What best-effort pods may use, and the terms of the formula; negative when services take more."""
+
+    be_milli: int
+    non_be_milli: int
+    host_non_be_milli: int
+    system_milli: int
+
+
+class CPUHolder(msgspec.Struct, frozen=True):
+    """CPUs that the scheduler gave to a pod of this raw class."""
+
+    qos: QoSClass
+    cpus: CPUSet
+
+
+class UsableCPUs(msgspec.Struct, frozen=True):
+    """CPUs that best-effort pods may share with LSR pods, and those that nobody is bound to."""
+
+    lsr: tuple[Processor, ...]
+    shared: tuple[Processor, ...]
+
+    @property
+    def cpus(self) -> CPUSet:
+        """All of them."""
+        return frozenset(processor.cpu for processor in (*self.lsr, *self.shared))
+
+
+class CPUSetReason(enum.Enum):
+    """Why best-effort pods have these CPUs."""
+
+    FITTED = "as many CPUs as services leave"
+    STEPPED = "growing by at most a tenth of the machine per round"
+    KEPT = "fewer CPUs are usable than services leave; nothing changes"
+    WITHDRAWN = "fewer CPUs are usable than services leave; those that became exclusive are taken back"
+
+
+class CPUSetDecision(msgspec.Struct, frozen=True):
+    """CPUs of best-effort pods; None writes nothing."""
+
+    cpus: CPUSet | None
+    reason: CPUSetReason
+
+
+class QuotaReason(enum.Enum):
+    """Why the quota of best-effort pods is what it is."""
+
+    FITTED = "as much as services leave"
+    FLOOR = "services take everything; the least quota stays"
+    STEPPED = "growing by at most a tenth of the machine per round"
+    SIMILAR = "the change is under a hundredth of the machine; nothing changes"
+
+
+class QuotaDecision(msgspec.Struct, frozen=True):
+    """CFS quota of all best-effort pods, and whether the file must be written."""
+
+    quota_us: int
+    is_written: bool
+    reason: QuotaReason
+
+
+def node_cpu(capacity_milli: int, allocatable_milli: int, reservation: NodeReservation) -> NodeCPU:
+    """The node's CPU; the reservation's apply policy does not matter here."""
+    annotated = node_reservation.amounts(reservation).get("cpu", ZERO)
+    by_kubelet = max(capacity_milli - allocatable_milli, 0)
+    return NodeCPU(capacity_milli, max(by_kubelet, annotated.milli))
+
+
+def suppress_amount(
+    node: NodeCPU,
+    usage: CPUUsage,
+    pods: Mapping[str, PodClass],
+    host_applications: Iterable[HostApplicationSpec],
+    threshold_percent: int,
+    min_percent: int | None = None,
+) -> SuppressAmount:
+    """threshold − services − host applications − max(system, reserved), at least `min_percent` of the node.
+
+    A pod with usage of which nothing else is known counts as a service; a host application without sample
+    stays part of the system.
+    """
+    non_be = sum(cores for uid, cores in usage.pods_cores.items() if not _is_best_effort(pods.get(uid)))
+    host_non_be = sum(
+        usage.host_applications_cores.get(application.name, 0.0)
+        for application in host_applications
+        if not _is_best_effort_application(application)
+    )
+    known = sum(usage.pods_cores.values()) + sum(usage.host_applications_cores.values())
+    system_milli = max(int((usage.node_cores - known) * _MILLI), 0)
+    non_be_milli, host_non_be_milli = int(non_be * _MILLI), int(host_non_be * _MILLI)
+    be_milli = node.capacity_milli * threshold_percent // _FULL_PERCENT
+    be_milli -= non_be_milli + host_non_be_milli + max(system_milli, node.reserved_milli)
+    if min_percent is not None:
+        be_milli = max(be_milli, node.capacity_milli * min_percent // _FULL_PERCENT)
+    return SuppressAmount(be_milli, non_be_milli, host_non_be_milli, system_milli)
+
+
+def usable_cpus(
+    processors: Iterable[Processor],
+    holders: Iterable[CPUHolder],
+    reserved: CPUSet,
+    system: SystemQOSResource | None,
+) -> UsableCPUs:
+    """Where best-effort pods may run at all: not on reserved, exclusive SYSTEM or LSE CPUs.
+
+    Raises: CPUSetError when the SYSTEM CPU list is malformed.
+    """
+    holder_of: dict[int, QoSClass] = {}
+    for holder in holders:
+        holder_of.update(dict.fromkeys(holder.cpus, holder.qos))
+    left_out = reserved | _exclusive(system)
+    free = [processor for processor in processors if processor.cpu not in left_out]
+    lsr = tuple(p for p in free if holder_of.get(p.cpu) is QoSClass.LSR)
+    kept_away = (QoSClass.LSR, QoSClass.LSE)
+    return UsableCPUs(lsr, tuple(p for p in free if holder_of.get(p.cpu) not in kept_away))
+
+
+def recovery_cpus(
+    processors: Iterable[Processor],
+    holders: Iterable[CPUHolder],
+    reserved: CPUSet,
+    system: SystemQOSResource | None,
+) -> CPUSet:
+    """What best-effort pods get back when suppression is off.
+
+    Raises: CPUSetError when the SYSTEM CPU list is malformed.
+    """
+    exclusive = [holder.cpus for holder in holders if holder.qos is QoSClass.LSE]
+    return (
+        frozenset(processor.cpu for processor in processors)
+        - reserved
+        - _exclusive(system)
+        - frozenset().union(*exclusive)
+    )
+
+
+def wanted_cpu_count(be_milli: int, old_count: int, machine_count: int) -> int:
+    """How many CPUs the amount stands for, after the limit on growth."""
+    count = max(math.ceil(be_milli / _MILLI), CPU_COUNT_MIN)
+    return min(count, old_count + math.ceil(GROWTH_RATIO_MAX * machine_count))
+
+
+def suppressed_cpus(count: int, usable: UsableCPUs) -> CPUSet:
+    """`count` CPUs, LSR and shared ones in proportion; empty when there are too few.
+
+    LSR CPUs are reclaimed CPUs: best-effort pods may use the time that their owners leave.
+    """
+    total = len(usable.lsr) + len(usable.shared)
+    if total == 0:
+        return frozenset()
+    lsr_count = count * len(usable.lsr) // total
+    picked = cpu_pick.pick(lsr_count, usable.lsr) + cpu_pick.pick(count - lsr_count, usable.shared)
+    return frozenset(picked)
+
+
+def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> CPUSetDecision:
+    """The CPUs of best-effort pods.
+
+    When fewer CPUs are usable than the amount stands for, nothing is picked. Then they keep what they have,
+    but never a CPU that has become exclusive meanwhile (the reference leaves them there).
+    """
+    count = wanted_cpu_count(be_milli, len(old), machine_count)
+    if count <= len(usable.cpus):
+        is_stepped = count < math.ceil(be_milli / _MILLI)
+        reason = CPUSetReason.STEPPED if is_stepped else CPUSetReason.FITTED
+        return CPUSetDecision(suppressed_cpus(count, usable), reason)
+    kept = old & usable.cpus
+    if kept == old or not usable.cpus:
+        return CPUSetDecision(None, CPUSetReason.KEPT)
+    return CPUSetDecision(kept or usable.cpus, CPUSetReason.WITHDRAWN)
+
+
+def decide_quota(be_milli: int, capacity_milli: int, old_us: int) -> QuotaDecision:
+    """The CFS quota of all best-effort pods; `old_us` may be `UNLIMITED`."""
+    target_us = max(be_milli * CFS_PERIOD_US // _MILLI, QUOTA_US_MIN)
+    machine_us = math.ceil(capacity_milli / _MILLI) * CFS_PERIOD_US
+    is_similar = abs(target_us - old_us) < machine_us * QUOTA_CHANGE_RATIO_MIN
+    if is_similar and target_us != QUOTA_US_MIN:
+        return QuotaDecision(old_us, False, QuotaReason.SIMILAR)
+    step_us = machine_us * GROWTH_RATIO_MAX
+    if old_us != UNLIMITED and target_us - old_us > step_us:
+        return QuotaDecision(old_us + int(step_us), True, QuotaReason.STEPPED)
+    reason = QuotaReason.FLOOR if target_us == QUOTA_US_MIN else QuotaReason.FITTED
+    return QuotaDecision(target_us, True, reason)
+
+
+def _is_best_effort(pod: PodClass | None) -> bool:
+    return pod is not None and pod.is_best_effort
+
+
+def _is_best_effort_application(application: HostApplicationSpec) -> bool:
+    """Only below the best-effort cgroup is it suppressed with them; elsewhere it is to be protected."""
+    path = application.cgroup_path
+    is_below = path is not None and path.base == KUBEPODS_BEST_EFFORT
+    return application.qos == QoSClass.BE and is_below
+
+
+def _exclusive(system: SystemQOSResource | None) -> CPUSet:
+    if system is None or not system.is_exclusive:
+        return frozenset()
+    return cpuset.parse(system.cpuset)
