@@ -244,6 +244,7 @@ async def test_auth_questions_are_answered(kubectl: Kubectl) -> None:
     assert "system:masters" in await kubectl("auth whoami")
     assert "*.*" in await kubectl("auth can-i --list")
     assert (await kubectl("auth can-i delete pods --as=someone")).strip() == "yes"
+    assert (await kubectl.fails("auth can-i get pods --as=system:anonymous")).startswith("no - ")
 
 
 async def test_wait_and_events(kubectl: Kubectl) -> None:

@@ -77,7 +77,7 @@ def _resource(group: str, kind: str, *, namespaced: bool = False) -> Resource:
 
 def _self_access(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
     _check_attributes(spec)
-    return {"allowed": True, "reason": "every authenticated user may do everything here"}
+    return _decision(call.user.name)
 
 
 def _access(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +85,10 @@ def _access(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
     user = spec.get("user") or ""
     if not user and not spec.get("groups"):
         raise errors.Invalid("spec: Invalid value: at least one of user or group must be specified")
+    return _decision(user)
+
+
+def _decision(user: Any) -> dict[str, Any]:
     if user == _ANONYMOUS:
         return {"allowed": False, "reason": "anonymous users may do nothing here"}
     return {"allowed": True, "reason": "every authenticated user may do everything here"}
