@@ -70,6 +70,8 @@ class Type:
         "_load",
         "atomic",
         "element",
+        "granular_list",
+        "granular_map",
         "key_defaults",
         "kind",
         "list_keys",
@@ -99,6 +101,9 @@ class Type:
         self.list_keys = list_keys
         self.key_defaults = key_defaults or {}
         self.open = open
+        # Whether server-side apply tells apart what is inside an object, or a list, of this type.
+        self.granular_map = kind in (Kind.STRUCT, Kind.MAP, Kind.ANY) and not atomic
+        self.granular_list = kind is Kind.LIST and list_type is not ListType.ATOMIC
         self._load = load
         self._fields: Fields | None = None
 

@@ -42,16 +42,19 @@ def union(left: Node | None, right: Node | None) -> Node | None:
 
 
 def difference(left: Node | None, right: Node | None) -> Node | None:
-    """Paths of `left` that are not in `right`."""
+    """Paths of `left` that are not in `right`; `left` itself when there is nothing to take away."""
     if left is None or right is None:
         return left
     children: Node = {}
+    is_same = True
     for key, node in left.items():
         if key != SELF:
-            rest = difference(node, right.get(key)) if key in right else node
+            rest = difference(node, right[key]) if key in right else node
+            is_same = is_same and rest is node
             if rest is not None:
                 children[key] = rest
-    return build(is_member(left) and not is_member(right), children)
+    stays = is_member(left) and not is_member(right)
+    return left if is_same and stays == is_member(left) else build(stays, children)
 
 
 def intersection(left: Node | None, right: Node | None) -> Node | None:
@@ -108,7 +111,7 @@ def element_text(element: str) -> str:
 
 def ordered(node: Node) -> Node:
     """The same set with its elements sorted, as it is stored."""
-    return {key: ordered(node[key]) for key in sorted(node)}
+    return {key: ordered(below) if (below := node[key]) else below for key in sorted(node)}
 
 
 def is_well_formed(node: Any) -> bool:

@@ -41,8 +41,11 @@ class Share(msgspec.Struct, frozen=True):
 Owners = dict[Owner, Share]
 
 
-def decode(obj: dict[str, Any] | None) -> Owners:
-    """The owners of an object; none when managedFields are absent or malformed (as the API server does)."""
+def decode(obj: dict[str, Any] | None, *, stored: bool = False) -> Owners:
+    """The owners of an object; none when managedFields are absent or malformed (as the API server does).
+
+    `stored`: the object comes out of the store, so that we wrote its managedFields ourselves.
+    """
     entries = metadata(obj).get("managedFields")
     owners: Owners = {}
     for entry in entries if isinstance(entries, list) else []:
@@ -52,7 +55,7 @@ def decode(obj: dict[str, Any] | None) -> Owners:
         words = [entry.get(key, "") for key in ("manager", "operation", "apiVersion", "subresource", "time")]
         if not all(isinstance(word, str) for word in words) or words[1] not in {APPLY, UPDATE}:
             return {}
-        if not fieldset.is_well_formed(fields):
+        if not stored and not fieldset.is_well_formed(fields):
             return {}
         owners[Owner(*words[:4])] = Share(fields, words[4])
     return owners
@@ -64,10 +67,23 @@ def is_reset(obj: dict[str, Any]) -> bool:
     return isinstance(entries, list) and bool(entries) and all(entry == {} for entry in entries)
 
 
-def encode(obj: dict[str, Any], owners: Owners) -> dict[str, Any]:
-    """The object with its managedFields replaced (removed when there are none)."""
+def encode(obj: dict[str, Any], owners: Owners, old: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The object with its managedFields replaced (removed when there are none).
+
+    Entries of `old`, the object as stored, that still hold are taken over as they are.
+    """
     meta = {key: value for key, value in metadata(obj).items() if key != "managedFields"}
-    entries = [_entry(owner, share) for owner, share in owners.items()]
+    known = {
+        id(entry["fieldsV1"]): entry
+        for entry in metadata(old).get("managedFields") or ()
+        if "fieldsV1" in entry
+    }
+    entries = [
+        entry
+        if (entry := known.get(id(share.fields))) is not None and entry["time"] == share.time
+        else _entry(owner, share)
+        for owner, share in owners.items()
+    ]
     entries.sort(
         key=lambda e: (e["operation"], e["time"], e["manager"], e["apiVersion"], e.get("subresource", ""))
     )

@@ -48,7 +48,7 @@ def apply(
         return current
     if mine in owners:
         owners[mine] = Share(owners[mine].fields, managed.stamp(now_s))
-    return managed.encode(merged, managed.cap(owners))
+    return managed.encode(merged, managed.cap(owners), current)
 
 
 def track(
@@ -68,20 +68,14 @@ def track(
     if managed.is_reset(new) and not subresource:
         return managed.encode(new, {})
     given = "managedFields" in managed.metadata(new)
-    owners = managed.decode(new) if given and not subresource else {}
+    theirs, ours = (managed.metadata(obj).get("managedFields") for obj in (new, old))
+    owners = managed.decode(new, stored=theirs is ours) if given and not subresource else {}
     if not owners:
-        owners = managed.decode(old)
+        owners = managed.decode(old, stored=True)
     if not options.field_manager:
-        unchanged = given and managed.metadata(new)["managedFields"] == managed.metadata(old).get(
-            "managedFields"
-        )
-        return new if unchanged or (not given and not owners) else managed.encode(new, owners)
-    if (
-        old is not None
-        and not owners
-        and not managed.decode(old)
-        and "managedFields" not in managed.metadata(old)
-    ):
+        unchanged = given and (theirs is ours or theirs == ours)
+        return new if unchanged or (not given and not owners) else managed.encode(new, owners, old)
+    if old is not None and not owners and "managedFields" not in managed.metadata(old):
         # Nobody tracked this object so far: the first apply will find `before-first-apply`.
         return new
     difference = typed.compare(shape, _without_managed(old or {}), _without_managed(new))
@@ -100,7 +94,7 @@ def track(
         fields = fieldset.union(held.fields if held else None, taken)
         assert fields is not None
         kept[mine] = Share(fields, managed.stamp(now_s))
-    return managed.encode(new, managed.cap(kept))
+    return managed.encode(new, managed.cap(kept), old)
 
 
 def _checked_config(
@@ -158,7 +152,7 @@ def _untyped(patch: dict[str, Any], resource: Resource, reason: str) -> BadReque
 
 def _owners_before_apply(shape: Type, current: dict[str, Any], resource: Resource, now_s: float) -> Owners:
     """Who owns the live object; `before-first-apply` owns all of one that nobody tracked."""
-    owners = managed.decode(current)
+    owners = managed.decode(current, stored=True)
     if owners or not current:
         return owners
     everything = managed.ownable(typed.compare(shape, {}, _without_managed(current)).added, resource, "")

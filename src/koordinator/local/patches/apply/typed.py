@@ -63,8 +63,8 @@ _SAME = Difference(None, None, None)
 def is_granular(shape: Type, value: Any) -> bool:
     """Whether ownership goes below this value."""
     if isinstance(value, dict):
-        return shape.kind in {Kind.STRUCT, Kind.MAP, Kind.ANY} and not shape.atomic
-    return isinstance(value, list) and shape.kind is Kind.LIST and shape.list_type is not ListType.ATOMIC
+        return shape.granular_map
+    return isinstance(value, list) and shape.granular_list
 
 
 def children(shape: Type, value: Any) -> Iterator[tuple[str, Type, Any]]:
@@ -139,16 +139,25 @@ def field_set(shape: Type, value: Any) -> Node | None:
 
 def everything(shape: Type, value: Any) -> Node:
     """All paths of a value that was added or removed as a whole, those on the way included."""
+    found: Node = {fieldset.SELF: LEAF}
+    if isinstance(value, dict):  # the common case, without the detour over named parts
+        if not (value and shape.granular_map):
+            return LEAF
+        for key, item in value.items():
+            node = everything(shape.child(key), item) if isinstance(item, dict | list) else LEAF
+            found[f"f:{key}"] = _without_self(node) if shape.name and key in _ALWAYS_THERE else node
+        return found
     parts = _parts(shape, value)
     if not parts:
         return LEAF
-    found: Node = {fieldset.SELF: LEAF}
     for name, (child, item) in parts.items():
-        node = everything(child, item)
-        if shape.name and name[2:] in _ALWAYS_THERE and len(node) > 1:
-            node = {key: below for key, below in node.items() if key != fieldset.SELF}
-        found[name] = node
+        found[name] = everything(child, item)
     return found
+
+
+def _without_self(node: Node) -> Node:
+    """The paths below a node, without the node's own (unless it is all there is)."""
+    return {key: below for key, below in node.items() if key != fieldset.SELF} if len(node) > 1 else node
 
 
 def compare(shape: Type, old: Any, new: Any) -> Difference:
@@ -165,9 +174,7 @@ def compare(shape: Type, old: Any, new: Any) -> Difference:
     for name, (child, item) in new_parts.items():
         if name not in old_parts:
             node = everything(child, item)
-            if shape.name and name[2:] in _ALWAYS_THERE and len(node) > 1:
-                node = {key: below for key, below in node.items() if key != fieldset.SELF}
-            added[name] = node
+            added[name] = _without_self(node) if shape.name and name[2:] in _ALWAYS_THERE else node
             continue
         inner = compare(child, old_parts[name][1], item)
         if inner is _SAME:
