@@ -6,6 +6,7 @@ timestamps and timers together.
 """
 
 import asyncio
+import functools
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -48,7 +49,12 @@ class FixedClock:
 
 def rfc3339(now_s: float) -> str:
     """`metav1.Time` text: whole seconds, UTC, `Z`."""
-    return datetime.fromtimestamp(int(now_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _second_text(int(now_s))
+
+
+@functools.lru_cache(maxsize=256)  # a busy server writes thousands of times within a second
+def _second_text(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(now_s: float) -> str:

@@ -73,23 +73,22 @@ def encode(obj: dict[str, Any], owners: Owners, old: dict[str, Any] | None = Non
     Entries of `old`, the object as stored, that still hold are taken over as they are.
     """
     meta = {key: value for key, value in metadata(obj).items() if key != "managedFields"}
-    known = {
-        id(entry["fieldsV1"]): entry
-        for entry in metadata(old).get("managedFields") or ()
-        if "fieldsV1" in entry
-    }
-    entries = [
-        entry
-        if (entry := known.get(id(share.fields))) is not None and entry["time"] == share.time
-        else _entry(owner, share)
-        for owner, share in owners.items()
-    ]
+    known = {_words(entry): entry for entry in metadata(old).get("managedFields") or ()}
+    entries = []
+    for owner, share in owners.items():
+        entry = known.get((owner.manager, owner.operation, owner.api_version, owner.subresource))
+        holds = entry is not None and entry.get("fieldsV1") is share.fields and entry["time"] == share.time
+        entries.append(entry if entry is not None and holds else _entry(owner, share))
     entries.sort(
         key=lambda e: (e["operation"], e["time"], e["manager"], e["apiVersion"], e.get("subresource", ""))
     )
     if entries:
         meta["managedFields"] = entries
     return {**obj, "metadata": meta}
+
+
+def _words(entry: dict[str, Any]) -> tuple[str, str, str, str]:
+    return entry["manager"], entry["operation"], entry["apiVersion"], entry.get("subresource", "")
 
 
 def _entry(owner: Owner, share: Share) -> dict[str, Any]:
