@@ -1,0 +1,110 @@
+"""Quota evaluation at admission: what is given out never exceeds the limit, in any order and after conflicts."""
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import labels, resource_list
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
+from koordinator.manager.quota import evaluation
+from koordinator.manager.quota.evaluation import QuotaLimit
+from tests.manager.quota.builders import quota
+
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(0, 9).map(str)).map(
+    resource_list.of
+)
+
+
+def limit(**amounts: str) -> QuotaLimit:
+    return QuotaLimit("ns/q", resource_list.of(amounts), resource_list.of(amounts), {})
+
+
+@given(most=AMOUNTS, used=AMOUNTS, requests=st.lists(AMOUNTS, max_size=6))
+def test_what_is_accepted_is_what_is_counted_and_stays_below_the_limit(
+    most: resource_list.Amounts, used: resource_list.Amounts, requests: list[resource_list.Amounts]
+) -> None:
+    given_quota = QuotaLimit("ns/q", most, most, used)
+
+    decisions, after = evaluation.evaluate_batch(given_quota, requests)
+
+    accepted = resource_list.sum_of(decision.delta for decision in decisions)
+    assert after == resource_list.add(used, accepted)
+    for name in accepted:
+        assert after[name] <= most[name]
+    assert all(decision.allowed or not decision.delta for decision in decisions)
+
+
+@given(most=AMOUNTS, requests=st.lists(AMOUNTS, max_size=6))
+def test_what_was_accepted_still_fits_a_quota_that_did_not_change(
+    most: resource_list.Amounts, requests: list[resource_list.Amounts]
+) -> None:
+    decisions, after = evaluation.evaluate_batch(QuotaLimit("ns/q", most, most, {}), requests)
+    deltas = [decision.delta for decision in decisions]
+
+    assert evaluation.still_fits(QuotaLimit("ns/q", most, most, {}), deltas)
+    taken = msgspec.structs.replace(QuotaLimit("ns/q", most, most, most))
+    assert evaluation.still_fits(taken, deltas) is not any(resource_list.without_zeros(d) for d in deltas)
+    assert resource_list.sum_of(deltas) == after
+
+
+def test_a_refusal_shows_the_figures_of_what_is_exceeded_in_the_order_of_names() -> None:
+    full = msgspec.structs.replace(
+        limit(memory="8", cpu="4", pods="9"), used=resource_list.of({"cpu": "3", "memory": "8"})
+    )
+
+    refused = evaluation.evaluate(full, resource_list.of({"memory": "1", "cpu": "2", "pods": "1"}))
+
+    assert refused.message == (
+        "exceeded quota: ns/q, requested: cpu=2,memory=1, used: cpu=3,memory=8, limited: cpu=4,memory=8"
+    )
+
+
+def test_a_pod_that_has_ended_asks_for_nothing_and_resources_are_renamed_on_demand() -> None:
+    spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2", "x": "1"}}}]}
+    annotations = {labels.REPLACE_RESOURCES: "cpu:kubernetes.io/batch-cpu,x:"}
+    pod = from_builtins({"metadata": {"annotations": annotations}, "spec": spec}, Pod)
+    ended = from_builtins({"spec": spec, "status": {"phase": "Succeeded"}}, Pod)
+
+    assert evaluation.pod_request(ended) == {}
+    assert evaluation.pod_request(pod) == resource_list.of({"cpu": "2", "x": "1"})
+    replaced = evaluation.pod_request(pod, replaces_resources=True)
+    assert replaced == resource_list.of({"kubernetes.io/batch-cpu": "2000"})
+
+
+def test_the_quota_of_a_pod_must_be_the_only_one_of_its_name() -> None:
+    first, second = quota("web"), quota("web")
+
+    assert evaluation.find([first], "web") is first
+    assert evaluation.find([], labels.DEFAULT_QUOTA_NAME) is None
+    for quotas, said in (
+        ([], "elastic quota web not found"),
+        ([first, second], "more than one elastic quota web"),
+    ):
+        with pytest.raises(evaluation.QuotaLookupError, match=said):
+            evaluation.find(quotas, "web")
+
+
+def test_a_malformed_annotation_names_quota_and_key() -> None:
+    broken = quota("web")
+    broken.metadata.annotations[labels.QUOTA_CHILD_REQUEST] = "{"
+
+    with pytest.raises(ProtocolError, match=r"ElasticQuota quotas/web: .*/child-request"):
+        evaluation.limit_of(broken)
+
+
+@given(changed=st.integers(0, 10_000), most=st.integers(0, 20), seed=st.integers(0, 99))
+def test_retries_and_their_pauses_are_bounded(changed: int, most: int, seed: int) -> None:
+    count = evaluation.retries(changed, most)
+    assert evaluation.RETRIES_MIN <= count <= max(evaluation.RETRIES_MIN, most)
+    assert count <= evaluation.retries(changed + 1, most)
+
+    rng, slept_s = random.Random(seed), 0.0
+    for _ in range(count):
+        slept_s += evaluation.retry_pause_s(0.4, slept_s, 1.0, rng)
+    assert slept_s <= 1.0
+    assert 0.2 <= evaluation.retry_pause_s(0.4, 0.0, 1.0, rng) < 0.4

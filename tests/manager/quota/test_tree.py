@@ -1,0 +1,82 @@
+"""The quota tree: what it knows after any changes is what the last objects say."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import labels
+from koordinator.manager.quota.tree import QuotaTree, quota_info
+from tests.manager.quota.builders import quota
+
+NAMES = st.sampled_from("abcd")
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("put"), NAMES, NAMES, st.lists(st.sampled_from(["n1", "n2"]), max_size=2, unique=True)
+        ),
+        st.tuples(st.just("remove"), NAMES, st.just(""), st.just([])),
+    ),
+    max_size=12,
+)
+
+
+@given(changes=CHANGES)
+def test_the_tree_is_what_its_quotas_say(changes: list[tuple[str, str, str, list[str]]]) -> None:
+    tree, known = QuotaTree(), {}
+    for action, name, parent, namespaces in changes:
+        if action == "put":
+            known[name] = quota_info(quota(name, parent, namespaces=namespaces))
+            tree.put(known[name])
+        else:
+            known.pop(name, None)
+            tree.remove(name)
+
+    assert {info.name: info for info in tree} == known
+    for name in "abcd":
+        children = sorted(info.name for info in known.values() if info.parent == name)
+        assert [child.name for child in tree.children(name)] == children
+    for namespace in ("n1", "n2"):
+        bound = tree.bound_to(namespace)
+        assert bound is None or namespace in bound.namespaces
+
+
+@given(changes=CHANGES)
+def test_walking_up_ends_even_in_a_circle(changes: list[tuple[str, str, str, list[str]]]) -> None:
+    tree = QuotaTree()
+    for _, name, parent, _ in changes:
+        tree.put(quota_info(quota(name, parent or "a")))
+
+    for info in tree:
+        above = [each.name for each in tree.ancestors(info)]
+        assert len(above) == len(set(above))
+        assert info.name not in above
+
+
+def test_deprecated_resource_names_are_the_current_ones() -> None:
+    info = quota_info(quota("a", high={"koordinator.sh/batch-cpu": "5"}))
+
+    assert list(info.max) == ["kubernetes.io/batch-cpu"]
+
+
+def test_a_malformed_guarantee_counts_as_none() -> None:
+    body = quota("a", guaranteed={"cpu": "1"})
+    body.metadata.annotations[labels.QUOTA_GUARANTEED] = "{"
+
+    assert quota_info(body).guaranteed == {}
+
+
+def test_the_debug_view_shows_facts_and_family() -> None:
+    tree = QuotaTree()
+    tree.put(quota_info(quota("team", is_parent=True, low={"cpu": "1"})))
+    tree.put(quota_info(quota("web", "team", own={labels.QUOTA_ALLOW_LENT_RESOURCE: "false"})))
+
+    view = tree.debug_view()
+
+    assert view["quotaHierarchyInfo"] == {labels.ROOT_QUOTA_NAME: ["team"], "team": ["web"]}
+    assert view["quotaInfoMap"]["web"] == {  # type: ignore[index]
+        "name": "web",
+        "parentName": "team",
+        "isParent": False,
+        "allowLentResource": False,
+        "max": {"cpu": "100"},
+        "min": {},
+    }

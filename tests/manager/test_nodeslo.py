@@ -1,0 +1,140 @@
+"""NodeSLO specs: layers, broken keys, and what each node gets."""
+
+import json
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import labels
+from koordinator.api.core import Node
+from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
+from koordinator.api.slo import DEFAULT_NODE_SLO_SPEC, SystemStrategy
+from koordinator.manager import nodeslo
+
+KEYS = (
+    "resource-threshold-config",
+    "resource-qos-config",
+    "cpu-burst-config",
+    "system-config",
+    "host-application-config",
+)
+TEXT = st.sampled_from(
+    [
+        "",
+        "{",
+        "{}",
+        '{"clusterStrategy": {"enable": true, "policy": "auto", "minFreeKbytesFactor": 7}}',
+        '{"nodeStrategies": [{"nodeSelector": {}, "cpuBurstPercent": 5, "totalNetworkBandwidth": "1G"}]}',
+        '{"applications": [{"name": "nginx"}], "nodeConfigs": [{"nodeSelector": {}}]}',
+    ]
+)
+DATA = st.one_of(st.none(), st.dictionaries(st.sampled_from(KEYS), TEXT))
+
+
+def node(pool: str = "", **annotations: str) -> Node:
+    metadata = {"name": "n1", "labels": {"pool": pool}, "annotations": annotations}
+    return from_builtins({"metadata": metadata}, Node)
+
+
+def config_of(**sections: Any) -> nodeslo.NodeSLOConfig:
+    data = {key.replace("_", "-"): json.dumps(value) for key, value in sections.items()}
+    outcome = nodeslo.sync(nodeslo.DEFAULT_CONFIG, data)
+    assert outcome.problems == {}
+    return outcome.config
+
+
+def test_without_a_config_map_a_node_gets_the_defaults() -> None:
+    outcome = nodeslo.sync(nodeslo.DEFAULT_CONFIG, None)
+
+    assert not outcome.changed
+    assert nodeslo.wanted_spec(outcome.config, node()) == DEFAULT_NODE_SLO_SPEC
+
+
+@given(data=DATA, before=DATA)
+def test_reading_the_same_config_map_again_changes_nothing(
+    data: dict[str, str] | None, before: dict[str, str] | None
+) -> None:
+    old = nodeslo.sync(nodeslo.DEFAULT_CONFIG, before).config
+    first = nodeslo.sync(old, data)
+
+    again = nodeslo.sync(first.config, data)
+
+    assert not again.changed
+    assert again.problems == first.problems
+
+
+@given(data=DATA, before=DATA)
+def test_a_broken_key_keeps_its_old_section_and_no_other(
+    data: dict[str, str] | None, before: dict[str, str] | None
+) -> None:
+    old = nodeslo.sync(nodeslo.DEFAULT_CONFIG, before).config
+
+    outcome = nodeslo.sync(old, data)
+
+    mended = {key: text for key, text in (data or {}).items() if key not in outcome.problems}
+    fresh = nodeslo.sync(nodeslo.DEFAULT_CONFIG, mended).config
+    fields = dict(zip(KEYS, nodeslo.NodeSLOConfig.__struct_fields__, strict=True))
+    for key, field in fields.items():
+        source = old if key in outcome.problems else fresh
+        assert getattr(outcome.config, field) == getattr(source, field)
+
+
+def test_a_node_strategy_inherits_the_bandwidth_that_it_does_not_name() -> None:
+    config = config_of(
+        system_config={
+            "clusterStrategy": {"totalNetworkBandwidth": "10G"},
+            "nodeStrategies": [{"nodeSelector": {"matchLabels": {"pool": "a"}}, "minFreeKbytesFactor": 9}],
+        }
+    )
+
+    wanted = nodeslo.wanted_spec(config, node("a")).system_strategy
+
+    assert wanted == SystemStrategy(min_free_kbytes_factor=9, total_network_bandwidth="10G")
+
+
+def test_a_broken_bandwidth_annotation_leaves_the_configured_bandwidth() -> None:
+    config = config_of(system_config={"clusterStrategy": {"totalNetworkBandwidth": "10G"}})
+    broken = node(**{labels.NODE_NETWORK_BANDWIDTH: "fast"})
+
+    assert nodeslo.wanted_spec(config, broken).system_strategy == SystemStrategy(
+        total_network_bandwidth="10G"
+    )
+
+
+def test_host_applications_of_the_first_match_replace_those_of_the_cluster_even_if_empty() -> None:
+    config = config_of(
+        host_application_config={
+            "applications": [{"name": "nginx"}],
+            "nodeConfigs": [
+                {"name": "none", "nodeSelector": {"matchLabels": {"pool": "a"}}},
+                {"name": "late", "nodeSelector": {}, "applications": [{"name": "late"}]},
+            ],
+        }
+    )
+
+    def names(of: Node) -> list[str]:
+        return [app.name for app in nodeslo.wanted_spec(config, of).host_applications]
+
+    assert names(node("a")) == []
+    assert names(node("b")) == ["late"]
+
+
+def test_extensions_change_by_their_own_hooks_only() -> None:
+    def broken(_: Node) -> nodeslo.Extension:
+        raise ProtocolError("ConfigMap slo-controller-config", "acme", "malformed")
+
+    hooks = [
+        lambda _: nodeslo.Extension("new", {"a": 1}),
+        lambda _: nodeslo.Extension("gone", None),
+        broken,
+    ]
+    old = {"Object": {"gone": 1, "kept": {"b": 2}}}
+
+    found = nodeslo.node_extensions(old, hooks, node())
+
+    assert found == {"kept": {"b": 2}, "new": {"a": 1}}
+    spec = nodeslo.wanted_spec(nodeslo.DEFAULT_CONFIG, node(), extensions=found)
+    assert msgspec.to_builtins(spec)["extensions"] == found

@@ -1,0 +1,90 @@
+"""Amplified nodes: the kubelet's figures are raised, echoes of them are left alone."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import labels, quantity
+from koordinator.api.errors import ProtocolError
+from koordinator.manager.webhooks import node_status, review
+
+RATIO = labels.NODE_RESOURCE_AMPLIFICATION_RATIO
+RAW = labels.NODE_RAW_ALLOCATABLE
+
+
+def node(cpu_milli: int, ratio: str | None = None, **rest: Any) -> dict[str, Any]:
+    annotations = {} if ratio is None else {RATIO: ratio}
+    allocatable = {"cpu": f"{cpu_milli}m", "memory": "8Gi", "pods": "110"}
+    return {
+        "metadata": {"name": "n1", "annotations": annotations, "generation": 7},
+        "status": {"capacity": dict(allocatable), "allocatable": allocatable, "phase": "Running"},
+        **rest,
+    }
+
+
+def cpu_of(body: dict[str, Any]) -> int:
+    return quantity.milli(body["status"]["allocatable"]["cpu"])
+
+
+@given(cpu_milli=st.integers(1, 10**6), percent=st.integers(100, 500))
+def test_an_echo_of_amplified_figures_changes_nothing(cpu_milli: int, percent: int) -> None:
+    reported = node(cpu_milli, f'{{"cpu":{percent / 100:.2f}}}')
+
+    once = node_status.mutate(reported, node(1))
+    echoed = node_status.mutate(once, once)
+
+    assert echoed == once
+    assert cpu_of(once) >= cpu_milli
+
+
+@given(cpu_milli=st.integers(1, 10**6), later_milli=st.integers(1, 10**6))
+def test_the_kubelet_has_the_last_word_on_raw_figures(cpu_milli: int, later_milli: int) -> None:
+    first = node_status.mutate(node(cpu_milli, '{"cpu":2}'), None)
+    report = {**first, "status": node(later_milli)["status"]}
+    if cpu_of(report) == cpu_of(first):
+        return  # indistinguishable from an echo
+
+    second = node_status.mutate(report, first)
+
+    assert cpu_of(second) == 2 * later_milli
+
+
+def test_only_allocatable_and_one_annotation_change() -> None:
+    before = node(4_000, '{"cpu":1.5,"pods":3}', extra=True)
+
+    after = node_status.mutate(before, None)
+
+    assert after["status"].pop("allocatable") == {"cpu": "6", "memory": "8Gi", "pods": "110"}
+    assert after["metadata"]["annotations"].pop(RAW) == '{"cpu":"4","memory":"8Gi"}'
+    before["status"].pop("allocatable")
+    assert after == before
+
+
+def test_switching_amplification_off_forgets_the_raw_figures() -> None:
+    amplified = node_status.mutate(node(4_000, '{"cpu":2}'), None)
+    del amplified["metadata"]["annotations"][RATIO]
+
+    plain = node_status.mutate(amplified, amplified)
+
+    assert plain["metadata"]["annotations"] == {}
+    assert cpu_of(plain) == 8_000  # until the kubelet reports again
+
+
+@pytest.mark.parametrize("annotations", [{RATIO: "{"}, {RATIO: '{"cpu":2}', RAW: "x"}])
+async def test_a_malformed_annotation_refuses_the_update_by_name(annotations: dict[str, str]) -> None:
+    body = node(1)
+    body["metadata"]["annotations"] = annotations
+    request = review.AdmissionRequest(
+        resource=review.GroupVersionResource(resource="nodes"),
+        sub_resource="status",
+        operation="UPDATE",
+        object=body,
+        old_object=body,
+    )
+
+    with pytest.raises(ProtocolError, match=r"^Node n1: node\.koordinator\.sh"):
+        node_status.mutate(body, body)
+    verdict = await node_status.NodeStatusHandler()(request)
+    assert (verdict.allowed, verdict.code) == (False, 500)

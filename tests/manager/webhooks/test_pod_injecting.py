@@ -1,0 +1,114 @@
+"""GPU requests in one form, and pods bound to the nodes of their quota's tree."""
+
+from copy import deepcopy
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import labels, resources
+from koordinator.api.decode import from_builtins
+from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.sigs import ElasticQuota
+from koordinator.manager.webhooks import pod_injecting
+
+AMOUNTS = st.dictionaries(
+    st.sampled_from(
+        ["cpu", resources.GPU, resources.GPU_CORE, resources.GPU_MEMORY_RATIO, resources.GPU_SHARED]
+    ),
+    st.integers(0, 500).map(str),
+)
+NEEDS = st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS})
+
+
+def pod_of(needs: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": needs}]}}
+
+
+@given(needs=NEEDS)
+def test_a_normal_form_is_its_own_normal_form_and_the_input_is_kept(needs: dict[str, Any]) -> None:
+    pod = pod_of(needs)
+    before = deepcopy(pod)
+
+    normal = pod_injecting.normalize_gpus(pod)
+
+    assert pod == before
+    assert pod_injecting.normalize_gpus(normal) == normal
+    requests = normal["spec"]["containers"][0]["resources"].get("requests", {})
+    assert resources.GPU not in requests
+
+
+def test_a_pod_without_limits_gets_them() -> None:
+    normal = pod_injecting.normalize_gpus(pod_of({"requests": {resources.GPU: "50"}}))
+
+    found = normal["spec"]["containers"][0]["resources"]
+    assert found["limits"] == found["requests"]
+    assert found["requests"] == {
+        resources.GPU_CORE: "50",
+        resources.GPU_MEMORY_RATIO: "50",
+        resources.GPU_SHARED: "1",
+    }
+
+
+def test_pods_without_gpus_are_the_same_object() -> None:
+    pod = pod_of({"requests": {"cpu": "1"}})
+
+    assert pod_injecting.normalize_gpus(pod) is pod
+
+
+def quota(tree: str) -> ElasticQuota:
+    return from_builtins(
+        {"metadata": {"name": "q", "namespace": "d", "labels": {labels.QUOTA_TREE_ID: tree}}}, ElasticQuota
+    )
+
+
+def profile(name: str, tree: str, selector: dict[str, Any]) -> ElasticQuotaProfile:
+    metadata = {"name": name, "namespace": "d", "labels": {labels.QUOTA_TREE_ID: tree}}
+    body = {"metadata": metadata, "spec": {"quotaName": "q", "nodeSelector": selector}}
+    return from_builtins(body, ElasticQuotaProfile)
+
+
+def inject(profiles: list[ElasticQuotaProfile], found: ElasticQuota | None) -> dict[str, Any]:
+    return pod_injecting.inject_quota_tree(
+        pod_of({}),
+        "d",
+        quota_by_name=lambda _: None,
+        quota_by_namespace=lambda namespace: found if namespace == "d" else None,
+        profiles=profiles,
+    )
+
+
+def terms(pod: dict[str, Any]) -> Any:
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    return affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+
+def test_the_first_profile_of_the_tree_by_name_says_the_nodes() -> None:
+    first = profile("a", "t", {"matchLabels": {"zone": "1", "arch": "x"}})
+    others = [
+        profile("b", "t", {"matchLabels": {"zone": "2"}}),
+        profile("0", "u", {"matchLabels": {"z": "3"}}),
+    ]
+
+    bound = inject([*others, first], quota("t"))
+
+    assert terms(bound) == [
+        {
+            "matchExpressions": [
+                {"key": "arch", "operator": "In", "values": ["x"]},
+                {"key": "zone", "operator": "In", "values": ["1"]},
+            ]
+        }
+    ]
+
+
+def test_a_pod_stays_free_without_quota_tree_profile_or_selector() -> None:
+    of_tree = profile("a", "t", {"matchLabels": {"zone": "1"}})
+
+    for profiles, found in (
+        ([of_tree], None),
+        ([of_tree], quota("")),
+        ([of_tree], quota("other")),
+        ([profile("a", "t", {})], quota("t")),
+    ):
+        assert inject(profiles, found) == pod_of({})

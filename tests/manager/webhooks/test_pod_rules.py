@@ -1,0 +1,129 @@
+"""Rules of pod admission: what is refused, in which words."""
+
+from typing import Any
+
+import pytest
+
+from koordinator.api import labels
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.manager.webhooks import pod_binding, pod_label_rules, pod_rules
+from koordinator.manager.webhooks.pod_binding import BindingRules, Decision
+from koordinator.manager.webhooks.pod_label_rules import LabelRules
+from koordinator.manager.webhooks.pod_rules import Rule
+
+
+def pod(requests: dict[str, str] | None = None, priority: int | None = None, **own: str) -> Pod:
+    container = {"name": "c", "resources": {"requests": requests or {}}}
+    spec: dict[str, Any] = {"containers": [container]}
+    if priority is not None:
+        spec["priority"] = priority
+    return from_builtins({"metadata": {"name": "p", "namespace": "d", "labels": own}, "spec": spec}, Pod)
+
+
+def test_all_violations_are_told_at_once_in_their_order() -> None:
+    old = pod({"cpu": "1"}, 9_000, **{labels.QOS_CLASS: "LS", labels.PRIORITY: "1"})
+    new = pod({"cpu": "500m", "kubernetes.io/batch-cpu": "1"}, 5_000, **{labels.QOS_CLASS: "LSR"})
+
+    found = pod_rules.colocation(new, old)
+
+    assert [violation.rule for violation in found] == [
+        Rule.QOS_IMMUTABLE,
+        Rule.PRIORITY_CLASS_IMMUTABLE,
+        Rule.SUB_PRIORITY_IMMUTABLE,
+        Rule.BATCH_NEEDS_BE,
+        Rule.LSR_PRIORITY,
+        Rule.CPU_NOT_INTEGER,
+    ]
+    assert found[0].message == f'labels.{labels.QOS_CLASS}: Invalid value: "LSR": field is immutable'
+    assert "LSR and priorityClass=koord-batch cannot be used in combination" in found[4].message
+    assert found[5].message.endswith("must be integer, not 500m")
+
+
+def test_the_class_of_a_priority_is_immutable_not_its_number() -> None:
+    assert pod_rules.colocation(pod(priority=9_500), pod(priority=9_000)) == []
+    assert pod_rules.colocation(pod(priority=9_500), pod(priority=8_999)) != []
+
+
+@pytest.mark.parametrize(
+    ("requests", "said"),
+    [
+        pytest.param({"koordinator.sh/gpu": "0"}, "must be above 0", id="no GPU"),
+        pytest.param({"koordinator.sh/gpu": "250"}, "must be a multiple of it, not 250", id="two and a half"),
+        pytest.param(
+            {"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-core": "50"},
+            "exactly one of",
+            id="no memory",
+        ),
+        pytest.param(
+            {"koordinator.sh/gpu.shared": "2", "koordinator.sh/gpu-memory-ratio": "75"},
+            "gpu-memory-ratio 75 must be a multiple of koordinator.sh/gpu.shared 2",
+            id="a share that cannot be split",
+        ),
+    ],
+)
+def test_a_bad_gpu_request_is_named_with_its_container(requests: dict[str, str], said: str) -> None:
+    (violation,) = pod_rules.devices(pod(requests))
+
+    assert violation.message.startswith("spec.containers[0].resources.requests: ")
+    assert said in violation.message
+
+
+RULES = '[{"name": "owner", "requiredLabels": ["owner", "team"], "namespaceWhitelist": ["free"]}]'
+
+
+def rules(enable: str = "true", text: str = RULES, old: LabelRules = LabelRules()) -> LabelRules:  # noqa: B008
+    return pod_label_rules.sync(old, {"enable": enable, "rules": text}).rules
+
+
+def test_missing_labels_are_listed_with_their_rule() -> None:
+    found = rules(" True ")
+
+    assert (
+        pod_label_rules.violation(found, "d", {})
+        == "required labels are missing: [owner team] (rule 'owner')"
+    )
+    assert pod_label_rules.violation(found, "d", {"owner": ""}).startswith("required label 'team' is missing")
+    assert pod_label_rules.violation(found, "free", {}) == ""
+
+
+def test_rules_that_cannot_be_read_keep_the_old_ones_and_switching_off_drops_them() -> None:
+    known = rules()
+
+    outcome = pod_label_rules.sync(known, {"enable": "true", "rules": "{"})
+    assert outcome.rules == known and "pod-enhanced-validator-config: rules" in outcome.problem
+    assert rules("false", old=known) == LabelRules()
+    assert pod_label_rules.sync(known, None).rules == LabelRules()
+
+
+BINDING = BindingRules(user_names=("koord-scheduler",), namespaces=("d",), bypass_annotations=("skip",))
+
+
+@pytest.mark.parametrize(
+    ("user", "namespace", "found", "decision"),
+    [
+        pytest.param("sa:koord-scheduler", "d", None, Decision.ALLOWED_USERNAME, id="a listed user"),
+        pytest.param("old", "kube-system", pod(), Decision.EXCLUDED_NAMESPACE, id="an excluded namespace"),
+        pytest.param("old", "e", pod(), Decision.OUT_OF_SCOPE, id="another namespace"),
+        pytest.param("old", "d", None, Decision.POD_UNKNOWN, id="a pod that nobody knows"),
+        pytest.param(
+            "old",
+            "d",
+            pod(**{labels.BINDING_ADMISSION_BYPASS: ""}),
+            Decision.BYPASS_LABEL,
+            id="a pod that may be bound by all",
+        ),
+        pytest.param("old", "d", pod(), Decision.DENIED, id="a user who is not listed"),
+    ],
+)
+def test_bindings(user: str, namespace: str, found: Pod | None, decision: Decision) -> None:
+    assert pod_binding.decide(BINDING, user, namespace, lambda: found) is decision
+    assert decision.allowed is (decision is not Decision.DENIED)
+
+
+def test_a_dry_run_and_empty_lists_deny_nobody() -> None:
+    dry = BindingRules(user_names=("a",), namespaces=("*",), dry_run=True)
+
+    assert pod_binding.decide(dry, "old", "d", pod) is Decision.DRY_RUN
+    assert pod_binding.decide(BindingRules(namespaces=("*",)), "old", "d", pod) is Decision.NOT_CHECKED
+    assert pod_binding.split(" a, ,b ") == ("a", "b")
