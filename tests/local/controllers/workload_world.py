@@ -28,7 +28,9 @@ def controllers(fate_of: Callable[[Pod], Fate] = lambda _: Fate()) -> Build:
 
 
 def template(image: str = "a", labels: dict[str, str] = LABELS, **spec: Any) -> dict[str, Any]:
-    return {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}], **spec}}
+    """A pod template; pods take their time to stop, as `Fate.stop_s` says."""
+    own = {"containers": [{"name": "c", "image": image}], "terminationGracePeriodSeconds": 30}
+    return {"metadata": {"labels": labels}, "spec": own | spec}
 
 
 async def make(world: World, view: type[V], name: str = "web", **spec: Any) -> V:

@@ -11,6 +11,7 @@ from koordinator.local.controllers.daemonset import DaemonSetController
 from koordinator.local.controllers.deployment import DeploymentController
 from koordinator.local.controllers.job import JobController
 from koordinator.local.controllers.replicaset import ReplicaSetController
+from koordinator.local.controllers.statefulset import StatefulSetController
 
 
 class Runs(Protocol):
@@ -26,6 +27,7 @@ def workloads(
     return [
         DeploymentController(cluster, factory, events),
         DaemonSetController(cluster, factory, events),
+        StatefulSetController(cluster, factory, events),
         JobController(cluster, factory, events),
         ReplicaSetController(cluster, factory, events, ReplicaSet),
         ReplicaSetController(cluster, factory, events, ReplicationController),
