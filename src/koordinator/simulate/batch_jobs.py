@@ -1,7 +1,7 @@
 """A stream of batch jobs as data platforms have it, all drawn from the seed before the run.
 
-Three kinds: Spark-like (stages of many short tasks, each stage waits for the one before), transcoding-like
-(medium tasks that need nothing of each other), training-like (few, long, larger).
+Three kinds: Spark-like (stages of executors, each of which works off many short tasks; a stage waits for the
+one before), transcoding-like (medium tasks that need nothing of each other), training-like (few, long).
 """
 
 import math
@@ -47,11 +47,11 @@ class JobKind(msgspec.Struct, frozen=True, kw_only=True):
 KINDS = (
     JobKind(
         name="spark", share_of_work=0.4, stages=(2, 4), tasks=(8, 40), cpu_milli=2_000,
-        memory_bytes=5 * GIB, task_minutes=30, spread_sigma=0.4,
+        memory_bytes=5 * GIB, task_minutes=40, spread_sigma=0.4,
     ),
     JobKind(
         name="transcode", share_of_work=0.35, stages=(1, 1), tasks=(16, 64), cpu_milli=2_000,
-        memory_bytes=3 * GIB, task_minutes=60, spread_sigma=0.3,
+        memory_bytes=3 * GIB, task_minutes=80, spread_sigma=0.3,
     ),
     JobKind(
         name="train", share_of_work=0.25, stages=(1, 1), tasks=(1, 4), cpu_milli=8_000,

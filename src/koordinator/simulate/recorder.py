@@ -11,7 +11,9 @@ from koordinator.local.nodes.service_latency import service_latency
 from koordinator.local.nodes.usage import F64, Index
 
 UTILISATION_BINS = 20
-HOT_PERCENT = 65.0
+# Where batch should not be added any more (`scheduling.LOAD_AWARE_ARGS`).
+HOT_PERCENT = 55.0
+HOT_BIN = int(HOT_PERCENT * UTILISATION_BINS / 100)
 
 
 class Series(msgspec.Struct):

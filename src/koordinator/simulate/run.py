@@ -147,6 +147,8 @@ class _Day:
             plain.cancel()
             await asyncio.wait([plain])
             if self.colocation:
+                # Not before: what is random in the API (uids) must be the same for the services of both days.
+                await self.cluster.create(ClusterColocationProfile, _profile())
                 manager = Manager(self.cluster)
                 start(manager.run(), "manager")
                 await manager.synced.wait()
@@ -191,8 +193,6 @@ class _Day:
             await self.registry.create(
                 resource, "", {"metadata": {"name": name, "labels": {"workload": name}}}
             )
-        if self.colocation:
-            await self.cluster.create(ClusterColocationProfile, _profile())
 
     def _on_step(self, now_s: float) -> None:
         elapsed_s, self._stepped_s = now_s - self._stepped_s, now_s

@@ -54,7 +54,7 @@ LEASE_INTERVAL_S = 600.0
 SAMPLE_S = 300.0
 # Batch pods of one kind that wait for a node at a time; the rest of the queue stays with the platform, as with
 # any batch queue in front of Kubernetes. The scheduler looks at every one of them whenever a node changes.
-PENDING_PODS_MAX = 4
+PENDING_PODS_MAX = 2
 # Share of all CPUs that nobody may request for long: rollouts start new pods before old ones stop, and the pods
 # of a failed node need a place. Ordinary batch pods must stay out of it (a quota); best-effort pods need not,
 # they give way at once.

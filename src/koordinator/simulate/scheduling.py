@@ -8,12 +8,13 @@ from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import PluginSet, SchedulerConfig
 
 LOAD_AWARE = "LoadAwareScheduling"
-# The shipped thresholds are 0 (filter off); 65 % for CPU is where the node agent suppresses batch anyway.
+# The shipped thresholds are 0 (filter off). 55 % for CPU is ten points below where the node agent suppresses
+# batch: what is placed now shall still run when services wake up.
 LOAD_AWARE_ARGS: dict[str, Any] = {
     "filterExpiredNodeMetrics": True,
     "nodeMetricExpirationSeconds": 600,
     "resourceWeights": {"cpu": 1, "memory": 1},
-    "usageThresholds": {"cpu": 65, "memory": 75},
+    "usageThresholds": {"cpu": 55, "memory": 75},
     "estimatedScalingFactors": {"cpu": 85, "memory": 70},
 }
 

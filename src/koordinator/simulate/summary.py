@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from koordinator.simulate.compare import Comparison
+from koordinator.simulate.recorder import HOT_BIN, HOT_PERCENT
 from koordinator.simulate.run import RunResult
 
 
@@ -26,6 +27,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     queueing_p50_s: float
     queueing_p95_s: float
     evictions: int
+    hot_node_time_ratio: float
     latency_p50_ms: float
     latency_p99_ms: float
     latency_p99_alone_ms: float
@@ -50,6 +52,7 @@ def summarise(run: RunResult) -> Summary:
         queueing_p50_s=round(float(np.percentile(waits_s, 50)), 1),
         queueing_p95_s=round(float(np.percentile(waits_s, 95)), 1),
         evictions=run.evictions,
+        hot_node_time_ratio=round(sum(run.utilisation[HOT_BIN:]) / max(sum(run.utilisation), 1), 4),
         latency_p50_ms=round(means["p50_ms"], 3),
         latency_p99_ms=round(means["p99_ms"], 3),
         latency_p99_alone_ms=round(means["p99_alone_ms"], 3),
@@ -88,6 +91,14 @@ def rows(before: Summary, after: Summary) -> list[Row]:
         _row("Queueing time of tasks, p50", before, after, "queueing_p50_s", _duration, _relative),
         _row("Queueing time of tasks, p95", before, after, "queueing_p95_s", _duration, _relative),
         _row("Evictions", before, after, "evictions", _count, _difference),
+        _row(
+            f"Node-time above {HOT_PERCENT:.0f} % CPU",
+            before,
+            after,
+            "hot_node_time_ratio",
+            _percent,
+            _points,
+        ),
         _row("Service latency p50, ms", before, after, "latency_p50_ms", _ms, _relative),
         _row("Service latency p99, ms", before, after, "latency_p99_ms", _ms, _relative),
         _row("  p99 if there were no batch", before, after, "latency_p99_alone_ms", _ms, _relative),

@@ -1,0 +1,171 @@
+"""The arrays of all nodes: what a step gives out, measures and brings to an end."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from koordinator.api.core import Pod
+from koordinator.local.nodes import behaviour, pod_shape, reports
+from koordinator.local.nodes.behaviour import Behaviour
+from koordinator.local.nodes.contention import Protection
+from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
+from koordinator.local.nodes.history import PeakHistogram, Ring, aggregate
+from koordinator.local.nodes.reports import CollectPolicy
+from koordinator.local.nodes.service_latency import service_latency
+from koordinator.local.nodes.usage import Trace
+
+GIB = 2**30
+ROWS = np.array([0])
+
+
+def fleet(nodes: int = 1, trace: Trace | None = None, **policy: object) -> Fleet:
+    shapes = [NodeShape(name=f"n{i}", cpu_milli=10_000, memory_bytes=40 * GIB) for i in range(nodes)]
+    calm = {"system_base_milli": 0.0, "system_share_of_use": 0.0, "system_memory_bytes": 0.0}
+    return Fleet(shapes, msgspec.convert(calm | policy, FleetPolicy), trace)
+
+
+def add(
+    fleet: Fleet, row: int = 0, *, batch: bool = False, cpu: str = "1", name: str = "p", **does: object
+) -> int:
+    """Start a service pod, or a best-effort one."""
+    requests = {"cpu": cpu, "memory": "1Gi"}
+    labels: dict[str, str] = {}
+    if batch:
+        labels = {"koordinator.sh/qosClass": "BE"}
+        requests = {"kubernetes.io/batch-cpu": f"{int(cpu) * 1000}", "kubernetes.io/batch-memory": "1Gi"}
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "x",
+            "labels": labels,
+            "annotations": behaviour.annotations(msgspec.convert(does, Behaviour) if does else Behaviour()),
+        },
+        "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]},
+    }
+    shape, error = pod_shape.read(msgspec.convert(body, Pod))
+    assert error is None
+    slot = fleet.add(shape, row)
+    fleet.start(slot)
+    return slot
+
+
+def test_suppression_holds_batch_below_the_threshold() -> None:
+    f = fleet()
+    add(f, cpuMilli=2_000)
+    hog = add(f, batch=True, cpu="9", cpuMilli=9_000)
+    f.step(30, 30)
+    # 65 % of ten cores, less the service, less what the kubelet reserves.
+    assert f.granted[hog] == pytest.approx(6_500 - 2_000 - 500)
+    assert f.used[0] == pytest.approx(6_000)
+
+
+def test_batch_gives_way_when_services_wake_up() -> None:
+    f = fleet(protection="shares")
+    service = add(f, cpu="8", cpuMilli=9_000)
+    hog = add(f, batch=True, cpu="9", cpuMilli=9_000)
+    f.step(30, 30)
+    assert f.granted[service] == pytest.approx(9_000, rel=0.001)
+    assert f.granted[hog] == pytest.approx(1_000, rel=0.01)
+
+
+def test_slots_are_reused_without_memory_of_who_was_there() -> None:
+    f = fleet()
+    for i in range(1_000):  # more than fit at first
+        add(f, name=f"p{i}", cpuMilli=1)
+    f.step(30, 30)
+    for slot in list(f.shape_of):
+        f.remove(slot)
+    slot = add(f, cpuMilli=500)
+    f.step(60, 30)
+    assert f.pod_mean_milli(np.array([slot]))[0] == pytest.approx(500)
+    assert f.used[0] == pytest.approx(500)
+
+
+def test_lost_work_is_counted_once_and_only_if_unfinished() -> None:
+    f = fleet()
+    evicted = add(f, cpuMilli=1_000, cpuWorkCoreSeconds=100)
+    done = add(f, cpuMilli=1_000, cpuWorkCoreSeconds=30)
+    assert f.step(30, 30).finished == [done]
+    f.remove(evicted)
+    f.remove(done)
+    assert f.lost_milli_s == pytest.approx(30_000)
+
+
+def test_a_pod_ends_when_it_had_its_cpu_and_its_time() -> None:
+    f = fleet()
+    slot = add(f, cpuMilli=1_000, cpuWorkCoreSeconds=30, runSeconds=90)
+    assert [bool(f.step(t, 30).finished) for t in (30, 60, 90)] == [False, False, True]
+    assert f.consumed[slot] == pytest.approx(90_000)
+
+
+def test_followers_of_a_trace_share_what_their_machine_used() -> None:
+    f = fleet(nodes=2, trace=Trace(("a", "b"), np.array([[0.5], [0.1]])))
+    small = add(f, 0, cpuMilli=100, followsTrace=True)
+    large = add(f, 0, cpuMilli=300, followsTrace=True)
+    other = add(f, 1, cpuMilli=700, followsTrace=True)
+    f.step(30, 30)
+    assert f.granted[[small, large, other]] == pytest.approx([1_250, 3_750, 1_000])
+
+
+def test_latency_alone_ignores_batch_and_the_figure_with_it_does_not() -> None:
+    alone, beside = fleet(protection="none"), fleet(protection="none")
+    for f in (alone, beside):
+        add(f, cpu="6", cpuMilli=6_000, serviceTimeMs=10)
+    add(beside, batch=True, cpu="9", cpuMilli=9_000)
+    for f in (alone, beside):
+        f.step(30, 30)
+    quiet, noisy = service_latency(alone), service_latency(beside)
+    assert noisy.p99_alone_ms[0] == pytest.approx(quiet.p99_ms[0])
+    assert noisy.p99_ms[0] > 1.5 * quiet.p99_ms[0]
+
+
+def test_better_protection_never_makes_services_slower() -> None:
+    p99 = {}
+    for protection in Protection:
+        f = fleet(protection=protection)
+        add(f, cpu="5", cpuMilli=5_500, serviceTimeMs=10)
+        add(f, batch=True, cpu="9", cpuMilli=9_000)
+        f.step(30, 30)
+        p99[protection] = float(service_latency(f).p99_ms[0])
+    assert p99[Protection.SUPPRESS] <= p99[Protection.IDLE] <= p99[Protection.SHARES] < p99[Protection.NONE]
+
+
+def test_percentiles_are_elements_of_the_samples() -> None:
+    samples = np.arange(1.0, 11.0)[:, None]
+    found = {name: values[0] for name, values in aggregate(samples).items()}
+    assert found == {"avg": 5.5, "p50": 5.0, "p90": 9.0, "p95": 9.0, "p99": 9.0}
+
+
+def test_a_ring_gives_the_newest_samples_in_order() -> None:
+    ring = Ring(series=1, samples=3)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        ring.append(np.array([value]))
+    assert ring.last(2, ROWS).ravel().tolist() == [3.0, 4.0]
+    assert ring.last(9, ROWS).ravel().tolist() == [2.0, 3.0, 4.0]
+
+
+def test_old_peaks_fade() -> None:
+    histogram = PeakHistogram(nodes=1, first=25.0, largest=1_024_000.0, half_life_s=3_600.0)
+    assert histogram.percentile(0.95, ROWS)[0] == 0
+    for _ in range(10):
+        histogram.add(np.array([8_000.0]), 60.0)
+    assert 8_000 <= histogram.percentile(0.95, ROWS)[0] <= 8_000 * 1.06
+    histogram.add(np.array([1_000.0]), 48 * 3_600.0)
+    assert histogram.percentile(0.95, ROWS)[0] <= 1_000 * 1.06
+
+
+def test_percentile_windows_stay_empty_until_half_of_them_was_seen() -> None:
+    f = fleet(sample_s=30.0)
+    add(f, cpuMilli=1_000)
+    policy = CollectPolicy(windows=(("5m0s", 300.0),))
+
+    def window() -> dict[str, object]:
+        status = reports.statuses(f, ROWS, policy, 0.0)[0]
+        usage: dict[str, object] = status["nodeMetric"]["aggregatedNodeUsages"][0]["usage"]["p95"]
+        return usage
+
+    for step in range(1, 6):
+        f.step(step * 30, 30)
+    assert window() == {}
+    f.step(180, 30)
+    assert window() == {"resources": {"cpu": "1000m", "memory": str(int(0.45 * GIB))}}
