@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 
@@ -127,6 +128,8 @@ def _check(hours: float, trace: Path | None, outputs: list[Path]) -> None:
     for path in outputs:
         if not path.parent.is_dir():
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise click.BadParameter(f"{path}: not allowed to write there")
 
 
 def _compare(scenario: Scenario, notes: Console, quiet: bool) -> Comparison:

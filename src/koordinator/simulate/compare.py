@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -69,6 +70,7 @@ def _collect(
 
 
 def _child(scenario: Scenario, colocation: bool, sender: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who then ends us
     logging.basicConfig(level=logging.ERROR)  # warnings are about the simulated cluster, thousands of them
     try:
         result = simulate(
