@@ -183,9 +183,8 @@ async def test_validating_webhooks_see_the_mutated_object_and_run_at_the_same_ti
 async def test_warnings_are_passed_on_and_cut() -> None:
     warned: list[str] = []
     made = admission(Source(validating=[configuration(webhook())]), a=answering(warnings=["old", "x" * 999]))
-    made._warn = warned.append
 
-    await create(made)
+    await create(made, warn=warned.append)
 
     assert warned == ["old", "x" * 256]
 

@@ -192,7 +192,7 @@ class _Request:
         self._source = admission._source
         self._caller = admission._caller
         self._rng = admission._rng
-        self._warn = admission._warn
+        self._warn = options.warn or admission._warn
         self.operation = operation
         self.resource = resource
         self.namespace = namespace

@@ -162,7 +162,8 @@ def _without_self(node: Node) -> Node:
 
 def compare(shape: Type, old: Any, new: Any) -> Difference:
     """How `new` differs from `old`; subtrees that both share cost nothing."""
-    if old is new:
+    # Equality of whole subtrees is a matter of microseconds. ANY is looked at more closely: there 1 is not true.
+    if old is new or (shape.kind is not Kind.ANY and type(old) is type(new) and old == new):
         return _SAME
     old_parts, new_parts = _parts(shape, old), _parts(shape, new)
     if old_parts is None or new_parts is None or not (old_parts or new_parts):
