@@ -1,0 +1,306 @@
+"""The admission handlers on an in-process cluster: caches fill, requests are answered, the next one counts."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from koordinator import clock as clocks
+from koordinator.api import crd, labels
+from koordinator.api.apiextensions import CustomResourceDefinition
+from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import ConfigMap, Namespace, Node, Pod
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.scheduling import PriorityClass
+from koordinator.api.sigs import ElasticQuota
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.local import registry
+from koordinator.manager.config_validation import ValidationOptions
+from koordinator.manager.quota.validation import QuotaRules
+from koordinator.manager.webhooks import (
+    config_validating,
+    pod_binding,
+    pod_injecting,
+    pod_validating,
+    quota_admission,
+    reservation_mutating,
+    review,
+)
+from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from koordinator.simulate import virtual_time
+from tests.manager.quota.builders import quota_body
+
+GATES = FeatureGates.of(
+    Component.MANAGER, "EnablePodEnhancedValidator=true,ValidatePodDeviceResource=true,MultiQuotaTree=true"
+)
+CONFIG_NAMESPACE = "koordinator-system"
+
+
+class Webhooks:
+    """All handlers on one cluster, asked as the API server asks."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.evaluated: list[str] = []
+        factory = self.factory = InformerFactory(cluster, random.Random(0))
+        self.topology = QuotaTopology(factory)
+        checks = pod_validating.PodChecks.of(GATES)
+        self.injector = pod_injecting.PodInjector(
+            factory, self.topology, pod_injecting.InjectOptions.of(GATES)
+        )
+        rules = pod_binding.BindingRules(user_names=("koord",), namespaces=("*",))
+        self.handlers: dict[str, review.Handler] = {
+            "quota-mutate": quota_admission.QuotaMutatingHandler(self.topology),
+            "quota": quota_admission.QuotaValidatingHandler(self.topology, QuotaRules.of(GATES)),
+            "pod": pod_validating.PodValidatingHandler(
+                factory, self.topology, checks, evaluate_quota=self._evaluate
+            ),
+            "binding": pod_binding.PodBindingHandler(factory, rules),
+            "configmap": config_validating.ConfigMapValidatingHandler(factory, ValidationOptions()),
+            "node": config_validating.NodeValidatingHandler(factory),
+            "reservation": reservation_mutating.ReservationMutatingHandler(factory, random.Random(0)),
+        }
+
+    async def _evaluate(self, pod: Pod, _: Pod | None) -> str:
+        self.evaluated.append(pod.metadata.name)
+        return "exceeded quota" if pod.metadata.labels.get("size") == "big" else ""
+
+    async def ask(
+        self, handler: str, resource: str, body: dict[str, Any] | None, **rest: Any
+    ) -> dict[str, Any]:
+        """The `response` of the AdmissionReview."""
+        metadata = (body or rest.get("oldObject") or {}).get("metadata", {})
+        request = {
+            "uid": "1",
+            "resource": {"resource": resource},
+            "operation": "CREATE",
+            "name": metadata.get("name", ""),
+            "namespace": metadata.get("namespace", "default"),
+            "object": body,
+            **rest,
+        }
+        envelope = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        answer = await review.review(self.handlers[handler], msgspec.json.encode(envelope))
+        response: dict[str, Any] = msgspec.json.decode(answer)["response"]
+        return response
+
+    async def refusal(self, handler: str, resource: str, body: dict[str, Any] | None, **rest: Any) -> str:
+        """Why it is refused, empty when it is allowed."""
+        response = await self.ask(handler, resource, body, **rest)
+        return "" if response["allowed"] else str(response["status"]["message"])
+
+
+def run(scenario: Callable[[Webhooks], Awaitable[None]]) -> None:
+    """A scenario beside running informers."""
+
+    async def main(clock: clocks.LoopClock) -> None:
+        cluster = MemoryCluster(registry.in_memory(clock, checks=False))
+        for manifest in crd.manifests():
+            await cluster.create(CustomResourceDefinition, manifest)
+        names = {ns.metadata.name for ns in (await cluster.list(Namespace)).items}
+        for name in {"default", "quotas", CONFIG_NAMESPACE} - names:
+            await cluster.create(Namespace, {"metadata": {"name": name}})
+        webhooks = Webhooks(cluster)
+        async with asyncio.TaskGroup() as group:
+            webhooks.factory.start(group)
+            await webhooks.factory.wait_synced()
+            await scenario(webhooks)
+            await webhooks.factory.stop()
+
+    virtual_time.run_virtual(main)
+
+
+def pod_body(name: str = "p", requests: dict[str, str] | None = None, **own: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "x", "resources": {"requests": requests or {}}}
+    return {
+        "metadata": {"name": name, "namespace": "default", "labels": own},
+        "spec": {"containers": [container]},
+    }
+
+
+def test_a_burst_of_quotas_is_checked_against_itself_before_the_watch_tells() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        async def create(body: dict[str, Any], **rest: Any) -> str:
+            return await webhooks.refusal("quota", "elasticquotas", body, **rest)
+
+        assert await create(quota_body("team", is_parent=True, low={"cpu": "10"})) == ""
+        assert await create(quota_body("web", "team", low={"cpu": "6"}), dryRun=True) == ""
+        assert await create(quota_body("web", "team", low={"cpu": "6"})) == ""
+        assert "brothers" in await create(quota_body("db", "team", low={"cpu": "5"}))
+        assert "exists" in await create(quota_body("web", "team", low={"cpu": "6"}))
+
+        deletion = {"operation": "DELETE", "oldObject": quota_body("web", "team")}
+        assert await webhooks.refusal("quota", "elasticquotas", None, **deletion) == ""
+        assert await create(quota_body("db", "team", low={"cpu": "5"})) == ""
+
+    run(scenario)
+
+
+def test_the_watch_corrects_what_the_webhook_noted() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        await webhooks.cluster.create(ElasticQuota, quota_body("team", is_parent=True), "quotas")
+        await asyncio.sleep(1)
+        assert await webhooks.refusal("quota", "elasticquotas", quota_body("team")) != ""
+
+        await webhooks.cluster.delete(ElasticQuota, "team", "quotas")
+        await asyncio.sleep(1)
+        assert await webhooks.refusal("quota", "elasticquotas", quota_body("team")) == ""
+
+    run(scenario)
+
+
+def test_a_new_quota_is_completed_by_a_patch() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        response = await webhooks.ask("quota-mutate", "elasticquotas", quota_body("web"))
+        orphan = await webhooks.refusal("quota-mutate", "elasticquotas", quota_body("web", "nobody"))
+
+        assert response["allowed"] and response["patchType"] == "JSONPatch"
+        assert "parent not exist: nobody" in orphan
+
+    run(scenario)
+
+
+def test_pods_are_checked_rule_by_rule_and_reserve_only_when_nothing_else_is_wrong() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        rules = {"enable": "true", "rules": '[{"name": "r", "requiredLabels": ["app"]}]'}
+        config = {"metadata": {"name": "pod-enhanced-validator-config"}, "data": rules}
+        await webhooks.cluster.create(ConfigMap, config, CONFIG_NAMESPACE)
+        await webhooks.cluster.create(ElasticQuota, quota_body("team", is_parent=True), "quotas")
+        await asyncio.sleep(1)
+
+        async def create(body: dict[str, Any], **rest: Any) -> str:
+            return await webhooks.refusal("pod", "pods", body, **rest)
+
+        assert "parentQuotaGroup,quota:team" in await create(pod_body(app="a", **{labels.QUOTA_NAME: "team"}))
+        assert "must be above 0" in await create(pod_body(requests={"koordinator.sh/gpu": "0"}, app="a"))
+        assert "required label 'app' is missing" in await create(pod_body())
+        assert "is not a quantity" in await create(pod_body(requests={"cpu": "many"}, app="a"))
+        assert await create(pod_body("tried", app="a"), dryRun=True) == ""
+        assert webhooks.evaluated == []
+
+        assert await create(pod_body("small", app="a")) == ""
+        assert await create(pod_body("large", app="a", size="big")) == "exceeded quota"
+        assert webhooks.evaluated == ["small", "large"]
+
+        changed = pod_body("small", app="a", **{labels.QOS_CLASS: "LS"})
+        update = {"operation": "UPDATE", "oldObject": pod_body("small", app="a")}
+        assert "field is immutable" in await create(changed, **update)
+
+        await webhooks.cluster.delete(ConfigMap, "pod-enhanced-validator-config", CONFIG_NAMESPACE)
+        await asyncio.sleep(1)
+        assert await create(pod_body("free")) == ""
+
+    run(scenario)
+
+
+def test_a_pod_is_bound_to_the_nodes_of_its_tree_out_of_caches() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        await webhooks.cluster.create(
+            ElasticQuota, quota_body("team", tree="t", namespaces=["default"]), "quotas"
+        )
+        profile = {
+            "metadata": {"name": "pool", "labels": {labels.QUOTA_TREE_ID: "t"}},
+            "spec": {"quotaName": "team", "nodeSelector": {"matchLabels": {"pool": "a"}}},
+        }
+        await webhooks.cluster.create(ElasticQuotaProfile, profile, "quotas")
+        await asyncio.sleep(1)
+
+        bound = webhooks.injector.inject(pod_body(), "default")
+
+        (term,) = bound["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        assert term["matchExpressions"] == [{"key": "pool", "operator": "In", "values": ["a"]}]
+
+    run(scenario)
+
+
+def test_only_listed_users_bind_pods() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        await webhooks.cluster.create(Pod, pod_body(), "default")
+        await asyncio.sleep(1)
+
+        async def bind(user: str) -> dict[str, Any]:
+            rest = {"subResource": "binding", "userInfo": {"username": user, "groups": []}}
+            return await webhooks.ask("binding", "pods", pod_body(), **rest)
+
+        assert (await bind("system:koord-scheduler"))["allowed"]
+        refused = await bind("system:kube-scheduler")
+        assert (refused["allowed"], refused["status"]["code"]) == (False, 403)
+
+    run(scenario)
+
+
+def test_configuration_is_checked_against_the_nodes_and_nodes_against_the_configuration() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        entries = [
+            {"name": name, "nodeSelector": {"matchLabels": {name: "1"}}, "cpuBurstPercent": 5}
+            for name in "ab"
+        ]
+        text = msgspec.json.encode({"nodeStrategies": entries}).decode()
+        config = {
+            "metadata": {"name": "slo-controller-config", "namespace": CONFIG_NAMESPACE},
+            "data": {"cpu-burst-config": text},
+        }
+        both = {"metadata": {"name": "n1", "labels": {"a": "1", "b": "1"}}}
+        one = {"metadata": {"name": "n1", "labels": {"a": "1"}}}
+        assert await webhooks.refusal("configmap", "configmaps", config) == ""
+        await webhooks.cluster.create(Node, both)
+        await asyncio.sleep(1)
+        assert "ExistNodeConfict" in await webhooks.refusal("configmap", "configmaps", config)
+        other = {**config, "metadata": {"name": "slo-controller-config", "namespace": "default"}}
+        assert await webhooks.refusal("configmap", "configmaps", other) == ""
+
+        await webhooks.cluster.create(ConfigMap, config, CONFIG_NAMESPACE)
+        await asyncio.sleep(1)
+        change = {"operation": "UPDATE", "oldObject": one}
+        assert "ExistNodeConfict" in await webhooks.refusal("node", "nodes", both, **change)
+        assert await webhooks.refusal("node", "nodes", both) == ""  # a new node must be able to join
+
+    run(scenario)
+
+
+def test_profiles_change_reservations_and_their_templates() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        await webhooks.cluster.create(PriorityClass, {"metadata": {"name": "koord-batch"}, "value": 5000})
+        profile = {
+            "metadata": {"name": "batch"},
+            "spec": {
+                "namespaceSelector": {"matchLabels": {"no": "such"}},
+                "selector": {"matchLabels": {"app": "a"}},
+                "qosClass": "BE",
+                "priorityClassName": "koord-batch",
+                "schedulerName": "koord-scheduler",
+                "patch": {"spec": {"ttl": "1h"}},
+            },
+        }
+        await webhooks.cluster.create(ClusterColocationProfile, profile)
+        await asyncio.sleep(1)
+        container = {"name": "c", "resources": {"requests": {"cpu": "1"}}}
+        body = {
+            "metadata": {"name": "r", "labels": {"app": "a"}},
+            "spec": {"template": {"spec": {"containers": [container]}}},
+        }
+        request = review.AdmissionRequest(
+            resource=review.GroupVersionResource(resource="reservations"), operation="CREATE", object=body
+        )
+
+        verdict = await webhooks.handlers["reservation"](request)
+
+        assert verdict.obj is not None
+        assert verdict.obj["metadata"]["labels"] == {"app": "a", labels.QOS_CLASS: "BE"}
+        template = {
+            "containers": [container],
+            "schedulerName": "koord-scheduler",
+            "priorityClassName": "koord-batch",
+            "priority": 5000,
+        }
+        found = verdict.obj["spec"]["template"]["spec"]
+        assert {key: found.get(key) for key in template} == template
+        assert verdict.obj["spec"]["ttl"] == "1h"
+
+    run(scenario)
