@@ -7,6 +7,7 @@ from koordinator.api.apps import ReplicaSet, ReplicationController
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.cronjob import CronJobController
 from koordinator.local.controllers.daemonset import DaemonSetController
 from koordinator.local.controllers.deployment import DeploymentController
 from koordinator.local.controllers.job import JobController
@@ -29,6 +30,7 @@ def workloads(
         DaemonSetController(cluster, factory, events),
         StatefulSetController(cluster, factory, events),
         JobController(cluster, factory, events),
+        CronJobController(cluster, factory, events),
         ReplicaSetController(cluster, factory, events, ReplicaSet),
         ReplicaSetController(cluster, factory, events, ReplicationController),
     ]
