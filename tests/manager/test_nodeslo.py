@@ -104,6 +104,30 @@ def test_a_broken_bandwidth_annotation_leaves_the_configured_bandwidth() -> None
     )
 
 
+def test_block_devices_of_a_node_strategy_replace_those_of_the_cluster() -> None:
+    text = json.dumps(
+        {
+            "clusterStrategy": {
+                "beClass": {
+                    "blkioQOS": {"blocks": [{"name": "sda", "ioCfg": {"readIOPS": 9}}, {"name": "sdb"}]}
+                }
+            },
+            "nodeStrategies": [
+                {"nodeSelector": {}, "beClass": {"blkioQOS": {"blocks": [{"ioCfg": {"writeIOPS": 5}}]}}}
+            ],
+        }
+    )
+
+    def blocks(*, as_reference: bool) -> Any:
+        data = {"resource-qos-config": text}
+        outcome = nodeslo.sync(nodeslo.DEFAULT_CONFIG, data, as_reference=as_reference)
+        spec = msgspec.to_builtins(nodeslo.wanted_spec(outcome.config, node()))
+        return spec["resourceQOSStrategy"]["beClass"]["blkioQOS"]["blocks"]
+
+    assert blocks(as_reference=False) == [{"ioCfg": {"writeIOPS": 5}}]
+    assert blocks(as_reference=True) == [{"name": "sda", "ioCfg": {"readIOPS": 9, "writeIOPS": 5}}]
+
+
 def test_host_applications_of_the_first_match_replace_those_of_the_cluster_even_if_empty() -> None:
     config = config_of(
         host_application_config={

@@ -1,8 +1,8 @@
 """What the NodeSLO of a node should say: cluster and node strategies merged, per section (spec 02 §11).
 
 Pure. `sync` turns the ConfigMap into a merged configuration, `wanted_spec` picks what counts for one node.
-Two oddities of the reference are kept behind `as_reference`, for those who compare both; without it, what
-an administrator meant counts.
+Oddities of the reference are kept behind `as_reference`, for those who compare both (`nodeslo_reference`);
+without it, what an administrator meant counts.
 """
 
 import logging
@@ -26,11 +26,11 @@ from koordinator.api.slo import (
 from koordinator.api.slo_config import (
     CPUBurstConfig,
     HostApplicationConfig,
-    NodeSystem,
     ResourceQOSConfig,
     SystemConfig,
     ThresholdConfig,
 )
+from koordinator.manager import nodeslo_reference
 from koordinator.manager.node_entries import first_match
 from koordinator.manager.overlay import overlay
 
@@ -94,7 +94,10 @@ def sync(old: NodeSLOConfig, data: Mapping[str, str] | None, *, as_reference: bo
             slo_config.RESOURCE_QOS,
             old.qos,
             default.qos,
-            lambda parsed: _merged(parsed, ResourceQOSStrategy()),
+            lambda parsed: _merged(
+                nodeslo_reference.with_blocks_by_index(parsed) if as_reference else parsed,
+                ResourceQOSStrategy(),
+            ),
         ),
         burst=section(
             slo_config.CPU_BURST,
@@ -107,7 +110,8 @@ def sync(old: NodeSLOConfig, data: Mapping[str, str] | None, *, as_reference: bo
             old.system,
             default.system,
             lambda parsed: _merged(
-                _with_reset_bandwidth(parsed) if as_reference else parsed, DEFAULT_SYSTEM_STRATEGY
+                nodeslo_reference.with_reset_bandwidth(parsed) if as_reference else parsed,
+                DEFAULT_SYSTEM_STRATEGY,
             ),
         ),
         applications=section(
@@ -123,17 +127,6 @@ def _merged(parsed: Layered, default: msgspec.Struct) -> Layered:
     cluster = default if given is None else overlay(default, given)
     entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_strategies]
     return msgspec.structs.replace(parsed, cluster_strategy=cluster, node_strategies=entries)
-
-
-def _with_reset_bandwidth(parsed: SystemConfig) -> SystemConfig:
-    """Entries that do not name a bandwidth reset it, since the reference always writes that member."""
-
-    def reset(entry: NodeSystem) -> NodeSystem:
-        if entry.total_network_bandwidth is not None:
-            return entry
-        return msgspec.structs.replace(entry, total_network_bandwidth=_NO_BANDWIDTH)
-
-    return msgspec.structs.replace(parsed, node_strategies=[reset(e) for e in parsed.node_strategies])
 
 
 def wanted_spec(

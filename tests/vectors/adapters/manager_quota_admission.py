@@ -93,7 +93,7 @@ def _mutated(body: dict[str, Any], tree_id_name: str) -> dict[str, Any]:
     return {
         "parent": metadata["labels"].get(labels.QUOTA_PARENT, ""),
         tree_id_name: metadata["labels"].get(labels.QUOTA_TREE_ID, ""),
-        "sharedWeight": msgspec.json.decode(metadata["annotations"][labels.QUOTA_SHARED_WEIGHT]),
+        "sharedWeight": msgspec.json.decode(metadata["annotations"].get(labels.QUOTA_SHARED_WEIGHT, "{}")),
     }
 
 
