@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 
 from koordinator.local.nodes import usage
-from koordinator.local.nodes.usage import Trace, TraceError, read_trace
+from koordinator.local.nodes.usage import Noise, Trace, TraceError, read_trace
 
 SEEDS = np.arange(400, dtype=np.uint64) * np.uint64(7_919)
 
 
 def demand_over_a_day(step_s: float = 300.0) -> np.ndarray:
-    ones = np.ones(SEEDS.size)
+    ones, noise = np.ones(SEEDS.size), Noise(SEEDS)
     return np.array(
         [
-            usage.demand_milli(1_000 * ones, 0.5 * ones, 14 * 3_600 * ones, 0.3 * ones, SEEDS, time_s)
+            usage.demand_milli(
+                1_000 * ones, 0.5 * ones, 14 * 3_600 * ones, 0.3 * ones, noise.at(time_s), time_s
+            )
             for time_s in np.arange(0, usage.DAY_S, step_s)
         ]
     )
@@ -30,15 +32,15 @@ def test_a_day_averages_the_mean_and_peaks_at_the_peak_hour() -> None:
 
 
 def test_the_same_moment_gives_the_same_demand_whoever_else_is_asked() -> None:
-    ones = np.ones(3)
-    three = usage.demand_milli(ones, ones, ones, ones, SEEDS[:3], 12_345.6)
-    one = usage.demand_milli(ones[:1], ones[:1], ones[:1], ones[:1], SEEDS[1:2], 12_345.6)
-    assert three[1] == one[0]
+    three, one = Noise(SEEDS[:3]), Noise(SEEDS[1:2])
+    three.at(99.0)  # what was asked before does not matter, either
+    assert three.at(12_345.6)[1] == one.at(12_345.6)[0]
 
 
 def test_noise_is_standard_normal_and_smooth() -> None:
     times = np.arange(0, 40_000, 30.0)
-    noise = np.array([usage.smooth_noise(SEEDS, time_s, 300.0) for time_s in times])
+    source = Noise(SEEDS)
+    noise = np.array([source.at(time_s) for time_s in times])
     assert noise.mean() == pytest.approx(0, abs=0.05)
     assert noise.std() == pytest.approx(1, abs=0.05)
     assert np.abs(np.diff(noise, axis=0)).mean() < 0.2

@@ -14,7 +14,7 @@ from koordinator.local.nodes import contention, usage
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.history import PeakHistogram, Ring
 from koordinator.local.nodes.pod_shape import PodShape
-from koordinator.local.nodes.usage import F64, Index, Mask, Trace, per_node
+from koordinator.local.nodes.usage import F64, Index, Mask, Noise, Trace, per_node
 
 DAY_S = usage.DAY_S
 
@@ -84,6 +84,7 @@ class Fleet:
         self._make_columns(SLOTS_AT_FIRST)
         self._free: list[int] = list(range(SLOTS_AT_FIRST - 1, -1, -1))
         self._active: Index | None = None
+        self._noise = Noise(np.zeros(0, dtype=np.uint64))
         self._make_node_state(len(shapes))
 
     def _make_node_state(self, nodes: int) -> None:
@@ -232,8 +233,20 @@ class Fleet:
 
     def _demand(self, pods: Index, node: Index, time_s: float) -> F64:
         mean = self.mean_milli[pods]
-        amplitude, peak_s, sigma = self.amplitude[pods], self.peak_s[pods], self.sigma[pods]
-        demand = usage.demand_milli(mean, amplitude, peak_s, sigma, self.seed[pods], time_s)
+        demand = mean.copy()
+        varying = np.flatnonzero((self.sigma[pods] > 0) | (self.amplitude[pods] > 0))
+        slots = pods[varying]
+        seed = self.seed[slots]
+        if not np.array_equal(seed, self._noise.seed):
+            self._noise = Noise(seed)
+        demand[varying] = usage.demand_milli(
+            mean[varying],
+            self.amplitude[slots],
+            self.peak_s[slots],
+            self.sigma[slots],
+            self._noise.at(time_s),
+            time_s,
+        )
         if self.trace is not None:
             follows = self.follows_trace[pods]
             share_of = per_node(node, mean * follows, self.capacity.size)

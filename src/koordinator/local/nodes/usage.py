@@ -34,15 +34,14 @@ def per_node(node: Index, values: F64, nodes: int) -> F64:
 
 
 def demand_milli(
-    mean_milli: F64, amplitude_ratio: F64, peak_s: F64, noise_sigma: F64, seed: U64, time_s: float
+    mean_milli: F64, amplitude_ratio: F64, peak_s: F64, noise_sigma: F64, noise: F64, time_s: float
 ) -> F64:
     """CPU that each pod wants now; over a whole day it averages `mean_milli`.
 
     All arguments are (pods,): `amplitude_ratio` (0–1) of the daily wave, `peak_s` seconds after midnight at
-    which it is highest, `noise_sigma` of the logarithm of the noise.
+    which it is highest, `noise_sigma` of the logarithm of the noise, `noise` now (`Noise.at`).
     """
     daily = daily_wave(amplitude_ratio, peak_s, time_s)
-    noise = math.sqrt(0.5) * (smooth_noise(seed, time_s, NOISE_FAST_S) + slow_noise(seed, time_s))
     return mean_milli * daily * np.exp(noise_sigma * noise - noise_sigma * noise_sigma / 2)
 
 
@@ -52,20 +51,40 @@ def daily_wave(amplitude_ratio: F64, peak_s: F64, time_s: float) -> F64:
     return np.maximum(1 + amplitude_ratio * (0.85 * np.cos(angle) + 0.15 * np.cos(2 * angle)), 0.0)
 
 
-def slow_noise(seed: U64, time_s: float) -> F64:
-    """`smooth_noise` with a one-hour step, independent of the fast one."""
-    return smooth_noise(seed ^ np.uint64(0x5851F42D4C957F2D), time_s, NOISE_SLOW_S)
+class Noise:
+    """Standard normal noise per seed that moves smoothly, over minutes and over the hour; the same every time.
 
-
-def smooth_noise(seed: U64, time_s: float, step_s: float) -> F64:
-    """Standard normal noise per seed that moves smoothly from one step to the next.
-
-    Between the grid points it is their weighted mean, rescaled so that the variance stays 1 all along.
+    What is drawn for a step is kept until the next one: drawing costs more than all the rest of a tick.
     """
-    step, along = divmod(time_s / step_s, 1.0)
-    before, after = _normal(seed, int(step)), _normal(seed, int(step) + 1)
-    scale = 1 / math.hypot(1 - along, along)
-    return (before * (1 - along) + after * along) * scale
+
+    def __init__(self, seed: U64) -> None:
+        self.seed = seed
+        self._fast = _SmoothNoise(seed, NOISE_FAST_S)
+        self._slow = _SmoothNoise(seed ^ np.uint64(0x5851F42D4C957F2D), NOISE_SLOW_S)
+
+    def at(self, time_s: float) -> F64:
+        """The noise of every seed at a moment."""
+        return math.sqrt(0.5) * (self._fast.at(time_s) + self._slow.at(time_s))
+
+
+class _SmoothNoise:
+    """Noise on a grid of steps. Between the grid points it is their weighted mean, rescaled so that the
+    variance stays 1 all along."""
+
+    def __init__(self, seed: U64, step_s: float) -> None:
+        self._seed = seed
+        self._step_s = step_s
+        self._step: int | None = None
+        self._before = self._after = np.empty(0)
+
+    def at(self, time_s: float) -> F64:
+        position, along = divmod(time_s / self._step_s, 1.0)
+        step = int(position)
+        if step != self._step:
+            self._before, self._after = _normal(self._seed, step), _normal(self._seed, step + 1)
+            self._step = step
+        scale = 1 / math.hypot(1 - along, along)
+        return (self._before * (1 - along) + self._after * along) * scale
 
 
 def _normal(seed: U64, step: int) -> F64:
