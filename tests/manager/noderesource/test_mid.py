@@ -79,6 +79,27 @@ def test_without_any_report_nothing_counts_as_unallocated() -> None:
     assert amounts == {resources.MID_CPU: 0, resources.MID_MEMORY: 0}
 
 
+def test_an_absurd_report_of_one_node_leaves_the_others_alone() -> None:
+    usage = {"resources": {"cpu": "8E", "memory": "8E"}}
+    absurd = from_builtins(
+        {"nodeMetric": {"nodeUsage": usage}, "prodReclaimableMetric": {"resource": usage}}, NodeMetricStatus
+    )
+    calm = from_builtins(
+        {
+            "nodeMetric": {"nodeUsage": {"resources": {"cpu": "1", "memory": "1G"}}},
+            "prodReclaimableMetric": {"resource": {"resources": {"cpu": "4", "memory": "2G"}}},
+        },
+        NodeMetricStatus,
+    )
+    facts = mid_nodes.node_facts(_node())
+    nodes = [mid_nodes.MidNode(facts, mid_nodes.metrics(status), (0, 0)) for status in (absurd, calm)]
+
+    first, second = mid_nodes.calculate(nodes, MidPolicy())
+
+    assert first == {resources.MID_CPU: 0, resources.MID_MEMORY: 0}
+    assert second == {resources.MID_CPU: 4_000_000, resources.MID_MEMORY: 2 * 10**12}
+
+
 def test_only_prod_applications_outside_of_pods_keep_mid_resources_away() -> None:
     usage = {"resources": {"cpu": "5", "memory": "1G"}}
     apps = [{"name": name, "usage": usage, "priority": f"koord-{name}"} for name in ("prod", "mid", "batch")]

@@ -17,6 +17,9 @@ from koordinator.manager.noderesource.mid import MidInputs, MidPolicy, mid_alloc
 
 DEGRADED = "degrade node resource because of abnormal nodeMetric, reason: degradedByMidResource"
 
+AMOUNT_MAX = 2**60
+"""Thousandths that a row holds at most (some 10^15 bytes): sums of all columns stay within int64."""
+
 _COUNTED_PHASES = ("Running", "Pending")
 _NOT_SERVICES = (PriorityClass.MID, PriorityClass.BATCH, PriorityClass.FREE)
 
@@ -104,6 +107,12 @@ def _row(known: MidNode) -> tuple[Amount, ...]:
         max(found.reserved[0], metric.system_usage[0]),
         max(found.reserved[1], metric.system_usage[1]),
     )
-    flags = (int(metric.node_usage is not None), int(metric.has_report))
     usage = metric.node_usage or ZERO
-    return (found.capacity, reserved, known.service_request, usage, metric.reclaimable, flags)
+    amounts = (found.capacity, reserved, known.service_request, usage, metric.reclaimable)
+    flags = (int(metric.node_usage is not None), int(metric.has_report))
+    return (*(_bounded(amount) for amount in amounts), flags)
+
+
+def _bounded(amount: Amount) -> Amount:
+    """No node's report, however absurd, may spoil the calculation of the others."""
+    return max(-AMOUNT_MAX, min(amount[0], AMOUNT_MAX)), max(-AMOUNT_MAX, min(amount[1], AMOUNT_MAX))

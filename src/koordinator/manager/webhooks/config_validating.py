@@ -7,6 +7,7 @@ import msgspec
 
 from koordinator.api import slo_config
 from koordinator.api.core import ConfigMap, Node
+from koordinator.api.decode import from_builtins
 from koordinator.cluster.informer import InformerFactory
 from koordinator.manager import config_validation
 from koordinator.manager.config_validation import ConfigVerdict, ValidationOptions
@@ -70,8 +71,12 @@ class NodeValidatingHandler:
             return ALLOWED
         name = request.name or _name(request.object)
         is_new = request.operation == "CREATE"
-        old = {} if is_new else _labels(request.old_object)
-        found = config_validation.validate_node_labels(config_map.data, name, old, _labels(request.object))
+        try:
+            old = {} if is_new else _labels(request.old_object)
+            new = _labels(request.object)
+        except msgspec.ValidationError as error:
+            return denied(f"Node {name}: {error}")
+        found = config_validation.validate_node_labels(config_map.data, name, old, new)
         if is_new and not found.allowed:
             log.warning("new node matches several entries", extra={"node": name, "problem": found.message})
             return ALLOWED
@@ -83,12 +88,13 @@ def _verdict(found: ConfigVerdict) -> Verdict:
 
 
 def _name(obj: dict[str, Any] | None) -> str:
-    return str(((obj or {}).get("metadata") or {}).get("name") or "")
+    metadata = (obj or {}).get("metadata")
+    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
 
 def _data(obj: dict[str, Any] | None) -> dict[str, str]:
-    return msgspec.convert((obj or {}).get("data") or {}, dict[str, str])
+    return from_builtins(obj or {}, ConfigMap).data
 
 
 def _labels(obj: dict[str, Any] | None) -> dict[str, str]:
-    return ((obj or {}).get("metadata") or {}).get("labels") or {}
+    return from_builtins(obj or {}, Node).metadata.labels

@@ -7,8 +7,12 @@ an update are raw figures, and those that do not are amplified already.
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from koordinator.api import labels, quantity, resource_list, resources
 from koordinator.api.annotations import node as node_annotations
+from koordinator.api.core import Node
+from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_list import Amounts
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
@@ -91,6 +95,10 @@ class NodeStatusHandler:
         if request.operation != "UPDATE" or request.object is None:
             return ALLOWED
         try:
+            for body in filter(None, (request.object, request.old_object)):
+                from_builtins(body, Node)  # what is no node ends here, with the member that is wrong
             return Verdict(obj=mutate(request.object, request.old_object))
+        except msgspec.ValidationError as error:
+            return denied(f"Node {request.name}: {error}")
         except (ProtocolError, quantity.QuantityError) as error:
             return denied(str(error), 500)

@@ -32,9 +32,10 @@ class QuotaMutatingHandler:
         if not _is_about_quotas(request) or request.operation != "CREATE" or request.object is None:
             return ALLOWED
         try:
+            _quota(request.object, request)  # what is no quota ends here, with the member that is wrong
             return Verdict(obj=defaulting.complete(request.object, self._topology.tree))
-        except (DefaultingError, quantity.QuantityError) as error:
-            return denied(str(error))
+        except (DefaultingError, quantity.QuantityError, msgspec.ValidationError) as error:
+            return denied(f"ElasticQuota {request.namespace}/{request.name}: {error}")
 
 
 class QuotaValidatingHandler:

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.decode import from_builtins
+from koordinator.api.reservation import Reservation
 from koordinator.api.scheduling import PriorityClass
 from koordinator.cluster.informer import InformerFactory
 from koordinator.manager import colocation_profile
@@ -72,12 +74,17 @@ class ReservationMutatingHandler:
         if request.operation != "CREATE" or request.object is None:
             return ALLOWED
         try:
+            from_builtins(
+                request.object, Reservation
+            )  # what is none ends here, with the member that is wrong
             mutated = mutate(
                 request.object,
                 list(self._profiles.objects.values()),
                 priority_classes={pc.metadata.name: pc for pc in self._priority_classes.objects.values()},
                 draw=lambda: self._rng.randrange(100),
             )
+        except msgspec.ValidationError as error:
+            return denied(f"Reservation {request.name}: {error}")
         except ProfileError as error:
             return denied(str(error), 500)
         return Verdict(obj=mutated)
