@@ -6,6 +6,7 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.koordlet import update_plan
 from koordinator.koordlet.update_plan import CacheEntry, Outcome, Update, UpdatePlan
+from tests.vectors.adapters.koordlet_hooks import answered, errors_alike
 
 _FAR_S = 1e9
 _RESULTS = {Outcome.WRITTEN: "written", Outcome.UNCHANGED: "unchanged", Outcome.SKIPPED: "skipped"}
@@ -83,11 +84,5 @@ def _be_cpuset(case: dict[str, Any]) -> Any:
     return {"writes": _texts(plan, paths)}
 
 
-def _compare(expected: Any, actual: Any) -> bool:
-    if isinstance(expected, dict) and expected.get("error"):
-        return bool(isinstance(actual, dict) and actual.get("error"))
-    return bool(expected == actual)
-
-
-ADAPTERS = {"resource-update-order": resource_update_order}
-COMPARE = {"resource-update-order": _compare}
+ADAPTERS = {"resource-update-order": answered(resource_update_order)}
+COMPARE = {"resource-update-order": errors_alike}

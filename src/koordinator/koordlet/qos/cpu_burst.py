@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from koordinator.api import pod_labels
 from koordinator.api.annotations.koordlet import CPU_BURST
 from koordinator.api.errors import ProtocolError
 from koordinator.api.qos import QoSClass, allows_cpu_burst
@@ -17,7 +18,6 @@ from koordinator.host import cgroup_units
 from koordinator.host.cgroup_units import CFS_PERIOD_US
 from koordinator.koordlet.qos.token_bucket import TokenBucket
 
-ACTIVE_PHASES = ("Pending", "Running")
 COOLING_SHARE = 0.9
 """From this share of the threshold on, quotas no longer grow."""
 GROWTH, SHRINKING = 1.2, 0.8
@@ -116,7 +116,7 @@ def settings_of(node: CPUBurstStrategy | None, annotations: Mapping[str, str]) -
 
 def is_managed(qos: QoSClass, phase: str) -> bool:
     """Whether pods of this raw class and phase are touched at all."""
-    return phase in ACTIVE_PHASES and allows_cpu_burst(qos)
+    return not pod_labels.is_inactive(phase) and allows_cpu_burst(qos)
 
 
 def burst_us(settings: CPUBurstStrategy, limit_milli: int) -> int:

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import labels, pod_resources, priority, qos, quantity, resources, scalars
+from koordinator.api import pod_labels, pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
 from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ZERO
 from koordinator.koordlet.qos.eviction_settings import Feature
-
-ACTIVE_PHASES = ("Pending", "Running")
-_ENABLED = "true"
 
 Used = Mapping[str, float]
 """Pod UID → latest sample (cores or bytes); pods without sample are missing."""
@@ -70,16 +68,11 @@ class Victim(msgspec.Struct, frozen=True):
         return f"trigger by koordlet feature {self.feature}, kill pod: {pod_name}"
 
 
-def is_active(pod: Pod) -> bool:
-    """Whether the pod still uses anything."""
-    return pod.status.phase in ACTIVE_PHASES
-
-
 def eviction_priority(annotations: Mapping[str, str]) -> int:
     """The number of the annotation; 0 when absent or malformed. Lower goes first."""
     try:
-        return scalars.parse_int(annotations.get(labels.EVICTION_PRIORITY, "0"), 32)
-    except scalars.ScalarError:
+        return pod_labels.eviction_priority(annotations)
+    except ProtocolError:
         return 0
 
 
@@ -109,10 +102,10 @@ def by_priority(
     candidates = [
         pod
         for pod in pods
-        if is_active(pod)
+        if not pod_labels.is_inactive(pod.status.phase)
         and pod.metadata.uid in used
         and priority.default_number(pod) <= priority_max
-        and pod.metadata.labels.get(labels.EVICTION_ENABLED) == _ENABLED
+        and pod_labels.is_eviction_enabled(pod.metadata.labels)
         and koordlet_annotations.allows_eviction_by(pod.metadata.annotations, feature)
     ]
 
@@ -179,7 +172,8 @@ def lent_requests(pods: Iterable[Pod], resource: str, priority_max: int) -> dict
     """
     sums: dict[str, int] = {}
     for pod in pods:
-        if is_active(pod) and priority.default_number(pod) <= priority_max:
+        is_inactive = pod_labels.is_inactive(pod.status.phase)
+        if not is_inactive and priority.default_number(pod) <= priority_max:
             asked = request(pod, resource)
             if asked.resource in LENT:
                 sums[asked.resource] = sums.get(asked.resource, 0) + asked.amount
