@@ -143,7 +143,7 @@ class LocalCluster:
         events = EventRecorder(cluster, "kube-controller-manager", rng=self._new_rng())
         resources = self.registry.resources
         controllers = [
-            *workloads(cluster, factory, events, self._new_rng()),
+            *workloads(cluster, factory, self._new_rng()),
             GarbageCollector(cluster, factory, resources),
             NamespaceController(cluster, factory, resources),
             NodeLifecycleController(cluster, factory, events, self._new_rng()),

@@ -69,6 +69,7 @@ def test_it_makes_a_replica_set_of_its_template_and_becomes_available() -> None:
         }
         (event,) = await events_of(world, "ScalingReplicaSet")
         assert event.message == f"Scaled up replica set {only.metadata.name} from 0 to 3"
+        assert event.source.component == "deployment-controller"
 
     run(controllers(), scenario)
 

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 from koordinator.api.core import Event, Pod
 from koordinator.api.meta import Object
-from koordinator.cluster.events import EventRecorder
 from koordinator.local.controllers.workloads import workloads
 from tests.local.controllers.fake_kubelet import FakeKubelet, Fate
 from tests.local.controllers.world import Build, Runs, World
@@ -19,10 +18,9 @@ def controllers(fate_of: Callable[[Pod], Fate] = lambda _: Fate()) -> Build:
     """All workload controllers and a kubelet that plays `fate_of`; it is kept as `world.kubelet`."""
 
     def build(world: World) -> list[Runs]:
-        events = EventRecorder(world.cluster, "test", rng=world.rng)
         kubelet = FakeKubelet(world, fate_of)
         world.kubelet = kubelet  # type: ignore[attr-defined]
-        return [events, kubelet, *workloads(world.cluster, world.factory, events, world.rng)]
+        return [kubelet, *workloads(world.cluster, world.factory, world.rng)]
 
     return build
 

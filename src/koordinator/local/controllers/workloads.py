@@ -21,16 +21,25 @@ class Runs(Protocol):
     async def run(self) -> None: ...
 
 
-def workloads(
-    cluster: Cluster, factory: InformerFactory, events: EventRecorder, rng: random.Random
-) -> list[Runs]:
-    """Controllers of all built-in workload kinds, to be run side by side."""
-    return [
-        DeploymentController(cluster, factory, events),
-        DaemonSetController(cluster, factory, events),
-        StatefulSetController(cluster, factory, events),
-        JobController(cluster, factory, events),
-        CronJobController(cluster, factory, events),
-        ReplicaSetController(cluster, factory, events, ReplicaSet),
-        ReplicaSetController(cluster, factory, events, ReplicationController),
+def workloads(cluster: Cluster, factory: InformerFactory, rng: random.Random) -> list[Runs]:
+    """Controllers of all built-in workload kinds, to be run side by side with the recorders of their events.
+
+    Each tells its events under its own name, as `kubectl describe` shows it.
+    """
+    recorders: list[EventRecorder] = []
+
+    def events(component: str) -> EventRecorder:
+        recorder = EventRecorder(cluster, component, rng=random.Random(rng.getrandbits(64)))
+        recorders.append(recorder)
+        return recorder
+
+    controllers: list[Runs] = [
+        DeploymentController(cluster, factory, events("deployment-controller")),
+        ReplicaSetController(cluster, factory, events("replicaset-controller"), ReplicaSet),
+        ReplicaSetController(cluster, factory, events("replication-controller"), ReplicationController),
+        StatefulSetController(cluster, factory, events("statefulset-controller")),
+        DaemonSetController(cluster, factory, events("daemonset-controller")),
+        JobController(cluster, factory, events("job-controller")),
+        CronJobController(cluster, factory, events("cronjob-controller")),
     ]
+    return [*recorders, *controllers]
