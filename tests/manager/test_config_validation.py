@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import defaults, slo_config
 from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
-from koordinator.manager import config_validation
+from koordinator.manager import config_validation, config_validation_rules
 from koordinator.manager import config_validation_selectors as selectors
 from koordinator.manager.config_validation import Reason, ValidationOptions
 
@@ -75,6 +76,21 @@ def test_a_bad_value_is_named_with_its_key_member_and_rule(data: dict[str, Any],
     assert verdict.reason is Reason.PARAMETER
     assert verdict.message.startswith(f"{key.replace('_', '-')}: ") and said in verdict.message
     assert verdict.text.startswith('___{"reason":"ConfigParamInvalid","message":')
+
+
+NUMBERS = [
+    field.name
+    for field in msgspec.structs.fields(slo_config.ColocationStrategy)
+    if field.name.endswith(("_percent", "_seconds", "_minutes", "_threshold"))
+]
+
+
+@given(values=st.dictionaries(st.sampled_from(NUMBERS), st.integers(-1, 101)))
+def test_the_controller_takes_what_the_webhook_accepts(values: dict[str, int]) -> None:
+    strategy = slo_config.ColocationStrategy(**values)  # type: ignore[arg-type]
+
+    if not config_validation_rules.colocation(strategy):
+        assert slo_config.colocation_problems(strategy) == []
 
 
 def test_only_changed_keys_are_checked() -> None:

@@ -11,7 +11,7 @@ from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.api.slo import DEFAULT_NODE_SLO_SPEC, SystemStrategy
+from koordinator.api.slo import DEFAULT_NODE_SLO_SPEC, NodeSLOSpec, SystemStrategy
 from koordinator.manager import nodeslo
 
 KEYS = (
@@ -80,6 +80,13 @@ def test_a_broken_key_keeps_its_old_section_and_no_other(
     for key, field in fields.items():
         source = old if key in outcome.problems else fresh
         assert getattr(outcome.config, field) == getattr(source, field)
+
+
+@given(data=DATA)
+def test_a_spec_that_was_written_and_read_again_needs_no_other_write(data: dict[str, str] | None) -> None:
+    wanted = nodeslo.wanted_spec(nodeslo.sync(nodeslo.DEFAULT_CONFIG, data).config, node())
+
+    assert from_builtins(msgspec.to_builtins(wanted), NodeSLOSpec) == wanted
 
 
 def test_a_node_strategy_inherits_the_bandwidth_that_it_does_not_name() -> None:

@@ -47,7 +47,7 @@ class Webhooks:
         self.cluster = cluster
         self.evaluated: list[str] = []
         factory = self.factory = InformerFactory(cluster, random.Random(0))
-        self.topology = QuotaTopology(factory)
+        self.topology = QuotaTopology(factory, cluster.clock)
         checks = pod_validating.PodChecks.of(GATES)
         self.injector = pod_injecting.PodInjector(
             factory, self.topology, pod_injecting.InjectOptions.of(GATES)
@@ -149,6 +149,25 @@ def test_the_watch_corrects_what_the_webhook_noted() -> None:
         await webhooks.cluster.delete(ElasticQuota, "team", "quotas")
         await asyncio.sleep(1)
         assert await webhooks.refusal("quota", "elasticquotas", quota_body("team")) == ""
+
+    run(scenario)
+
+
+def test_a_request_that_was_refused_later_on_is_forgotten() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        async def create(name: str) -> str:
+            return await webhooks.refusal("quota", "elasticquotas", quota_body(name))
+
+        await webhooks.cluster.create(ElasticQuota, quota_body("kept"), "quotas")
+        await asyncio.sleep(1)
+        assert await create("phantom") == ""  # another webhook refuses it
+        deletion = {"operation": "DELETE", "oldObject": quota_body("kept")}
+        assert await webhooks.refusal("quota", "elasticquotas", None, **deletion) == ""  # and this
+        assert "exists" in await create("phantom")
+
+        await asyncio.sleep(31)
+        assert await create("phantom") == ""
+        assert "exists" in await create("kept")
 
     run(scenario)
 

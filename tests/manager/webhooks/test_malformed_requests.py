@@ -65,7 +65,7 @@ def handlers() -> dict[str, tuple[str, str, review.Handler]]:
     factory = InformerFactory(
         MemoryCluster(registry.in_memory(FixedClock(0.0), checks=False)), random.Random(0)
     )
-    topology = QuotaTopology(factory)
+    topology = QuotaTopology(factory, FixedClock())
     checks = pod_validating.PodChecks.of(GATES)
     quotas = "elasticquotas"
     return {

@@ -6,14 +6,13 @@ allocatable is decided where the kubelet's reports pass by, in `node_status`.
 
 from collections.abc import Mapping
 
-import msgspec
-
 from koordinator.api import labels, node_labels, resources, slo_config
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ResourceAmplificationConfig
 from koordinator.manager.node_entries import first_match
-from koordinator.manager.overlay import overlay
+from koordinator.manager.noderesource import ratio_config
+from koordinator.manager.noderesource.ratio_config import SyncOutcome
 
 REASON_UNREADABLE = "ResourceAmplificationCfgUnmarshalFailed"
 RATIO_MIN = 1.0
@@ -21,28 +20,13 @@ RATIO_MIN = 1.0
 DEFAULT_CONFIG = ResourceAmplificationConfig(enable=False)
 
 _KEY = slo_config.RESOURCE_AMPLIFICATION.key
-_CONFIG_MAP = f"ConfigMap {slo_config.CONFIG_NAME}"
 
 
-class SyncOutcome(msgspec.Struct, frozen=True):
-    """The configuration in force after a ConfigMap was read; `problem` is empty when it was understood."""
-
-    config: ResourceAmplificationConfig
-    problem: str = ""
-
-
-def sync(old: ResourceAmplificationConfig, data: Mapping[str, str] | None) -> SyncOutcome:
-    """The next configuration, node entries already on top of the cluster's; one not understood keeps `old`."""
-    text = (data or {}).get(_KEY)
-    if text is None:
-        return SyncOutcome(DEFAULT_CONFIG)
-    try:
-        parsed = slo_config.RESOURCE_AMPLIFICATION.decode(text, _CONFIG_MAP)
-    except ProtocolError as error:
-        return SyncOutcome(old, str(error))
-    cluster = overlay(DEFAULT_CONFIG, parsed)
-    entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_configs]
-    return SyncOutcome(msgspec.structs.replace(cluster, node_configs=entries))
+def sync(
+    old: ResourceAmplificationConfig, data: Mapping[str, str] | None
+) -> SyncOutcome[ResourceAmplificationConfig]:
+    """The next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
+    return ratio_config.sync(slo_config.RESOURCE_AMPLIFICATION, DEFAULT_CONFIG, old, data)
 
 
 def node_ratios(

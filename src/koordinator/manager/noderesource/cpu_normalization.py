@@ -6,15 +6,14 @@ annotation `cpu-normalization-ratio` should say, and when that is worth a write.
 
 from collections.abc import Mapping
 
-import msgspec
-
 from koordinator.api import labels, node_labels, scalars, slo_config
 from koordinator.api.annotations import topology
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig, CPUNormalizationStrategy, RatioModel
 from koordinator.manager.node_entries import first_match
-from koordinator.manager.overlay import overlay
+from koordinator.manager.noderesource import ratio_config
+from koordinator.manager.noderesource.ratio_config import SyncOutcome
 
 RATIO_MIN, RATIO_MAX = 1.0, 5.0
 NO_NORMALIZATION = 1.0
@@ -23,28 +22,11 @@ REASON_UNREADABLE = "CPUNormalizationCfgUnmarshalFailed"
 DEFAULT_CONFIG = CPUNormalizationConfig(enable=False)
 
 _KEY = slo_config.CPU_NORMALIZATION.key
-_CONFIG_MAP = f"ConfigMap {slo_config.CONFIG_NAME}"
 
 
-class SyncOutcome(msgspec.Struct, frozen=True):
-    """The configuration in force after a ConfigMap was read; `problem` is empty when it was understood."""
-
-    config: CPUNormalizationConfig
-    problem: str = ""
-
-
-def sync(old: CPUNormalizationConfig, data: Mapping[str, str] | None) -> SyncOutcome:
-    """The next configuration, node entries already on top of the cluster's; one not understood keeps `old`."""
-    text = (data or {}).get(_KEY)
-    if text is None:
-        return SyncOutcome(DEFAULT_CONFIG)
-    try:
-        parsed = slo_config.CPU_NORMALIZATION.decode(text, _CONFIG_MAP)
-    except ProtocolError as error:
-        return SyncOutcome(old, str(error))
-    cluster = overlay(DEFAULT_CONFIG, parsed)
-    entries = [overlay(overlay(entry, cluster), entry) for entry in parsed.node_configs]
-    return SyncOutcome(msgspec.structs.replace(cluster, node_configs=entries))
+def sync(old: CPUNormalizationConfig, data: Mapping[str, str] | None) -> SyncOutcome[CPUNormalizationConfig]:
+    """The next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
+    return ratio_config.sync(slo_config.CPU_NORMALIZATION, DEFAULT_CONFIG, old, data)
 
 
 def node_ratio(

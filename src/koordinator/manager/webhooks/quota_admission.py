@@ -67,7 +67,7 @@ class QuotaValidatingHandler:
             case "DELETE":
                 verdict = validation.check_delete(topology.tree, request.name, topology)
                 if verdict.allowed and not request.dry_run:
-                    topology.tree.remove(request.name)
+                    topology.note_deleted(request.name)
                 return verdict
             case _:
                 return validation.ALLOWED
