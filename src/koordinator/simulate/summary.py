@@ -71,9 +71,7 @@ class Row(msgspec.Struct, frozen=True):
 def rows(before: Summary, after: Summary) -> list[Row]:
     """The table: what it is, before, after, change."""
     return [
-        _row(
-            "CPU allocated to pods, Batch included", before, after, "cpu_allocated_ratio", _percent, _points
-        ),
+        _row("CPU allocated, Batch included", before, after, "cpu_allocated_ratio", _percent, _points),
         _row("CPU used, mean of the cluster", before, after, "cpu_use_ratio", _percent, _times),
         _row("  of it by services", before, after, "services_use_ratio", _percent, _points),
         _row("  of it by batch", before, after, "batch_use_ratio", _percent, _times),
