@@ -65,8 +65,9 @@ class Webhooks:
             "reservation": reservation_mutating.ReservationMutatingHandler(factory, random.Random(0)),
         }
 
-    async def _evaluate(self, pod: Pod, _: Pod | None) -> str:
-        self.evaluated.append(pod.metadata.name)
+    async def _evaluate(self, pod: Pod, _: Pod | None, dry_run: bool) -> str:
+        if not dry_run:
+            self.evaluated.append(pod.metadata.name)
         return "exceeded quota" if pod.metadata.labels.get("size") == "big" else ""
 
     async def ask(
@@ -199,6 +200,7 @@ def test_pods_are_checked_rule_by_rule_and_reserve_only_when_nothing_else_is_wro
         assert "required label 'app' is missing" in await create(pod_body())
         assert "is not a quantity" in await create(pod_body(requests={"cpu": "many"}, app="a"))
         assert await create(pod_body("tried", app="a"), dryRun=True) == ""
+        assert await create(pod_body("tried", app="a", size="big"), dryRun=True) == "exceeded quota"
         assert webhooks.evaluated == []
 
         assert await create(pod_body("small", app="a")) == ""

@@ -37,7 +37,7 @@ def _evaluated(short: dict[str, Any]) -> ElasticQuota:
     }
     body = {
         "metadata": {"name": "q", "namespace": "ns", "annotations": annotations},
-        "spec": {"max": short["max"]},
+        "spec": {"max": short.get("max") or {}},
     }
     return from_builtins(body, ElasticQuota)
 
