@@ -1,6 +1,7 @@
 """A Job runs its pods to their end, and counts every one of them exactly once."""
 
 import asyncio
+import functools
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -275,6 +276,34 @@ def test_a_job_that_another_controller_manages_is_left_alone() -> None:
         await make_job(world, managedBy="example.com/queue")
         await asyncio.sleep(10)
         assert await pods(world) == []
+
+    play(working, scenario)
+
+
+def test_with_caches_that_are_seconds_behind_nothing_is_written_that_would_be_refused() -> None:
+    refused: list[str] = []
+
+    async def scenario(world: World) -> None:
+        loop, real = asyncio.get_running_loop(), world.cluster.patch
+        for view, late_s in ((Job, 1.0), (Pod, 5.0)):
+            informer = world.factory.informer(view)
+            informer._apply = functools.partial(loop.call_later, late_s, informer._apply)  # type: ignore[method-assign]
+
+        async def watched(view: type[Object], name: str, *args: Any, **more: Any) -> Any:
+            try:
+                return await real(view, name, *args, **more)
+            except errors.Conflict:
+                refused.append(name)
+                raise
+
+        world.cluster.patch = watched  # type: ignore[method-assign]
+        await make_job(world, completions=4, parallelism=2)
+        await asyncio.sleep(150)
+
+        job = await fetch(world, Job)
+        assert (job.status.succeeded, job.status.failed) == (4, 0)
+        assert len([pod for pod in await pods(world) if pod.status.phase == "Succeeded"]) == 4
+        assert refused == []
 
     play(working, scenario)
 

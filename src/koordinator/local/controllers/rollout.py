@@ -121,11 +121,10 @@ def plan_old(deployment: Deployment, new: ReplicaSet, old: Sequence[ReplicaSet])
         unhealthy = min(surplus, sizes[one.metadata.uid] - _available(one))
         sizes[one.metadata.uid] -= unhealthy
         surplus -= unhealthy
-    spare = min(surplus, available([*left, new]) - minimum)
-    for one in left:
-        taken = max(min(spare, sizes[one.metadata.uid]), 0)
+    for one in left:  # what is left of the surplus is available pods: all others are gone by now
+        taken = min(surplus, sizes[one.metadata.uid])
         sizes[one.metadata.uid] -= taken
-        spare -= taken
+        surplus -= taken
     return [
         ScaleTo(one, sizes[one.metadata.uid]) for one in left if sizes[one.metadata.uid] != one.spec.replicas
     ]
