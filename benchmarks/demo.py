@@ -19,7 +19,7 @@ from koordinator.simulate.scenario import TICK_S, Scenario, fleet_policy, node_s
 
 NODES = (25, 50, 100, 200)
 FLEET_NODES = (100, 1_000, 5_000)
-HOURS = 2.0
+HOURS = 3.0
 
 
 def fleet_alone(nodes: int) -> float:

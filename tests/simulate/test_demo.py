@@ -89,16 +89,16 @@ def test_load_aware_scheduling_keeps_nodes_apart_from_overload() -> None:
     assert busiest_share(aware) <= busiest_share(blind)
 
 
-def busy_trace(tmp_path: Path) -> Path:
-    """Machines that services load from 5 to 50 %."""
-    lines = [f"m{i},{','.join(str(5 + 5 * i) for _ in range(24))}" for i in range(10)]
-    path = tmp_path / "busy.csv"
-    path.write_text("\n".join(lines) + "\n")
+def jumping_trace(tmp_path: Path) -> Path:
+    """Services sleep while batch moves in, then want 80 % of their nodes for half an hour."""
+    values = ["5"] * 18 + ["80"] * 6 + ["5"] * 6
+    path = tmp_path / "jumping.csv"
+    path.write_text(f"m,{','.join(values)}\n")
     return path
 
 
 def test_services_suffer_where_nobody_protects_them(tmp_path: Path) -> None:
-    trace = busy_trace(tmp_path)
+    trace = jumping_trace(tmp_path)
     guarded = run(trace=trace).means
     bare = run(trace=trace, protection=Protection.NONE).means
     assert guarded["p99_ms"] <= guarded["p99_alone_ms"] * 1.10

@@ -58,10 +58,12 @@ def _verdict(old: Summary, new: Summary) -> str:
     use = new.cpu_use_ratio / old.cpu_use_ratio if old.cpu_use_ratio else 0.0
     work = f"{new.batch_core_hours:,.0f} core-hours of batch work instead of {old.batch_core_hours:,.0f}"
     p99 = (new.latency_p99_ms / old.latency_p99_ms - 1) * 100 if old.latency_p99_ms else 0.0
+    alone = (new.latency_p99_ms / new.latency_p99_alone_ms - 1) * 100 if new.latency_p99_alone_ms else 0.0
     return (
         f"Mean CPU use went from {old.cpu_use_ratio * 100:.1f} % to {new.cpu_use_ratio * 100:.1f} % "
         f"(× {use:.2f}): the same machines did {work}. "
-        f"The services' p99 latency changed by {p99:+.1f} %."
+        f"The services' p99 latency changed by {p99:+.1f} %; against the same services without any batch on "
+        f"their nodes it is {alone:+.1f} %."
     )
 
 
