@@ -1,0 +1,230 @@
+"""Protecting the memory of important pods and reclaiming that of others early (cgroup reconcile).
+
+Source: spec 11, section 9. Values are texts of knobs; a setting that is not set writes nothing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from koordinator.api import pod_labels, pod_resources, qos, quantity, resources, slo_qos
+from koordinator.api.annotations.koordlet import MEMORY_QOS
+from koordinator.api.core import Container, Pod, ResourceRequirements
+from koordinator.api.errors import ProtocolError
+from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.api.quantity import ZERO
+from koordinator.api.slo_qos import MemoryQOS, ResourceQOS, ResourceQOSStrategy
+from koordinator.host.cgroup_knobs import V1, Knob
+from koordinator.host.cgroup_units import COUNT_MAX, UNLIMITED
+
+PAGE_BYTES = 4096
+_PERCENT = 100
+_POLICY_NONE, _POLICY_AUTO = "none", "auto"
+_NOT_OVERLAID = frozenset(("enable", "policy"))
+
+Texts = dict[Knob, str]
+
+_TEMPLATES = {
+    QoSClass.LSE: slo_qos.DEFAULT_LSR_QOS,
+    QoSClass.LSR: slo_qos.DEFAULT_LSR_QOS,
+    QoSClass.LS: slo_qos.DEFAULT_LS_QOS,
+    QoSClass.BE: slo_qos.DEFAULT_BE_QOS,
+    QoSClass.SYSTEM: slo_qos.DEFAULT_SYSTEM_QOS,
+}
+
+
+class MemoryPlan(msgspec.Struct, frozen=True):
+    """Values by Kubernetes class (Guaranteed is the root of all pods), by pod UID, by UID and container name."""
+
+    classes: dict[KubeQoS, Texts]
+    pods: dict[str, Texts]
+    containers: dict[str, dict[str, Texts]]
+
+
+def plan(
+    pods: Iterable[Pod],
+    strategy: ResourceQOSStrategy,
+    node_allocatable_bytes: int,
+    version: int,
+    not_started: Collection[tuple[str, str]] = (),
+) -> MemoryPlan:
+    """All values of one round; containers in `not_started` (pod UID, name) have no cgroup yet."""
+    of_pods: dict[str, Texts] = {}
+    of_containers: dict[str, dict[str, Texts]] = {}
+    sums: dict[KubeQoS, dict[Knob, int]] = {kube: {} for kube in KubeQoS}
+    for pod in pods:
+        if pod_labels.is_inactive(pod.status.phase):
+            continue
+        uid = pod.metadata.uid
+        settings = settings_of(pod, class_settings(strategy, qos.default(pod)))
+        of_pods[uid] = pod_texts(pod, settings, version)
+        of_containers[uid] = {
+            container.name: container_texts(pod, container, settings, node_allocatable_bytes)
+            for container in pod.spec.containers
+            if (uid, container.name) not in not_started
+        }
+        _add(sums[qos.kube(pod)], _protection(pod_request_bytes(pod), settings))
+    return MemoryPlan(_class_texts(sums, strategy), of_pods, of_containers)
+
+
+def class_settings(strategy: ResourceQOSStrategy, qos_class: QoSClass) -> MemoryQOS:
+    """NodeSLO's settings for pods of a class; nothing set when the section is missing."""
+    section = {
+        QoSClass.LSE: strategy.lsr_class,
+        QoSClass.LSR: strategy.lsr_class,
+        QoSClass.LS: strategy.ls_class,
+        QoSClass.BE: strategy.be_class,
+        QoSClass.SYSTEM: strategy.system_class,
+    }.get(qos_class)
+    return _memory(section) or MemoryQOS()
+
+
+def settings_of(pod: Pod, node: MemoryQOS) -> MemoryQOS:
+    """The pod's own settings over the node's; policy none and auto replace these. Malformed counts as none."""
+    node = msgspec.structs.replace(node, enable=None)
+    try:
+        own = MEMORY_QOS.read(pod.metadata.annotations)
+    except ProtocolError:
+        own = None
+    if own is None:
+        return node
+    if own.policy == _POLICY_NONE:
+        return _template(slo_qos.NO_QOS)
+    base = _template(_TEMPLATES[qos.default(pod)]) if own.policy == _POLICY_AUTO else node
+    said = {
+        name: value
+        for name in own.__struct_fields__
+        if name not in _NOT_OVERLAID and (value := getattr(own, name)) is not None
+    }
+    return msgspec.structs.replace(base, **said)
+
+
+def pod_request_bytes(pod: Pod) -> int:
+    """What the pod's protection is measured by: batch memory for BE, the native request for others."""
+    if qos.raw(pod) is QoSClass.BE:
+        return pod_resources.batch(pod).request_memory_bytes
+    return pod_resources.requests(pod).get(resources.MEMORY, ZERO).value
+
+
+def pod_texts(pod: Pod, settings: MemoryQOS, version: int) -> Texts:
+    """Values of a pod's cgroup."""
+    numbers = _lifted(_protection(pod_request_bytes(pod), settings)) | _common(settings)
+    if version != V1:
+        numbers |= _page_cache(settings, _pod_limit_bytes(pod))
+    return _texts(numbers)
+
+
+def container_texts(
+    pod: Pod, container: Container, settings: MemoryQOS, node_allocatable_bytes: int
+) -> Texts:
+    """Values of a container's cgroup."""
+    name = resources.BATCH_MEMORY if qos.raw(pod) is QoSClass.BE else resources.MEMORY
+    request = quantity.value(container.resources.requests.get(name, 0))
+    limit = quantity.value(container.resources.limits.get(name, 0))
+    numbers = _lifted(_protection(request, settings))
+    throttling = settings.throttling_percent
+    if throttling is not None:
+        high = COUNT_MAX
+        if throttling > 0:
+            ceiling = limit if limit > 0 else node_allocatable_bytes
+            span = request + (ceiling - request) * throttling // _PERCENT
+            high = span // PAGE_BYTES * PAGE_BYTES
+        least = numbers.get(Knob.MEMORY_MIN, 0)
+        numbers[Knob.MEMORY_HIGH] = least if 0 < high < least else high
+    return _texts(numbers | _common(settings))
+
+
+def _memory(section: ResourceQOS | None) -> MemoryQOS | None:
+    return section.memory_qos if section is not None else None
+
+
+def _template(section: ResourceQOS) -> MemoryQOS:
+    assert section.memory_qos is not None, section
+    return msgspec.structs.replace(section.memory_qos, enable=None)
+
+
+def _protection(request: int, settings: MemoryQOS) -> dict[Knob, int]:
+    numbers = {}
+    if settings.min_limit_percent is not None:
+        numbers[Knob.MEMORY_MIN] = request * settings.min_limit_percent // _PERCENT
+    if settings.low_limit_percent is not None:
+        numbers[Knob.MEMORY_LOW] = request * settings.low_limit_percent // _PERCENT
+    return numbers
+
+
+def _lifted(numbers: dict[Knob, int]) -> dict[Knob, int]:
+    """`memory.low` is at least `memory.min`, unless it is off."""
+    low, least = numbers.get(Knob.MEMORY_LOW, 0), numbers.get(Knob.MEMORY_MIN, 0)
+    return {**numbers, Knob.MEMORY_LOW: least} if 0 < low < least else numbers
+
+
+def _common(settings: MemoryQOS) -> dict[Knob, int | None]:
+    return {
+        Knob.MEMORY_WMARK_RATIO: settings.wmark_ratio,
+        Knob.MEMORY_WMARK_SCALE: settings.wmark_scale_permill,
+        Knob.MEMORY_WMARK_MIN_ADJ: settings.wmark_min_adj,
+        **_victim_choice(settings),
+    }
+
+
+def _victim_choice(settings: MemoryQOS) -> dict[Knob, int | None]:
+    return {
+        Knob.MEMORY_PRIORITY: settings.priority,
+        Knob.MEMORY_USE_PRIORITY_OOM: settings.priority_enable,
+        Knob.MEMORY_OOM_GROUP: settings.oom_kill_group,
+    }
+
+
+def _page_cache(settings: MemoryQOS, limit: int) -> dict[Knob, int | None]:
+    size = settings.page_cache_limit_size
+    if size is not None:
+        size = min(size, limit) if limit > 0 else size
+    elif settings.page_cache_limit_percent is not None and limit > 0:
+        size = limit * settings.page_cache_limit_percent // _PERCENT
+    enable = None if size is None else int(size > 0)
+    sync = int(bool(settings.page_cache_reclaim_sync)) if size else None
+    if settings.page_cache_enable is not None:
+        enable = int(settings.page_cache_enable)
+    return {Knob.PAGE_CACHE_ENABLE: enable, Knob.PAGE_CACHE_SIZE: size, Knob.PAGE_CACHE_SYNC: sync}
+
+
+def _pod_limit_bytes(pod: Pod) -> int:
+    if qos.raw(pod) is QoSClass.BE:
+        return pod_resources.batch(pod).limit_memory_bytes
+    limits = [_memory_limit(container.resources) for container in pod.spec.containers]
+    return sum(limits) or UNLIMITED
+
+
+def _memory_limit(requirements: ResourceRequirements) -> int:
+    return max(quantity.value(requirements.limits.get(resources.MEMORY, 0)), 0)
+
+
+def _class_texts(
+    sums: Mapping[KubeQoS, dict[Knob, int]], strategy: ResourceQOSStrategy
+) -> dict[KubeQoS, Texts]:
+    """The three class directories; that of Guaranteed pods is the parent of the others, so it holds all."""
+    everything: dict[Knob, int] = {}
+    for numbers in sums.values():
+        _add(everything, numbers)
+    sections = {
+        KubeQoS.GUARANTEED: (everything, strategy.lsr_class),
+        KubeQoS.BURSTABLE: (sums[KubeQoS.BURSTABLE], strategy.ls_class),
+        KubeQoS.BEST_EFFORT: (sums[KubeQoS.BEST_EFFORT], strategy.be_class),
+    }
+    return {
+        kube: _texts(_ordered(numbers) | _victim_choice(_memory(section) or MemoryQOS()))
+        for kube, (numbers, section) in sections.items()
+    }
+
+
+def _ordered(numbers: Mapping[Knob, int]) -> dict[Knob, int]:
+    return {knob: numbers[knob] for knob in (Knob.MEMORY_MIN, Knob.MEMORY_LOW) if knob in numbers}
+
+
+def _add(sums: dict[Knob, int], numbers: Mapping[Knob, int]) -> None:
+    for knob, number in numbers.items():
+        sums[knob] = sums.get(knob, 0) + number
+
+
+def _texts(numbers: Mapping[Knob, int | None]) -> Texts:
+    return {knob: str(number) for knob, number in numbers.items() if number is not None}

@@ -1,0 +1,282 @@
+"""The NodeMetric status: what the node, its pods and its host applications use. Source: spec 10, section 8.
+
+Amounts are cut to milli-cores and bytes. A usage without samples is an empty map, which readers must take for
+"unknown", never for zero.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import duration, priority, qos, quantity, resources
+from koordinator.api import node_metric as api
+from koordinator.api.annotations.device import DeviceType
+from koordinator.api.core import Pod
+from koordinator.api.device import DeviceInfo
+from koordinator.api.node_metric import (
+    AggregatedUsage,
+    HostApplicationMetricInfo,
+    NodeMetricInfo,
+    NodeMetricSpec,
+    NodeMetricStatus,
+    NUMAUsage,
+    PeakMetric,
+    PodMetricInfo,
+    ReclaimableMetric,
+    ResourceMap,
+)
+from koordinator.api.quantity import Family
+from koordinator.api.slo import HostApplicationSpec
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.predict.reclaimable import Amount, Prediction
+from koordinator.koordlet.series import NO_PROPERTIES, Aggregation, SeriesStore
+
+REPORT_INTERVAL_S_MIN = 30
+AGGREGATE_DURATION_S_MIN = 60
+WITH_PAGE_CACHE = "usageWithPageCache"
+WITH_HOT_PAGE_CACHE = "usageWithHotPageCache"
+
+_COVERED_SHARE_MIN = 0.5  # of a window, below which percentiles would mislead
+_AGGREGATIONS = (Aggregation.AVG, Aggregation.P50, Aggregation.P90, Aggregation.P95, Aggregation.P99)
+
+
+class CollectPolicy(msgspec.Struct, frozen=True):
+    """How to report, with defaults and floors applied; `durations` as the spec writes them."""
+
+    report_interval_s: int
+    aggregate_duration_s: int
+    durations: tuple[str, ...]
+    memory_policy: str
+
+
+class KnownGPU(msgspec.Struct, frozen=True):
+    """A GPU of the node."""
+
+    uuid: str
+    minor: int
+    memory_bytes: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What there is to report about, besides the samples."""
+
+    pods: Sequence[Pod] = ()
+    host_applications: Sequence[HostApplicationSpec] = ()
+    gpus: Sequence[KnownGPU] = ()
+    numa_nodes: Sequence[int] = ()
+    has_cold_pages: bool = False
+    """Whether cold pages are really being counted."""
+
+
+class _MemoryKinds(msgspec.Struct, frozen=True):
+    node: str
+    pod: str
+    host_application: str
+
+
+_PLAIN = _MemoryKinds(kinds.NODE_MEMORY, kinds.POD_MEMORY, kinds.HOST_APP_MEMORY)
+_PAGE_CACHE = _MemoryKinds(
+    kinds.NODE_MEMORY_PAGE_CACHE, kinds.POD_MEMORY_PAGE_CACHE, kinds.HOST_APP_MEMORY_PAGE_CACHE
+)
+_HOT_PAGE = _MemoryKinds(
+    kinds.NODE_MEMORY_HOT_PAGE, kinds.POD_MEMORY_HOT_PAGE, kinds.HOST_APP_MEMORY_HOT_PAGE
+)
+
+
+def collect_policy(spec: NodeMetricSpec) -> CollectPolicy:
+    """What the NodeMetric asks for."""
+    asked = spec.metric_collect_policy or api.MetricCollectPolicy()
+    interval_s = _or(asked.report_interval_seconds, api.REPORT_INTERVAL_S)
+    window_s = _or(asked.aggregate_duration_seconds, api.AGGREGATE_DURATION_S)
+    percentiles = asked.node_aggregate_policy
+    return CollectPolicy(
+        report_interval_s=max(interval_s, REPORT_INTERVAL_S_MIN),
+        aggregate_duration_s=max(window_s, AGGREGATE_DURATION_S_MIN),
+        durations=api.AGGREGATE_DURATIONS if percentiles is None else tuple(percentiles.durations),
+        memory_policy=asked.node_memory_collect_policy or api.MEMORY_COLLECT_POLICY,
+    )
+
+
+def status_of(
+    store: SeriesStore,
+    known: Known,
+    policy: CollectPolicy,
+    now_ms: int,
+    update_time: str,
+    prediction: Prediction | None = None,
+) -> NodeMetricStatus:
+    """The whole status at `now_ms`; without prediction nothing is reported as reclaimable.
+
+    Raises: ScalarError when a duration of the policy is malformed.
+    """
+    report = _Report(store, known, policy, now_ms)
+    return NodeMetricStatus(
+        update_time=update_time,
+        node_metric=report.node(),
+        pods_metric=report.pods(),
+        host_application_metric=report.host_applications(),
+        prod_reclaimable_metric=ReclaimableMetric(
+            resource=_amount_map(prediction.reclaimable) if prediction else ResourceMap()
+        ),
+        prod_peak_metric=PeakMetric(resource=_amount_map(prediction.peak)) if prediction else None,
+    )
+
+
+class _Report:
+    """One report: the store at one moment, under one policy."""
+
+    def __init__(self, store: SeriesStore, known: Known, policy: CollectPolicy, now_ms: int) -> None:
+        self._store = store
+        self._known = known
+        self._policy = policy
+        self._now_ms = now_ms
+        self._window_ms = policy.aggregate_duration_s * 1000
+        self._memory = _memory_kinds(policy.memory_policy, known.has_cold_pages)
+
+    def node(self) -> NodeMetricInfo:
+        return NodeMetricInfo(
+            node_usage=self._node_usage(self._window_ms, Aggregation.AVG),
+            system_usage=self._system_usage(self._window_ms, Aggregation.AVG),
+            aggregated_node_usages=self._aggregated(kinds.NODE_CPU, self._node_usage),
+            aggregated_system_usages=self._aggregated(kinds.SYS_CPU, self._system_usage),
+            numa_usages=self._numa_usages(),
+        )
+
+    def pods(self) -> list[PodMetricInfo]:
+        """Pods with samples, by namespace and name."""
+        found = []
+        for pod in sorted(self._known.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
+            at = {kinds.POD_UID: pod.metadata.uid}
+            usage = self._usage(kinds.POD_CPU, self._memory.pod, at)
+            if usage.resources:
+                devices = self._devices(kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY, at)
+                found.append(
+                    PodMetricInfo(
+                        name=pod.metadata.name,
+                        namespace=pod.metadata.namespace,
+                        pod_usage=msgspec.structs.replace(usage, devices=devices),
+                        priority=priority.default(pod),
+                        qos=qos.default(pod),
+                    )
+                )
+        return found
+
+    def host_applications(self) -> list[HostApplicationMetricInfo]:
+        """Host applications with samples, by name."""
+        found = []
+        for application in sorted(self._known.host_applications, key=lambda each: each.name):
+            at = {kinds.HOST_APP_NAME: application.name}
+            usage = self._usage(kinds.HOST_APP_CPU, self._memory.host_application, at)
+            if usage.resources:
+                found.append(
+                    HostApplicationMetricInfo(
+                        name=application.name,
+                        usage=usage,
+                        priority=application.priority,
+                        qos=application.qos,
+                    )
+                )
+        return found
+
+    def _node_usage(self, window_ms: int, how: Aggregation) -> ResourceMap:
+        usage = self._usage(kinds.NODE_CPU, self._memory.node, NO_PROPERTIES, window_ms, how)
+        devices = self._devices(kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY, NO_PROPERTIES, window_ms, how)
+        return msgspec.structs.replace(usage, devices=devices)
+
+    def _system_usage(self, window_ms: int, how: Aggregation) -> ResourceMap:
+        return self._usage(kinds.SYS_CPU, kinds.SYS_MEMORY, NO_PROPERTIES, window_ms, how)
+
+    def _aggregated(
+        self, cpu_kind: str, usage_of: Callable[[int, Aggregation], ResourceMap]
+    ) -> list[AggregatedUsage]:
+        """Each window of the policy; empty maps while the samples cover less than half of it."""
+        found = []
+        for text in self._policy.durations:
+            window_ms = int(duration.parse(text) * 1000)
+            points = self._store.query(cpu_kind, self._now_ms - window_ms, self._now_ms)
+            is_covered = points.count > 0 and points.span_ms >= window_ms * _COVERED_SHARE_MIN
+            usage = {
+                how.name.lower(): usage_of(window_ms, how) if is_covered else ResourceMap()
+                for how in _AGGREGATIONS
+            }
+            found.append(AggregatedUsage(usage=usage, duration=duration.text_of(window_ms / 1000)))
+        return found
+
+    def _numa_usages(self) -> list[NUMAUsage]:
+        found = []
+        for numa in sorted(self._known.numa_nodes):
+            at = {kinds.NUMA_NODE: str(numa)}
+            usage = self._usage(kinds.NODE_NUMA_CPU, kinds.NODE_NUMA_MEMORY, at)
+            if usage.resources:
+                system = self._usage(kinds.SYS_NUMA_CPU, kinds.SYS_NUMA_MEMORY, at)
+                found.append(NUMAUsage(numa_node_id=numa, node_usage=usage, system_usage=system))
+        return found
+
+    def _usage(
+        self,
+        cpu_kind: str,
+        memory_kind: str,
+        properties: Mapping[str, str],
+        window_ms: int | None = None,
+        how: Aggregation = Aggregation.AVG,
+    ) -> ResourceMap:
+        """CPU and memory, both or none."""
+        cores = self._value(cpu_kind, properties, window_ms, how)
+        memory = self._value(memory_kind, properties, window_ms, how)
+        if cores is None or memory is None:
+            return ResourceMap()
+        return _amount_map(Amount(int(cores * 1000), int(memory)))
+
+    def _devices(
+        self,
+        core_kind: str,
+        memory_kind: str,
+        properties: Mapping[str, str],
+        window_ms: int | None = None,
+        how: Aggregation = Aggregation.AVG,
+    ) -> list[DeviceInfo]:
+        """GPUs of which both series have samples."""
+        found = []
+        for gpu in self._known.gpus:
+            at = {**properties, kinds.GPU_MINOR: str(gpu.minor), kinds.GPU_UUID: gpu.uuid}
+            core = self._value(core_kind, at, window_ms, how)
+            memory = self._value(memory_kind, at, window_ms, how)
+            if core is not None and memory is not None:
+                found.append(_device(gpu, core, memory))
+        return found
+
+    def _value(
+        self, kind: str, properties: Mapping[str, str], window_ms: int | None, how: Aggregation
+    ) -> float | None:
+        start_ms = self._now_ms - (self._window_ms if window_ms is None else window_ms)
+        return self._store.query(kind, start_ms, self._now_ms, properties).aggregate(how)
+
+
+def _device(gpu: KnownGPU, core_percent: float, memory_bytes: float) -> DeviceInfo:
+    ratio_percent = int(100 * memory_bytes / gpu.memory_bytes) if gpu.memory_bytes > 0 else 0
+    amounts = {
+        resources.GPU_CORE: str(int(core_percent)),
+        resources.GPU_MEMORY: quantity.text_of_value(int(memory_bytes), Family.BINARY),
+        resources.GPU_MEMORY_RATIO: str(ratio_percent),
+    }
+    return DeviceInfo(type=DeviceType.GPU, id=gpu.uuid, minor=gpu.minor, resources=dict(amounts))
+
+
+def _memory_kinds(policy: str, has_cold_pages: bool) -> _MemoryKinds:
+    """Series of memory by policy; hot pages only count while cold ones are really measured."""
+    if policy == WITH_HOT_PAGE_CACHE and has_cold_pages:
+        return _HOT_PAGE
+    return _PAGE_CACHE if policy == WITH_PAGE_CACHE else _PLAIN
+
+
+def _amount_map(amount: Amount) -> ResourceMap:
+    return ResourceMap(
+        resources={
+            resources.CPU: quantity.text_of_milli(amount.cpu_milli),
+            resources.MEMORY: quantity.text_of_value(amount.memory_bytes, Family.BINARY),
+        }
+    )
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
