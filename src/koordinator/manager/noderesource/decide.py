@@ -10,6 +10,8 @@ from koordinator.manager.colocation_config import NodeStrategy
 from koordinator.manager.noderesource import account, batch
 from koordinator.manager.noderesource.account import Amount, MetricFacts, NodeFacts, PodFacts
 
+AMOUNT_MAX = 2**59  # thousandths; the sum of all terms of the formula still fits
+
 DISABLED = "colocation is disabled"
 DEGRADED = "degrade node resource because of abnormal nodeMetric, reason: degradedByBatchResource"
 
@@ -50,7 +52,8 @@ def calculate(nodes: Sequence[NodeInputs], policy: batch.ReclaimPolicy) -> list[
         demand = batch.sum_demand(pods, dangling)
         demands.append((pods, dangling))
         facts = known.node
-        rows.append((facts.capacity, facts.reserved, known.metrics.system_usage, *demand))
+        amounts = (facts.capacity, facts.reserved, known.metrics.system_usage, *demand)
+        rows.append([(_bounded(cpu), _bounded(memory)) for cpu, memory in amounts])
     columns = np.array(rows, np.int64).transpose(1, 0, 2)
     result = batch.batch_allocatable(batch.BatchInputs(*columns), policy)
     return [
@@ -64,3 +67,8 @@ def calculate(nodes: Sequence[NodeInputs], policy: batch.ReclaimPolicy) -> list[
         )
         for (pods, dangling), row in zip(demands, result.tolist(), strict=True)
     ]
+
+
+def _bounded(amount: int) -> int:
+    """No node's report, however absurd, may spoil the calculation of the others (int64)."""
+    return max(-AMOUNT_MAX, min(amount, AMOUNT_MAX))
