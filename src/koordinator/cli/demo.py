@@ -133,7 +133,10 @@ def _check(hours: float, trace: Path | None, outputs: list[Path]) -> None:
 
 
 def _compare(scenario: Scenario, notes: Console, quiet: bool) -> Comparison:
-    if quiet or not notes.is_terminal:
+    if quiet:
+        return compare(scenario)
+    if not notes.is_terminal:  # a bar that cannot move would only fill the log
+        notes.print(f"Simulating {scenario.hours:g} hours of {scenario.nodes} nodes, twice.", highlight=False)
         return compare(scenario)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=notes) as progress:
