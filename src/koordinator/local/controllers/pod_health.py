@@ -23,15 +23,18 @@ def ready_since_s(pod: Pod) -> float | None:
 
 
 def is_ready(pod: Pod) -> bool:
-    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+    for condition in pod.status.conditions:  # a loop, as this is asked of every pod at every change
+        if condition.type == "Ready":
+            return condition.status == "True"
+    return False
 
 
 def available_in_s(pod: Pod, min_ready_s: int, now_s: float) -> float | None:
     """Seconds until the pod counts as available, 0 when it does; None while it is not ready."""
+    if not min_ready_s:
+        return 0.0 if is_ready(pod) else None
     since_s = ready_since_s(pod)
-    if since_s is None:
-        return None
-    return max(since_s + min_ready_s - now_s, 0.0) if min_ready_s else 0.0
+    return None if since_s is None else max(since_s + min_ready_s - now_s, 0.0)
 
 
 def is_available(pod: Pod, min_ready_s: int, now_s: float) -> bool:

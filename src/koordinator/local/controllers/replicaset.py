@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 import msgspec
 
 from koordinator import clock
-from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import ReplicaCounts, ReplicaSet, ReplicationController
 from koordinator.api.conditions import Condition
@@ -23,6 +22,7 @@ from koordinator.local.controllers import pod_control, pod_health, pod_ranking, 
 from koordinator.local.controllers.ownership import (
     BY_CONTROLLER,
     Children,
+    compiled,
     controller_of,
     controller_uid,
     is_deleting,
@@ -33,6 +33,8 @@ from koordinator.local.controllers.pod_control import PodControl
 R = TypeVar("R", ReplicaSet, ReplicationController)
 
 WORKERS = 5
+# Pods that change together are looked at together: each look is a pass over all pods of the set.
+BATCH_S = 0.1
 # Pods created or deleted in one go, as upstream.
 BURST_MAX = 500
 REPLICA_FAILURE = "ReplicaFailure"
@@ -53,8 +55,9 @@ def counts(
 ) -> ReplicaCounts:
     """The status, given the active pods and the ReplicaFailure condition (None: no failure)."""
     template_labels = (obj.spec.template.get("metadata") or {}).get("labels") or {}
-    is_full = label_selector.compile_selector(LabelSelector(match_labels=template_labels))
+    is_full = compiled(LabelSelector(match_labels=template_labels))
     min_ready_s = obj.spec.min_ready_seconds
+    ready = [pod for pod in pods if pod_health.is_ready(pod)]
     conditions = obj.status.conditions
     if failure is None:
         conditions = status_write.without_condition(conditions, REPLICA_FAILURE)
@@ -64,8 +67,10 @@ def counts(
         obj.status,
         replicas=len(pods),
         fully_labeled_replicas=sum(is_full(pod.metadata.labels) for pod in pods),
-        ready_replicas=sum(pod_health.is_ready(pod) for pod in pods),
-        available_replicas=sum(pod_health.is_available(pod, min_ready_s, now_s) for pod in pods),
+        ready_replicas=len(ready),
+        available_replicas=sum(pod_health.is_available(pod, min_ready_s, now_s) for pod in ready)
+        if min_ready_s
+        else len(ready),
         observed_generation=obj.metadata.generation,
         conditions=conditions,
     )
@@ -73,6 +78,8 @@ def counts(
 
 def next_available_s(pods: Iterable[Pod], min_ready_s: int, now_s: float) -> float | None:
     """Seconds until the next ready pod becomes available; None when none is waiting for that."""
+    if not min_ready_s:
+        return None
     waits = [pod_health.available_in_s(pod, min_ready_s, now_s) for pod in pods]
     return min((wait for wait in waits if wait), default=None)
 
@@ -89,7 +96,7 @@ class ReplicaSetController(Generic[R]):
         reconcile = pod_control.telling_bad_input(events, self._sets, self._reconcile)
         self._controller: Controller[Key] = Controller(view.resource.plural, reconcile, workers=WORKERS)
         self._pods: Children[R, Pod] = Children(
-            cluster, factory, self._sets, Pod, self._controller, selector_of
+            cluster, factory, self._sets, Pod, self._controller, selector_of, batch_s=BATCH_S
         )
         self._control = PodControl(cluster, events, self._pods.expectations)
         self._controller.watch(self._sets, lambda obj: [key_of(obj)])
