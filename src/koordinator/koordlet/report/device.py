@@ -1,0 +1,251 @@
+"""The Device object: GPUs, other accelerators and RDMA cards of the node. Source: spec 10, section 10.4."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import labels, quantity, resources
+from koordinator.api.annotations.device import DeviceType, GPUPartition, NodePartitionPolicy
+from koordinator.api.conditions import StandardCondition
+from koordinator.api.device import DeviceInfo, DeviceTopology, VirtualFunction, VirtualFunctionGroup
+from koordinator.api.quantity import QuantityError, ResourceList
+from koordinator.koordlet.report.xpu import XPUDevice
+
+NVIDIA = "nvidia"
+HEALTHY_CONDITION = "Healthy"
+APPLICATION_XIDS = frozenset((13, 31, 43, 45, 68, 109))
+"""Errors that an application causes; the card is fine."""
+
+_NAME_PREFIX = "NVIDIA "
+_WHOLE = "100"
+_UNKNOWN_MINOR = -1
+_UNDOMAINED = {"gpu-core": resources.GPU_CORE, "gpu-memory": resources.GPU_MEMORY}
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with a card."""
+
+    code: str
+    message: str
+
+
+HEALTH_NOT_SUPPORTED = Fault("DeviceHealthCheckNotSupported", "device does not support health checking")
+
+
+class GPU(msgspec.Struct, frozen=True):
+    """A GPU that the driver's library found."""
+
+    uuid: str
+    minor: int
+    memory_bytes: int
+    bus_id: str = ""
+    numa_node: int = 0
+    root_complex: str = ""
+    fault: Fault | None = None
+
+
+class RDMACard(msgspec.Struct, frozen=True):
+    """A network card; `virtual_functions` is None while it has none switched on."""
+
+    id: str
+    minor: int
+    is_healthy: bool
+    bus_id: str = ""
+    numa_node: int = 0
+    root_complex: str = ""
+    virtual_functions: tuple[str, ...] | None = None
+
+
+class DeviceReport(msgspec.Struct, frozen=True):
+    """What the Device object says; labels and annotations replace the old ones."""
+
+    devices: list[DeviceInfo]
+    labels: dict[str, str]
+    partitions: dict[int, list[GPUPartition]]
+
+
+def xid_fault(xid: int) -> Fault | None:
+    """What a critical error of the driver means for the card; None for errors of applications."""
+    if xid in APPLICATION_XIDS:
+        return None
+    return Fault(f"Xid{xid}", f"Xid error detected on device, error code: {xid}")
+
+
+def common_model(names: Sequence[str]) -> str:
+    """The model of all GPUs as a label value; empty when they differ or one is not known."""
+    models = {name.removeprefix(_NAME_PREFIX).strip().replace(" ", "-") for name in names}
+    return models.pop() if len(models) == 1 else ""
+
+
+def report(
+    gpus: Sequence[GPU],
+    xpus: Sequence[XPUDevice],
+    rdma_cards: Sequence[RDMACard],
+    *,
+    gpu_model: str = "",
+    driver_version: str = "",
+    only_files: bool = False,
+    now: str = "",
+) -> DeviceReport:
+    """All devices by type and minor; accelerators from files go before the driver's.
+
+    `now` is the transition time of conditions; `with_old_times` puts back that of unchanged ones.
+    """
+    device_labels: dict[str, str] = {}
+    partitions: dict[int, list[GPUPartition]] = {}
+    if xpus:
+        found = [_xpu_info(xpu, now) for xpu in xpus]
+        device_labels = _xpu_labels(xpus[0])
+        partitions = gpu_partitions(xpus)
+    elif gpus and not only_files:
+        found = [_gpu_info(gpu, now) for gpu in gpus]
+        device_labels = _gpu_labels(gpu_model, driver_version)
+    else:
+        found = []
+    found += [_rdma_info(card) for card in rdma_cards]
+    found.sort(key=lambda info: (info.type, info.minor if info.minor is not None else _UNKNOWN_MINOR))
+    return DeviceReport(found, device_labels, partitions)
+
+
+def with_old_times(new: Iterable[DeviceInfo], old: Iterable[DeviceInfo]) -> list[DeviceInfo]:
+    """The new devices, each condition with the time at which it really changed."""
+    before = {(info.type, info.id): {each.type: each for each in info.conditions} for info in old}
+    kept = []
+    for info in new:
+        known = before.get((info.type, info.id), {})
+        conditions = [_with_old_time(condition, known.get(condition.type)) for condition in info.conditions]
+        kept.append(msgspec.structs.replace(info, conditions=conditions))
+    return kept
+
+
+def gpu_partitions(xpus: Sequence[XPUDevice]) -> dict[int, list[GPUPartition]]:
+    """Groups of linked cards by size, each once; peers that are no numbers are left out."""
+    found: dict[int, list[GPUPartition]] = {}
+    seen: set[tuple[int, ...]] = set()
+    for xpu in xpus:
+        for link in xpu.topology.p2p_links if xpu.topology is not None else ():
+            peers = (peer.strip() for peer in link.peer_minor.split(","))
+            minors = tuple(sorted({_number(xpu.minor), *(int(peer) for peer in peers if _is_number(peer))}))
+            if minors not in seen:
+                seen.add(minors)
+                partition = GPUPartition(minors=list(minors), gpu_link_type=link.type, allocation_score=1)
+                found.setdefault(len(minors), []).append(partition)
+    return found
+
+
+def _gpu_info(gpu: GPU, now: str) -> DeviceInfo:
+    topology = None
+    if gpu.root_complex and gpu.bus_id:
+        topology = _topology(gpu.numa_node, gpu.root_complex, gpu.bus_id)
+    amounts: ResourceList = {
+        resources.GPU_CORE: _WHOLE,
+        resources.GPU_MEMORY: quantity.text_of_value(gpu.memory_bytes, quantity.Family.BINARY),
+        resources.GPU_MEMORY_RATIO: _WHOLE,
+    }
+    return DeviceInfo(
+        type=DeviceType.GPU,
+        id=gpu.uuid,
+        minor=gpu.minor,
+        health=gpu.fault is None,
+        resources=amounts,
+        topology=topology,
+        conditions=[] if gpu.fault is None else [_unhealthy(gpu.fault, now)],
+    )
+
+
+def _xpu_info(xpu: XPUDevice, now: str) -> DeviceInfo:
+    topology = None
+    if xpu.topology is not None:
+        node = _number(xpu.topology.node_id) if xpu.topology.node_id else -1
+        topology = _topology(node, xpu.topology.pcie_id, xpu.topology.bus_id)
+    status = xpu.status
+    conditions = []
+    if status is not None and status.healthy:
+        conditions = [_condition("True", "DeviceHealthy", "device is healthy", now)]
+    elif status is not None:
+        fault = Fault(status.err_code or "Unknown", status.err_message or "device is unhealthy")
+        conditions = [_unhealthy(fault, now)]
+    return DeviceInfo(
+        type=DeviceType.GPU,
+        id=xpu.uuid,
+        minor=_number(xpu.minor),
+        health=status is None or status.healthy,
+        resources=_xpu_resources(xpu.resources),
+        topology=topology,
+        conditions=conditions,
+    )
+
+
+def _xpu_resources(said: Mapping[str, quantity.RawQuantity]) -> ResourceList:
+    """What the file says; amounts that are no quantities are left out."""
+    amounts: ResourceList = {resources.GPU_MEMORY_RATIO: _WHOLE}
+    for name, raw in said.items():
+        try:
+            amounts[_UNDOMAINED.get(name, name)] = quantity.canonical(raw)
+        except QuantityError:
+            continue
+    return amounts
+
+
+def _rdma_info(card: RDMACard) -> DeviceInfo:
+    groups = []
+    if card.virtual_functions is not None:
+        functions = sorted(card.virtual_functions)
+        members = [VirtualFunction(minor=_UNKNOWN_MINOR, bus_id=bus_id) for bus_id in functions]
+        groups = [VirtualFunctionGroup(vfs=members)]
+    return DeviceInfo(
+        type=DeviceType.RDMA,
+        id=card.id,
+        minor=card.minor,
+        health=card.is_healthy,
+        resources={resources.RDMA: _WHOLE},
+        topology=_topology(card.numa_node, card.root_complex, card.bus_id),
+        vf_groups=groups,
+    )
+
+
+def _gpu_labels(model: str, driver_version: str) -> dict[str, str]:
+    said = {labels.GPU_VENDOR: NVIDIA}
+    if model:
+        said[labels.GPU_MODEL] = model
+    if model and driver_version:
+        said[labels.GPU_DRIVER_VERSION] = driver_version
+    return said
+
+
+def _xpu_labels(first: XPUDevice) -> dict[str, str]:
+    said = {labels.GPU_VENDOR: first.vendor, labels.GPU_MODEL: first.model}
+    if first.topology is not None and first.topology.p2p_links:
+        is_strict = first.topology.must_honor_partition
+        policy = NodePartitionPolicy.HONOR if is_strict else NodePartitionPolicy.PREFER
+        said[labels.GPU_PARTITION_POLICY] = policy
+    return said
+
+
+def _topology(numa_node: int, root_complex: str, bus_id: str) -> DeviceTopology:
+    return DeviceTopology(socket_id=-1, node_id=numa_node, pcie_id=root_complex, bus_id=bus_id)
+
+
+def _unhealthy(fault: Fault, now: str) -> StandardCondition:
+    return _condition("False", fault.code, fault.message, now)
+
+
+def _condition(status: str, reason: str, message: str, now: str) -> StandardCondition:
+    return StandardCondition(
+        type=HEALTHY_CONDITION, status=status, reason=reason, message=message, last_transition_time=now
+    )
+
+
+def _with_old_time(new: StandardCondition, old: StandardCondition | None) -> StandardCondition:
+    if old is None or old.status != new.status:
+        return new
+    return msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _number(text: str) -> int:
+    """A number as small daemons write it; 0 for anything else."""
+    return int(text) if _is_number(text) else 0

@@ -1,0 +1,156 @@
+"""Zones of a NodeResourceTopology, and whether it must be written. Source: spec 10, sections 9.7 and 9.8."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api import labels, node_reservation, quantity, resources
+from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
+from koordinator.api.quantity import ZERO, Family, Quantity
+from koordinator.api.resource_list import Amounts
+from koordinator.host.procfs import KIB
+
+ZONE_TYPE = "Node"
+HUGE_PAGE_NAMES = {1_048_576: "hugepages-1Gi", 2_048: "hugepages-2Mi"}
+"""Resource of each size of huge page in KiB."""
+
+COMPARED_ANNOTATIONS = (
+    labels.NODE_CPU_BASIC_INFO,
+    labels.NODE_CPU_TOPOLOGY,
+    labels.NODE_CPU_SHARED_POOLS,
+    labels.NODE_BE_CPU_SHARED_POOLS,
+    labels.KUBELET_CPU_MANAGER_POLICY,
+    labels.NODE_POD_CPU_ALLOCS,
+    labels.NODE_RESERVATION,
+    labels.NODE_SYSTEM_QOS_RESOURCE,
+)
+_COMPARED_RESOURCES = (resources.CPU, resources.MEMORY, "koordinator.sh/gpu", *HUGE_PAGE_NAMES.values())
+_NANO_PER_MILLI = quantity.NANO // 1000
+
+
+class NUMANode(msgspec.Struct, frozen=True):
+    """A NUMA node: CPUs, memory in KiB, number of huge pages by size in KiB."""
+
+    cpu_count: int
+    memory_kib: int
+    huge_pages: dict[int, int] = {}
+
+
+def zone_amounts(nodes: Sequence[NUMANode], *, reports_huge_pages: bool) -> list[Amounts]:
+    """What each NUMA node has; memory less its huge pages, which count 0 unless they are reported."""
+    found = []
+    for node in nodes:
+        pages = node.huge_pages if reports_huge_pages else {}
+        huge = {name: pages.get(kib, 0) * kib * KIB for kib, name in HUGE_PAGE_NAMES.items()}
+        memory = node.memory_kib * KIB - sum(huge.values())
+        amounts = {resources.CPU: Quantity.of_value(node.cpu_count)}
+        amounts[resources.MEMORY] = Quantity.of_value(memory, Family.BINARY)
+        amounts |= {name: Quantity.of_value(each, Family.BINARY) for name, each in huge.items()}
+        found.append(amounts)
+    return found
+
+
+def reserved_of(capacity: Amounts, allocatable: Amounts) -> Amounts:
+    """What the kubelet keeps of cpu and memory, where it keeps something."""
+    kept = node_reservation.kubelet_reserved(capacity, allocatable)
+    return {name: amount for name, amount in kept.items() if amount > ZERO}
+
+
+def less_reserved(zones: Sequence[Amounts], reserved: Amounts) -> list[Amounts]:
+    """What pods may request of each zone: an equal part of what the kubelet keeps is taken from each."""
+    shares = {name: _part(amount, len(zones)) for name, amount in reserved.items()}
+    return [
+        {
+            name: max(amount - shares[name], ZERO) if name in shares else amount
+            for name, amount in zone.items()
+        }
+        for zone in zones
+    ]
+
+
+def zones_of(capacity: Sequence[Amounts], allocatable: Sequence[Amounts]) -> list[Zone]:
+    """Zones `node-0`, `node-1` … with resources by name."""
+    return [
+        Zone(
+            name=f"node-{index}",
+            type=ZONE_TYPE,
+            resources=[
+                ZoneResource(
+                    name=name,
+                    capacity=have[name].text,
+                    allocatable=offered[name].text,
+                    available=offered[name].text,
+                )
+                for name in sorted(have)
+            ],
+        )
+        for index, (have, offered) in enumerate(zip(capacity, allocatable, strict=True))
+    ]
+
+
+def merge_zones(old: Sequence[Zone], new: Sequence[Zone]) -> list[Zone]:
+    """The new zones with what others wrote into the old ones; ours wins.
+
+    Capacity and allocatable stay apart (the reference writes one amount into both).
+    """
+    old_by_name = {zone.name: zone for zone in old}
+    merged = []
+    for zone in new:
+        ours = {resource.name for resource in zone.resources}
+        before = old_by_name.get(zone.name)
+        foreign = [each for each in before.resources if each.name not in ours] if before else []
+        together = sorted([*zone.resources, *foreign], key=lambda resource: resource.name)
+        merged.append(msgspec.structs.replace(zone, resources=together))
+    return merged
+
+
+def is_changed(old: NodeResourceTopology | None, new: NodeResourceTopology) -> bool:
+    """Whether the stored object must be written; what others put there does not matter."""
+    if old is None or not old.metadata.annotations:
+        return True
+    if list(old.topology_policies) != list(new.topology_policies):
+        return True
+    before, after = old.metadata.annotations, new.metadata.annotations
+    if any(_json(before.get(key)) != _json(after.get(key)) for key in COMPARED_ANNOTATIONS):
+        return True
+    label = labels.NODE_ENABLE_NUMA_RESERVATION
+    if old.metadata.labels.get(label) != new.metadata.labels.get(label):
+        return True
+    return _shape(old.zones) != _shape(new.zones)
+
+
+_ABSENT = object()
+
+
+def _json(text: str | None) -> Any:
+    """An annotation by value: texts that mean the same are equal; absent differs from all."""
+    if text is None:
+        return _ABSENT
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _shape(zones: Sequence[Zone]) -> list[tuple[str, str, Mapping[str, Quantity]]]:
+    """What is compared of zones: names, types, amounts of the resources that we report."""
+    return [
+        (
+            zone.name,
+            zone.type,
+            {
+                each.name: quantity.of(each.allocatable)
+                for each in zone.resources
+                if each.name in _COMPARED_RESOURCES
+            },
+        )
+        for zone in zones
+    ]
+
+
+def _part(amount: Quantity, parts: int) -> Quantity:
+    """An equal part, rounded up to thousandths."""
+    milli = -(-amount.nanos // (_NANO_PER_MILLI * parts))
+    return Quantity.of_milli(milli, amount.family)
