@@ -85,6 +85,8 @@ def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:
         "NodeAffinity",
         "NodePorts",
         "NodeResourcesFit",
+        "PodTopologySpread",
+        "InterPodAffinity",
     ]
     weights = {ref.name: ref.weight for ref in merged["score"]}
     assert (weights["TaintToleration"], weights["NodeAffinity"], weights["NodeResourcesFit"]) == (3, 2, 1)

@@ -41,6 +41,29 @@ SHIPPED_WITH_LOAD_FILTER = config.decode(
 )
 
 
+HARD, SOFT = "DoNotSchedule", "ScheduleAnyway"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def _app(*names: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": "app", "operator": "In", "values": list(names)}]}
+
+
+def _spread(key: str, when: str) -> dict[str, Any]:
+    return {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": when,
+        "labelSelector": _app("spread", "soft", "shy"),
+        "nodeTaintsPolicy": "Honor",
+    }
+
+
+def _near(key: str, *names: str) -> dict[str, Any]:
+    return {"topologyKey": key, "labelSelector": _app(*names)}
+
+
 class Drama:
     """An engine and the random things that happen to it; two with one seed see the same."""
 
@@ -92,12 +115,45 @@ class Drama:
             {"cpu": "300m", "tolerations": [{"operator": "Exists"}]},
             image,
             {"requests": {}},
+            {
+                "cpu": "100m",
+                "labels": {"app": "spread"},
+                "topologySpreadConstraints": [_spread("zone", HARD)],
+            },
+            {
+                "cpu": "100m",
+                "labels": {"app": "soft"},
+                "topologySpreadConstraints": [_spread("zone", SOFT), _spread("kubernetes.io/hostname", SOFT)],
+            },
+            {
+                "cpu": "100m",
+                "labels": {"app": "lonely"},
+                "affinity": {"podAntiAffinity": {_REQUIRED: [_near("kubernetes.io/hostname", "lonely")]}},
+            },
+            {
+                "cpu": "100m",
+                "labels": {"app": "social"},
+                "affinity": {"podAffinity": {_REQUIRED: [_near("zone", "social")]}},
+            },
+            {
+                "cpu": "100m",
+                "labels": {"app": "shy"},
+                "affinity": {
+                    "podAntiAffinity": {
+                        _PREFERRED: [{"weight": 7, "podAffinityTerm": _near("zone", "spread", "soft")}]
+                    }
+                },
+            },
+            {"cpu": "100m", "labels": {"app": "lonely"}},
         ]
 
     def random_pod(self, number: int) -> PodInfo:
-        shape = dict(self.rng.choice(self.classes()))
-        body = pod(f"pod-{number}", **shape)
-        body["metadata"]["uid"] = f"uid-{number}"
+        return self.pod_of(f"pod-{number}", self.rng.choice(self.classes()))
+
+    def pod_of(self, name: str, shape: dict[str, Any]) -> PodInfo:
+        body = pod(name, **shape)
+        body["metadata"]["uid"] = f"uid-{name}"
+        body["metadata"]["labels"] = body["spec"].pop("labels", {})
         return PodInfo.of(from_builtins(body, Pod), self.table.registry)
 
     def set_node(self, number: int) -> None:
@@ -181,18 +237,19 @@ def test_shared_evaluations_place_every_pod_as_fresh_ones_do(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_an_evaluation_brought_up_to_date_equals_a_new_one(seed: int) -> None:
     drama = Drama(seed, classes_max=64)
-    pods = [
-        PodInfo.of(from_builtins(pod(f"probe-{index}", **shape), Pod), drama.table.registry)
-        for index, shape in enumerate(drama.classes())
-    ]
-    kept = [Evaluation(drama.profile, drama.table, info) for info in pods]
+    pods = [drama.pod_of(f"probe-{index}", shape) for index, shape in enumerate(drama.classes())]
+    kept: dict[Any, Evaluation] = {}
 
     for _ in range(120):
         drama.step()
         for plugin in drama.profile.plugins:
             plugin.refresh(drama.clock.now_s)
-        for info, evaluation in zip(pods, kept, strict=True):
-            evaluation.update()
+        for info in pods:
+            key = (info.key, drama.profile.live_key(info))
+            if key not in kept:
+                kept[key] = Evaluation(drama.profile, drama.table, info)
+            evaluation = kept[key]
+            evaluation.update(info)
             new = Evaluation(drama.profile, drama.table, info)
             assert evaluation.feasible.tolist() == new.feasible.tolist()
             assert np.array_equal(evaluation.totals_of(evaluation.feasible), new.totals_of(new.feasible))

@@ -49,6 +49,14 @@ class ChangeLog:
             del self._entries[:dropped]
             self._first += dropped
 
+    def rewind(self, sequence: int) -> None:
+        """Forget the entries from `sequence` on: what they tell was undone, and nobody has read them.
+
+        When some of them were dropped already, what is left stays, as readers cannot be brought back.
+        """
+        if sequence >= self._first:
+            del self._entries[sequence - self._first :]
+
     def since(self, sequence: int) -> Changes | None:
         """What changed from `sequence` on; None when that is no longer known."""
         start = sequence - self._first

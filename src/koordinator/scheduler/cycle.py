@@ -7,10 +7,16 @@ import numpy as np
 
 from koordinator.scheduler import diagnosis, pick
 from koordinator.scheduler.evaluation import Evaluation, EvaluationCache
+from koordinator.scheduler.framework import Mask
 from koordinator.scheduler.nodes import NodeTable, Rows
+from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.view import View
+
+KeptFree = dict[int, Status]
+"""Rows that pass the filters, but not together with the pods nominated to them: why."""
 
 RESERVE_TRIES_MAX = 16
 """Nodes tried in one cycle when Reserve refuses one after the other: more means that Filter is blind."""
@@ -39,25 +45,33 @@ class Unplaced(msgspec.Struct, frozen=True):
 class CycleDiagnosis:
     """What PostFilter plugins may ask."""
 
-    def __init__(self, evaluation: Evaluation, rejected_by: frozenset[str]) -> None:
+    def __init__(self, view: View, profile: Profile, evaluation: Evaluation, kept_free: KeptFree) -> None:
+        self.rejected_by = evaluation.rejected_by() | {status.plugin for status in kept_free.values()}
+        self.profile_name = profile.name
         self._evaluation = evaluation
-        self._rejected_by = rejected_by
-
-    @property
-    def rejected_by(self) -> frozenset[str]:
-        return self._rejected_by
+        self._kept_free = kept_free
+        self._view = view
 
     def status_of(self, row: int) -> Status:
-        return self._evaluation.status_of(row)
+        return self._kept_free.get(row) or self._evaluation.status_of(row)
+
+    def check(self, row: int) -> Status:
+        return self._view.check(row)
+
+    def unresolvable_rows(self) -> Mask:
+        return self._evaluation.unresolvable_rows()
 
 
 class Cycle:
     """Places pods on the node table, one after the other."""
 
-    def __init__(self, table: NodeTable, cache: EvaluationCache, seed: int) -> None:
+    def __init__(
+        self, table: NodeTable, cache: EvaluationCache, seed: int, nominations: Nominations | None = None
+    ) -> None:
         self._table = table
         self._cache = cache
         self._seed = seed
+        self._nominations = nominations if nominations is not None else Nominations()
         self._sample_start = 0
 
     def run(
@@ -71,9 +85,10 @@ class Cycle:
         evaluation = self._cache.evaluate(profile, pod, class_key)
         if evaluation.failure is not None:
             return Unplaced(pod, evaluation.failure, frozenset())
-        rows = self._candidates(profile, pod, evaluation)
+        kept_free = self._kept_free(profile, pod, evaluation) if len(self._nominations) else {}
+        rows = self._candidates(profile, pod, evaluation, kept_free)
         if rows.size == 0:
-            return self._no_fit(profile, pod, evaluation)
+            return self._no_fit(profile, pod, evaluation, kept_free)
         chance = pick.chance_of(self._seed, pod.uid, attempt)
         totals = evaluation.totals_of(rows)
         status = SUCCESS
@@ -91,19 +106,37 @@ class Cycle:
             rows, totals = rows[keep], totals[keep]
         return Unplaced(pod, status, frozenset((status.plugin,) if status.plugin else ()))
 
-    def _candidates(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> Rows:
+    def _kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree:
+        """Feasible rows where the pod would take the place of nominated pods that are as important."""
+        view = View(profile, self._table, self._nominations, pod)
+        found: KeptFree = {}
+        for name in sorted(self._nominations.nodes):
+            row = self._table.row_of(name)
+            if row is None or not evaluation.is_feasible(row):
+                continue
+            status = view.check_with_nominated(row)
+            if not status.is_success:
+                found[row] = status
+        return found
+
+    def _candidates(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, kept_free: KeptFree
+    ) -> Rows:
         """Feasible rows to choose from: the nominated node alone if it is feasible, else all or a sample."""
-        nominated = pod.pod.status.nominated_node_name
+        nominated = self._nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
         if nominated:
             row = self._table.row_of(nominated)
-            if row is not None and evaluation.is_feasible(row):
+            if row is not None and evaluation.is_feasible(row) and row not in kept_free:
                 return np.array([row], np.intp)
+        feasible = evaluation.feasible
+        if kept_free:
+            feasible = feasible[~np.isin(feasible, list(kept_free))]
         if profile.sample_percent is None:
-            return evaluation.feasible
+            return feasible
         all_rows = evaluation.candidates
         wanted = pick.nodes_to_find(int(all_rows.size), profile.sample_percent)
         start = self._sample_start % max(int(all_rows.size), 1)
-        rows, looked_at = pick.sample(evaluation.feasible, all_rows, start, wanted)
+        rows, looked_at = pick.sample(feasible, all_rows, start, wanted)
         self._sample_start = (self._sample_start + looked_at) % self._table.node_count
         return rows
 
@@ -134,20 +167,26 @@ class Cycle:
             plugin.unreserve(evaluation.state_of(plugin.name), pod, node_name)
         self._table.unassign(pod.uid)
 
-    def _no_fit(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> Unplaced:
-        rejected_by = evaluation.rejected_by()
-        post_message, nominated = _post_filter(profile, pod, CycleDiagnosis(evaluation, rejected_by))
-        status = unschedulable(evaluation.fit_error(post_message))
-        return Unplaced(pod, status, rejected_by, nominated)
+    def _no_fit(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, kept_free: KeptFree
+    ) -> Unplaced:
+        view = View(profile, self._table, self._nominations, pod)
+        found = CycleDiagnosis(view, profile, evaluation, kept_free)
+        post_message, nominated = _post_filter(profile, pod, found)
+        status = unschedulable(evaluation.fit_error(post_message, kept_free.values()))
+        return Unplaced(pod, status, found.rejected_by, nominated)
 
 
 def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple[str, str | None]:
     """Texts of all PostFilter plugins asked, and the nomination of the first that made room."""
     texts: list[str] = []
+    nominated: str | None = None
     for plugin in profile.post_filters:
         result = plugin.post_filter(pod, found)
         if result.status.message:
             texts.append(result.status.message)
+        if result.nominated_node is not None:
+            nominated = result.nominated_node
         if result.status.is_success or not result.status.is_rejected:
-            return ", ".join(texts), result.nominated_node
-    return ", ".join(texts), None
+            break
+    return ", ".join(texts), nominated

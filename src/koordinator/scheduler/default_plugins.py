@@ -42,8 +42,6 @@ NOT_BUILT_IN = frozenset(
         "NodeVolumeLimits",
         "VolumeBinding",
         "VolumeZone",
-        "PodTopologySpread",
-        "InterPodAffinity",
         "DynamicResources",
         "DefaultPreemption",
         "NodeNUMAResource",

@@ -13,8 +13,9 @@ from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.cycle import Cycle
 from koordinator.scheduler.evaluation import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.events import Happening
-from koordinator.scheduler.framework import Handle, Plugin
+from koordinator.scheduler.framework import Actions, Handle, Plugin
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.profile import PluginType, build_profiles, installed_plugins, missing_plugins
 
@@ -26,7 +27,7 @@ class Engine:
 
     `seed` decides ties between nodes. `classes_max` 0 evaluates every pod anew instead of sharing
     evaluations between equal pods; placements are the same, only slower. `happened` hears of events that
-    plugins report; `cluster` is what plugins act through.
+    plugins report; `cluster` and `actions` are what plugins act through.
     """
 
     def __init__(
@@ -39,10 +40,13 @@ class Engine:
         classes_max: int = CLASSES_MAX,
         cluster: Cluster | None = None,
         happened: Callable[[Happening], None] = lambda _: None,
+        actions: Actions | None = None,
     ) -> None:
         """Raises: ConfigError."""
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
+        self.nominations = Nominations()
+        self._actions = actions or Actions()
         self._clock = clock
         self._cluster = cluster
         self._happened = happened
@@ -51,7 +55,7 @@ class Engine:
         if missing := missing_plugins(config, registry):
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
-        self.cycle = Cycle(self.table, self.cache, seed)
+        self.cycle = Cycle(self.table, self.cache, seed, self.nominations)
 
     def _build(self, kind: PluginType, args: Any) -> Plugin[Any]:
         # Two profiles may run one plugin with different arguments: each instance has its own columns.
@@ -61,7 +65,13 @@ class Engine:
             for spec in kind.columns_of(args)
         }
         handle = Handle(
-            self.table, self._clock, columns=columns, cluster=self._cluster, happened=self._happened
+            self.table,
+            self._clock,
+            columns=columns,
+            cluster=self._cluster,
+            happened=self._happened,
+            actions=self._actions,
+            nominations=self.nominations,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

@@ -4,8 +4,8 @@ Pods that ask for the same thing share one evaluation (an equivalence class). Af
 changed rows are looked at again, and only by plugins that read what changed there.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from koordinator.scheduler import diagnosis
 from koordinator.scheduler.changes import Changes
-from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, ScorePlugin, Scores
+from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.nodes import NodeTable, Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable
+from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable
 
-CLASSES_MAX = 64
-"""Evaluations kept; each holds about ten numbers per node (4 MB at 5,000 nodes)."""
+CLASSES_MAX = 128
+"""Evaluations kept: workloads that spread have one each. Up to 150 bytes per node (100 MB at 5,000 nodes)."""
 
 NO_NODE = 255
 """`refused_by` of rows that stand for no node."""
@@ -86,7 +86,7 @@ class Evaluation:
         total = np.zeros(rows.size, np.int64)
         for index, scorer, state, weight in self._scorers:
             raw = self._raw[index, rows]
-            total += weight * (scorer.normalize(state, raw) if scorer.normalizes else raw)
+            total += weight * (scorer.normalize_at(state, raw, rows) if scorer.normalizes else raw)
         return total
 
     def rejected_by(self) -> frozenset[str]:
@@ -99,13 +99,24 @@ class Evaluation:
             names.update(self.narrowed_by)
         return frozenset(names)
 
-    def fit_error(self, post_filter_message: str = "") -> str:
-        """The message when no row is feasible."""
+    def fit_error(self, post_filter_message: str = "", more: Iterable[Status] = ()) -> str:
+        """The message when no row is feasible, or those that are were refused for reasons of their own."""
         if self._fit_error is None:
             self._fit_error = diagnosis.count_reasons(self.refusals()) if self.status.is_success else {}
-        return diagnosis.fit_error(
-            self._table.node_count, self._fit_error, self.status.message, post_filter_message
-        )
+        reasons = self._fit_error
+        if further := diagnosis.count_reasons((status, 1) for status in more):
+            reasons = dict(Counter(reasons) + Counter(further))
+        return diagnosis.fit_error(self._table.node_count, reasons, self.status.message, post_filter_message)
+
+    def unresolvable_rows(self) -> Mask:
+        """(capacity,): rows that no eviction can help."""
+        if not self.status.is_success:
+            is_hopeless = self.status.code is not Code.UNSCHEDULABLE
+            return np.full(self._table.capacity, is_hopeless, np.bool_)
+        pairs = self.refused_by.astype(np.int64) << 16 | self.codes
+        _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+        verdicts = [self.status_of(int(row)).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE for row in first]
+        return np.array(verdicts, np.bool_)[inverse]
 
     def state_of(self, plugin: str) -> Any:
         """The state that `Plugin.prepare` made for this class."""
@@ -135,16 +146,23 @@ class Evaluation:
 
     # Keeping current
 
-    def update(self) -> None:
-        """Bring all answers up to date with the table."""
+    def update(self, pod: PodInfo | None = None) -> None:
+        """Bring all answers up to date with the table, for `pod` (one of the same class)."""
+        if pod is not None:
+            self._pod = pod
         changes = self._table.changes.since(self._sequence)
         if changes is None or changes.rows:
             self._fit_error = None
         if self._is_void(changes):
             self._run_all()
-        elif changes is not None and changes.rows:
+            return
+        if changes is not None and changes.rows:
             self._sequence = self._table.changes.sequence
             self._rerun(changes)
+        if self._normal_epochs != (now := self._normal_epochs_now()):
+            self._normal_epochs = now
+            if self._normalise():
+                self._total(self._feasible)
 
     def _is_void(self, changes: Changes | None) -> bool:
         return (
@@ -155,7 +173,13 @@ class Evaluation:
         )
 
     def _epochs_now(self) -> list[Hashable]:
-        return [plugin.epoch(self._states[plugin.name]) for plugin in self._profile.evaluators]
+        return [plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal]
+
+    def _normal_epochs_now(self) -> list[Hashable]:
+        """Of the scorers that take part; none when the pod as a whole was refused."""
+        if not self.status.is_success:
+            return []
+        return [scorer.normal_epoch(state) for _, scorer, state, _ in self._scorers if scorer.normalizes]
 
     def _run_all(self) -> None:
         table = self._table
@@ -171,6 +195,7 @@ class Evaluation:
         self._normal_part: Scores = np.zeros(table.capacity, np.int64)
         self._totals: Scores = np.zeros(table.capacity, np.int64)
         self._feasible: Rows = np.empty(0, np.intp)
+        self._normal_epochs: list[Hashable] = []
         self._pre_filter()
         if not self.status.is_success:
             return
@@ -185,6 +210,7 @@ class Evaluation:
         for index, scorer, state, _ in self._scorers:
             self._raw[index, self._feasible] = scorer.score(state, self._feasible)
         self._normalise()
+        self._normal_epochs = self._normal_epochs_now()
         self._total(self._feasible)
 
     def _pre_filter(self) -> None:
@@ -291,7 +317,8 @@ class Evaluation:
         for index, scorer, state, weight in self._scorers:
             if scorer.normalizes:
                 found = True
-                part += weight * scorer.normalize(state, self._raw[index, self._feasible])
+                raw = self._raw[index, self._feasible]
+                part += weight * scorer.normalize_at(state, raw, self._feasible)
         if found:
             self._normal_part[self._feasible] = part
         return found
@@ -319,7 +346,7 @@ class EvaluationCache:
         if self._classes_max == 0:
             self.miss_count += 1
             return Evaluation(profile, self._table, pod)
-        key = (profile.name, class_key)
+        key = (profile.name, class_key, profile.live_key(pod))
         found = self._evaluations.get(key)
         if found is None:
             self.miss_count += 1
@@ -329,7 +356,7 @@ class EvaluationCache:
             return found
         self.hit_count += 1
         self._evaluations.move_to_end(key)
-        found.update()
+        found.update(pod)
         return found
 
 

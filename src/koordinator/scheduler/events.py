@@ -10,6 +10,7 @@ class ClusterEvent(enum.Enum):
     """A kind of change; plugins name those that can lift their refusals (`Plugin.wakes_on`)."""
 
     NODE_ADDED = "NodeAdd"
+    NODE_DELETED = "NodeDelete"
     NODE_ALLOCATABLE = "NodeUpdate/Allocatable"
     NODE_LABELS = "NodeUpdate/Label"
     NODE_TAINTS = "NodeUpdate/Taint"
@@ -22,6 +23,11 @@ class ClusterEvent(enum.Enum):
     NODE_METRIC_ADDED = "NodeMetricAdd"
     NODE_METRIC_UPDATED = "NodeMetricUpdate"
     NODE_METRIC_DELETED = "NodeMetricDelete"
+    NAMESPACE = "Namespace"
+    """A namespace was added or got other labels."""
+    STORAGE = "Storage"
+    """A claim, volume, storage class, or what drivers say about nodes."""
+    PREEMPTION_ENDED = "PreemptionEnded"
     WILDCARD = "Wildcard"
     """Wakes everything."""
 

@@ -7,7 +7,7 @@ pod, the plugin's own typed state that these calls get.
 Nothing here reads a clock or does I/O, except for PreBind and Bind, which are coroutines.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.nodes import Column, ColumnSpec, NodeTable, Rows
+from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status
@@ -32,6 +33,8 @@ Two bytes, not one: NodeResourcesFit names every resource that is short, so a co
 
 Scores = npt.NDArray[np.int64]
 """One per row."""
+
+Mask = npt.NDArray[np.bool_]
 
 SCORE_MAX = 100
 
@@ -55,11 +58,27 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
     on_delete: Callable[[T], Any]
 
 
+class Actions:
+    """What plugins may ask of a running scheduler. This one only decides: asking changes nothing."""
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run `work` in the background, guarded: its failure is logged and costs nobody else anything."""
+        work.close()
+
+    def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
+        """Turn down a pod that waits for Permit; whether there is one."""
+        return False
+
+    def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
+        """Tell users what happened to an object; `kind` is Normal or Warning."""
+
+
 class Handle:
     """What the framework lends a plugin for its life.
 
     `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
-    constructor only. `happened` reports an event that may lift refusals.
+    constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
+    are kept free for.
     """
 
     def __init__(
@@ -70,11 +89,15 @@ class Handle:
         columns: Mapping[str, Column] | None = None,
         cluster: Cluster | None = None,
         happened: Callable[[Happening], None] = lambda _: None,
+        actions: Actions | None = None,
+        nominations: Nominations | None = None,
     ) -> None:
         self.table = table
         self.clock = clock
         self.columns = columns or {}
         self.happened = happened
+        self.actions = actions or Actions()
+        self.nominations = nominations if nominations is not None else Nominations()
         self.watches: list[Watch[Any]] = []
         self._cluster = cluster
 
@@ -113,12 +136,23 @@ class Plugin(Generic[S]):
         """All that Filter and Score look at in a pod: equal keys get equal answers on every row."""
         return ()
 
+    def live_key(self, pod: PodInfo) -> Hashable:
+        """What `class_key` cannot tell when a pod is queued: how it relates to what is in the cluster now.
+
+        Asked before each cycle, so it has to be fast for pods that are no concern of the plugin.
+        """
+        return ()
+
     def prepare(self, pod: PodInfo) -> S:
-        """The plugin's state for this pod; it holds for all pods with the same `class_key`."""
+        """The plugin's state for this pod; it holds for all pods with the same `class_key` and `live_key`."""
         return None  # type: ignore[return-value]
 
     def epoch(self, state: S) -> Hashable:
-        """Changes when answers for rows may differ although nothing changed on these rows."""
+        """Changes when Filter or the raw scores of rows may differ although nothing changed on these rows."""
+        return None
+
+    def normal_epoch(self, state: S) -> Hashable:
+        """Changes when `normalize_at` may answer differently although no raw score did."""
         return None
 
     def refresh(self, now_s: float) -> None:
@@ -194,7 +228,20 @@ class Diagnosis(Protocol):
     @property
     def rejected_by(self) -> frozenset[str]: ...
 
-    def status_of(self, row: int) -> Status: ...
+    @property
+    def profile_name(self) -> str: ...
+
+    def status_of(self, row: int) -> Status:
+        """Why the node was refused in this cycle."""
+        ...
+
+    def check(self, row: int) -> Status:
+        """What the filters say about a node as the table stands at this moment (`NodeTable.trial`)."""
+        ...
+
+    def unresolvable_rows(self) -> Mask:
+        """(capacity,): rows that no eviction can help."""
+        ...
 
 
 class PostFilterResult(msgspec.Struct, frozen=True):
@@ -232,6 +279,10 @@ class ScorePlugin(Plugin[S]):
     def normalize(self, state: S, scores: Scores) -> Scores:
         """Final scores from the raw ones of all feasible rows."""
         return scores
+
+    def normalize_at(self, state: S, scores: Scores, rows: Rows) -> Scores:
+        """As `normalize`, for plugins that compare the feasible `rows` themselves (topology domains)."""
+        return self.normalize(state, scores)
 
 
 class ReservePlugin(Plugin[S]):

@@ -3,8 +3,9 @@
 Columns are made when a selector first asks for a key, and kept current from then on.
 """
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +25,26 @@ NAME_FIELD = "metadata.name"
 
 
 class LabelColumn:
-    """Values of one key: `ids` (rows,), `ABSENT` where the node lacks the key."""
+    """Values of one key: `ids` (rows,), `ABSENT` where the node lacks the key.
 
-    def __init__(self, capacity: int) -> None:
+    `version` changes with every change; no two states of a key's columns have the same.
+    """
+
+    def __init__(self, capacity: int, versions: Iterator[int]) -> None:
         self.ids: npt.NDArray[np.int32] = np.full(capacity, ABSENT, np.int32)
         self.values: list[str] = []
+        self.version = next(versions)
+        self._versions = versions
         self._id_of: dict[str, int] = {}
 
     def set(self, row: int, value: str | None) -> None:
         if row >= self.ids.size:
             missing = max(row + 1, 2 * self.ids.size) - self.ids.size
             self.ids = np.concatenate([self.ids, np.full(missing, ABSENT, np.int32)])
-        self.ids[row] = ABSENT if value is None else self._number(value)
+        number = ABSENT if value is None else self._number(value)
+        if self.ids[row] != number:
+            self.ids[row] = number
+            self.version = next(self._versions)
 
     def numbers_of(self, values: Iterable[str]) -> list[int]:
         """Numbers of those values that occur."""
@@ -50,33 +59,44 @@ class LabelColumn:
 
 
 class LabelColumns(RowKeeper):
-    """The label columns of a table."""
+    """The label columns of a table. `version` grows with each change of any node's labels."""
 
     def __init__(self, table: NodeTable) -> None:
+        self.version = 0
         self._table = table
+        self._seen: dict[int, dict[str, str]] = {}
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
+        self._versions = itertools.count(1)
 
     def column(self, key: str) -> LabelColumn:
         found = self._columns.get(key)
         if found is not None:
             self._columns.move_to_end(key)
             return found
-        found = self._columns[key] = LabelColumn(self._table.capacity)
-        for row in self._table.rows.tolist():
-            node = self._table.node_at(row)
-            assert node is not None, row
-            found.set(row, node.metadata.labels.get(key))
+        found = self._columns[key] = LabelColumn(self._table.capacity, self._versions)
+        for row, labels in self._seen.items():
+            found.set(row, labels.get(key))
         if len(self._columns) > KEYS_MAX:
             self._columns.popitem(last=False)
         return found
 
     def node_changed(self, row: int, node: Node) -> None:
+        labels = node.metadata.labels
+        if self._seen.get(row) == labels:
+            return
+        self._seen[row] = labels
+        self.version += 1
         for key, column in self._columns.items():
-            column.set(row, node.metadata.labels.get(key))
+            column.set(row, labels.get(key))
 
     def row_freed(self, row: int) -> None:
+        self._seen.pop(row, None)
         for column in self._columns.values():
             column.set(row, None)
+
+    def ids(self, key: str, rows: Rows) -> npt.NDArray[np.int32]:
+        """Number of the key's value on each row, `ABSENT` where the node lacks the key."""
+        return _ids(self.column(key), rows)
 
     # Matching
 

@@ -5,9 +5,10 @@ a row is not alive. What changed is logged row by row, so that a cached evaluati
 date without looking at the other rows.
 """
 
+import contextlib
 import enum
-from collections.abc import Hashable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -82,7 +83,13 @@ class Column:
 
 
 class RowKeeper:
-    """Keeps facts of its own in step with the table. Called after the table's own columns were updated."""
+    """Keeps facts of its own in step with the table. Called after the table's own columns were updated.
+
+    `in_trials`: whether pods that only a trial adds or takes away are told, too. Who keeps more than counts
+    (times, usage) says no, and judges trials by how things are.
+    """
+
+    in_trials: ClassVar[bool] = True
 
     def node_changed(self, row: int, node: Node) -> None:
         """A node came, or its object changed in more than conditions."""
@@ -227,6 +234,10 @@ class NodeTable:
         """Pods that count on a row, by uid."""
         return self._pods[row]
 
+    def places(self) -> Iterable[Place]:
+        """Where all pods count."""
+        return self._places.values()
+
     def place_of(self, uid: str) -> Place | None:
         return self._places.get(uid)
 
@@ -309,6 +320,20 @@ class NodeTable:
         self._free_if_unused(row)
         return row
 
+    @contextlib.contextmanager
+    def trial(self) -> Iterator["Trial"]:
+        """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
+        evaluations hold; they must not be used within."""
+        keepers, self._keepers = self._keepers, [each for each in self._keepers if each.in_trials]
+        sequence = self.changes.sequence
+        trial = Trial(self)
+        try:
+            yield trial
+        finally:
+            trial.undo()
+            self._keepers = keepers
+            self.changes.rewind(sequence)
+
     def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
         """The same pod on the same node, perhaps with other contents."""
         old, place.pod, place.assumed = place.pod, pod, assumed
@@ -357,6 +382,11 @@ class NodeTable:
             self._allocatable.widen(len(self.registry))
             self._requested.widen(len(self.registry))
 
+    def restore_order(self, row: int, pods: Mapping[str, PodInfo]) -> None:
+        """The same pods on a row in another order."""
+        assert self._pods[row].keys() == pods.keys()
+        self._pods[row] = dict(pods)
+
     def _free_if_unused(self, row: int) -> None:
         if self._nodes[row] is not None or self._pods[row]:
             return
@@ -382,6 +412,41 @@ class NodeTable:
                 pods_max = number
             amounts[self.registry.column(name)] = number
         return amounts, pods_max
+
+
+class Trial:
+    """Pods moved for the sake of a question."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._added: list[PodInfo] = []
+        self._taken: dict[int, Mapping[str, PodInfo]] = {}
+        self._places: dict[str, Place] = {}
+
+    def add(self, pod: PodInfo, node_name: str) -> None:
+        """Count a pod that is nowhere, or back where it was taken from."""
+        assert self._table.place_of(pod.uid) is None, pod.key
+        self._added.append(pod)
+        self._table.assign(pod, node_name, assumed=True)
+
+    def take(self, pod: PodInfo) -> None:
+        """Do not count a pod."""
+        place = self._table.place_of(pod.uid)
+        assert place is not None, pod.key
+        self._taken.setdefault(place.row, dict(self._table.pods_at(place.row)))
+        self._places.setdefault(pod.uid, place)
+        self._table.unassign(pod.uid)
+
+    def undo(self) -> None:
+        """Everything as before, the order of the pods on a row included."""
+        table = self._table
+        for pod in self._added:
+            table.unassign(pod.uid)
+        for uid, place in self._places.items():
+            if table.place_of(uid) is None:
+                table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)
+        for row, pods in self._taken.items():
+            table.restore_order(row, pods)
 
 
 def _compare(old: Node | None, new: Node) -> NodeAspect:

@@ -299,6 +299,7 @@ class Scheduler:
 
     def _node_deleted(self, node: Node) -> None:
         self.table.remove_node(node.metadata.name)
+        self._happened(Happening(ClusterEvent.NODE_DELETED, None, node, None))
 
     def _pod_set(self, old: Pod | None, pod: Pod) -> None:
         try:
@@ -322,13 +323,15 @@ class Scheduler:
 
     def _assigned(self, info: PodInfo) -> None:
         place = self.table.place_of(info.uid)
+        is_news = place is None or place.assumed
         if place is None or not place.assumed:
             self.queue.remove(info.uid)
         old = place.pod if place is not None else None
+        self.engine.nominations.remove(info.uid)
         row = self.table.assign(info, info.node_name)
-        if old is None:
+        if old is None or is_news:
             self._happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
-        elif place is not None and old.request_key != info.request_key:
+        elif old.request_key != info.request_key or _matters_to_others(old, info):
             self._happened(Happening(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))
 
     def _unassigned(self, info: PodInfo) -> None:
@@ -361,6 +364,12 @@ class Scheduler:
             return
         row = self.table.unassign(uid)
         self._happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
+
+
+def _matters_to_others(old: PodInfo, new: PodInfo) -> bool:
+    """Whether pods that look at other pods may see this one differently."""
+    a, b = old.pod.metadata, new.pod.metadata
+    return a.labels != b.labels or (a.deletion_timestamp is None) != (b.deletion_timestamp is None)
 
 
 async def _first_list(informer: Informer[Any]) -> None:

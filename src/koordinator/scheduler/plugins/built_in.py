@@ -5,6 +5,7 @@ from typing import Any
 from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
 from koordinator.scheduler.plugins.image_locality import ImageLocality
+from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.plugins.node_affinity import NodeAffinity
 from koordinator.scheduler.plugins.node_name import NodeName
@@ -15,6 +16,7 @@ from koordinator.scheduler.plugins.node_unschedulable import NodeUnschedulable
 from koordinator.scheduler.plugins.priority_sort import PrioritySort
 from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
 from koordinator.scheduler.plugins.taint_toleration import TaintToleration
+from koordinator.scheduler.plugins.topology_spread.plugin import PodTopologySpread
 
 PLUGINS: dict[str, type[Plugin[Any]]] = {
     plugin.name: plugin
@@ -22,6 +24,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         DefaultBinder,
         DefaultPreBind,
         ImageLocality,
+        InterPodAffinity,
         LoadAwareScheduling,
         NodeAffinity,
         NodeName,
@@ -29,6 +32,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
         NodeUnschedulable,
+        PodTopologySpread,
         PrioritySort,
         SchedulingGates,
         TaintToleration,

@@ -1,0 +1,1 @@
+"""InterPodAffinity: pods next to, or away from, other pods."""

@@ -1,0 +1,87 @@
+"""What the filters say about single nodes as the table stands, without a cached evaluation.
+
+For trials (`NodeTable.trial`), where the table is only for a moment what it seems.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from koordinator.scheduler.evaluation import left_out_reason
+from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable
+
+
+class View:
+    """The filters of a profile, for one pod. States are prepared again only where a plugin's epoch asks."""
+
+    def __init__(self, profile: Profile, table: NodeTable, nominations: Nominations, pod: PodInfo) -> None:
+        self._profile = profile
+        self._table = table
+        self._nominations = nominations
+        self._pod = pod
+        self._states: dict[str, Any] = {}
+        self._epochs: dict[str, tuple[Hashable, Hashable]] = {}
+        self._pre_filtered: dict[str, tuple[Status, frozenset[str] | None]] = {}
+
+    def check(self, row: int) -> Status:
+        """Success when the node takes the pod, also next to the pods nominated to it."""
+        status = self.check_with_nominated(row)
+        return status if not status.is_success else self._filter(row)
+
+    def check_with_nominated(self, row: int) -> Status:
+        """What the filters say if the pods nominated to the node were there; success when there are none."""
+        name = self._table.name_of(row)
+        others = [
+            other
+            for other in self._nominations.that_count(name, self._pod)
+            if self._table.place_of(other.uid) is None
+        ]
+        if not others:
+            return SUCCESS
+        with self._table.trial() as trial:
+            for other in others:
+                trial.add(other, name)
+            return self._filter(row)
+
+    def _filter(self, row: int) -> Status:
+        skipped: set[str] = set()
+        name = self._table.name_of(row)
+        for plugin in self._profile.evaluators:
+            self._refresh(plugin)
+        for pre in self._profile.pre_filters:
+            status, names = self._pre_filtered[pre.name]
+            if status.is_skip:
+                skipped.add(pre.name)
+            elif not status.is_success:
+                return status.by(pre.name)
+            elif names is not None and name not in names:
+                return unresolvable(left_out_reason((pre.name,)))
+        rows = np.array([row], np.intp)
+        for plugin in self._profile.filters:
+            if plugin.name in skipped:
+                continue
+            state = self._states[plugin.name]
+            code = int(plugin.filter(state, rows)[0])
+            if code:
+                return plugin.refusal(state, code).by(plugin.name)
+        return SUCCESS
+
+    def _refresh(self, plugin: Any) -> None:
+        """The plugin's state, made anew when what it was made from changed."""
+        if plugin.name in self._states:
+            if not self._profile.is_epochal(plugin):
+                return
+            now = (plugin.live_key(self._pod), plugin.epoch(self._states[plugin.name]))
+            if now == self._epochs[plugin.name]:
+                return
+        state = self._states[plugin.name] = plugin.prepare(self._pod)
+        if plugin in self._profile.pre_filters:
+            result = plugin.pre_filter(state)
+            self._pre_filtered[plugin.name] = (result.status, result.node_names)
+        if self._profile.is_epochal(plugin):
+            self._epochs[plugin.name] = (plugin.live_key(self._pod), plugin.epoch(state))
