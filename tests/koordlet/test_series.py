@@ -1,0 +1,98 @@
+"""What is stored can be asked for: windows, percentiles, late points, bounded memory."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.errors import SampleError
+from koordinator.koordlet.series import LATE_MS_MAX, Aggregation, Sample, SeriesStore, aggregation_of
+
+VALUES = st.lists(st.floats(0, 1e12), min_size=1, max_size=200)
+EVERYTHING = (-(2**40), 2**40)
+
+
+def filled(values: list[float], points_max: int = 4096) -> SeriesStore:
+    store = SeriesStore(points_max)
+    store.append(Sample(kinds.NODE_CPU, 1000 * index, value) for index, value in enumerate(values))
+    return store
+
+
+@given(VALUES)
+def test_a_percentile_is_one_of_the_values_and_higher_shares_are_no_smaller(values: list[float]) -> None:
+    points = filled(values).query(kinds.NODE_CPU, *EVERYTHING)
+    ranked = [points.aggregate(how) for how in (Aggregation.P50, Aggregation.P90, Aggregation.P99)]
+
+    assert all(value in values for value in ranked)
+    assert ranked == sorted(ranked, key=lambda value: value or 0.0)
+    assert points.aggregate(Aggregation.LAST) == values[-1]
+
+
+@given(VALUES, st.integers(1, 50))
+def test_a_full_ring_holds_the_newest_points(values: list[float], points_max: int) -> None:
+    points = filled(values, points_max).query(kinds.NODE_CPU, *EVERYTHING)
+
+    assert points.values.tolist() == values[-points_max:]
+    assert np.all(np.diff(points.at_ms) > 0)
+
+
+@given(VALUES, st.integers(-5, 205), st.integers(-5, 205))
+def test_a_window_holds_the_points_between_its_ends(values: list[float], start: int, end: int) -> None:
+    points = filled(values).query(kinds.NODE_CPU, start * 1000, end * 1000)
+
+    assert points.values.tolist() == values[max(start, 0) : max(end + 1, 0)]
+
+
+def test_one_bad_sample_rolls_back_its_batch() -> None:
+    store = SeriesStore()
+    good = Sample(kinds.NODE_CPU, 0, 1.0)
+
+    for bad in (
+        Sample("no_such_kind", 0, 1.0),
+        Sample(kinds.POD_CPU, 0, 1.0),
+        Sample(kinds.NODE_CPU, 0, math.nan),
+        Sample(kinds.NODE_CPU, 0, 1.0, {"pod_uid": "x"}),
+    ):
+        with pytest.raises(SampleError):
+            store.append([good, bad])
+
+    assert store.query(kinds.NODE_CPU, *EVERYTHING).count == 0
+
+
+def test_points_may_come_late_but_not_too_late() -> None:
+    store = filled([1.0] * 200)
+    newest_ms = 199_000
+
+    store.append([Sample(kinds.NODE_CPU, newest_ms - LATE_MS_MAX, 5.0)])
+    with pytest.raises(SampleError, match="late"):
+        store.append([Sample(kinds.NODE_CPU, newest_ms - LATE_MS_MAX - 1, 5.0)])
+
+    assert store.query(kinds.NODE_CPU, *EVERYTHING).aggregate(Aggregation.LAST) == 1.0
+
+
+def test_a_query_for_less_joins_series_and_unknown_properties_are_refused() -> None:
+    store = SeriesStore()
+    for minor in ("0", "1"):
+        at = {kinds.GPU_MINOR: minor, kinds.GPU_UUID: f"u{minor}"}
+        store.append([Sample(kinds.NODE_GPU_CORE, 0, 10.0, at)])
+
+    assert store.query(kinds.NODE_GPU_CORE, *EVERYTHING).count == 2
+    assert store.query(kinds.NODE_GPU_CORE, *EVERYTHING, {kinds.GPU_MINOR: "1"}).count == 1
+    with pytest.raises(SampleError):
+        store.query(kinds.NODE_GPU_CORE, *EVERYTHING, {kinds.POD_UID: "x"})
+
+
+def test_series_of_vanished_pods_are_dropped() -> None:
+    store = SeriesStore()
+    store.append([Sample(kinds.POD_CPU, at_ms, 1.0, {kinds.POD_UID: f"p{at_ms}"}) for at_ms in (0, 9_000)])
+
+    assert store.expire(before_ms=5_000) == 1
+    assert store.query(kinds.POD_CPU, *EVERYTHING).count == 1
+
+
+def test_names_of_aggregations_are_read_in_any_case_and_others_mean_the_average() -> None:
+    assert aggregation_of("P95") is aggregation_of("p95") is Aggregation.P95
+    assert aggregation_of("p42") is Aggregation.AVG
