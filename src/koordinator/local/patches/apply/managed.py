@@ -98,7 +98,7 @@ def _entry(owner: Owner, share: Share) -> dict[str, Any]:
         "apiVersion": owner.api_version,
         "time": share.time,
         "fieldsType": "FieldsV1",
-        "fieldsV1": fieldset.ordered(share.fields),
+        "fieldsV1": share.fields,
     }
     if owner.subresource:
         entry["subresource"] = owner.subresource
