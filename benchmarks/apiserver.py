@@ -20,7 +20,7 @@ from typing import Any
 from aiohttp import web
 
 from koordinator.clock import SystemClock
-from koordinator.local import registry
+from koordinator.local import garbage, registry
 from koordinator.local.apiserver import ApiServer
 
 CONNECTIONS = 8
@@ -69,7 +69,8 @@ async def _serve(pipe: Connection, peer: bool) -> None:
 
 
 def _run(pipe: Connection, peer: bool) -> None:
-    _loop_run(_serve(pipe, peer))
+    with garbage.collected_rarely():  # as in `koordinator up`
+        _loop_run(_serve(pipe, peer))
 
 
 def _loop_run(main: Any) -> None:

@@ -149,6 +149,7 @@ def _tls_dir(data_dir: Path | None, kubeconfig: Path) -> Path:
 
 
 def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) -> None:  # type: ignore[name-defined]  # noqa: F821
+    from koordinator.local import garbage
     from koordinator.local.cluster import LocalCluster
 
     async def main() -> None:
@@ -163,7 +164,7 @@ def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) 
         if not running.done():
             cluster.server.write_kubeconfig(kubeconfig)
             _greet(cluster.server.url, kubeconfig, len(options.nodes))
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError), garbage.collected_rarely():
             await running
         click.echo("Stopped.", err=True)
 

@@ -1,10 +1,8 @@
 """One simulated day: a cluster in this process, the real scheduler and manager, on virtual time."""
 
 import asyncio
-import contextlib
-import gc
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -17,6 +15,7 @@ from koordinator.clock import LoopClock
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
+from koordinator.local import garbage
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.hollow import HollowNodes
 from koordinator.local.nodes.usage import read_trace
@@ -72,20 +71,8 @@ def simulate(scenario: Scenario, *, colocation: bool, on_progress: Progress | No
         with strictly():
             return await _Day(scenario, clock, colocation).run(on_progress)
 
-    with _rare_garbage_collection():
+    with garbage.collected_rarely():
         return run_virtual(main)
-
-
-@contextlib.contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-    """Look for cycles rarely, and among young objects only: the store keeps hundreds of thousands that are no
-    garbage, and going through them took a fifth of the time. A run leaves hardly any cycles behind."""
-    before = gc.get_threshold()
-    gc.set_threshold(1_000_000, 1_000, 1_000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Day:

@@ -5,6 +5,7 @@ atomic; lists as a whole, unless they are sets or maps by key; what a schema doe
 value (objects by field, lists as a whole).
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,7 +93,7 @@ def _list_element(shape: Type, item: Any) -> str:
         return f"v:{_json(item)}"
     if not isinstance(item, dict):
         raise Mismatch("associative list with keys may not have non-map elements")
-    keys: dict[str, Any] = {}
+    values = []
     for key in shape.list_keys:
         value = item.get(key, shape.key_defaults.get(key))
         if value is None:
@@ -100,8 +101,16 @@ def _list_element(shape: Type, item: Any) -> str:
                 f"associative list with keys has an element that omits key field {_json(key)} "
                 "(and doesn't have default value)"
             )
-        keys[key] = value
-    return f"k:{_json(dict(sorted(keys.items())))}"
+        values.append(value)
+    if not all(isinstance(value, str | int | float) for value in values):  # not validated yet
+        return _key_text.__wrapped__(shape.list_keys, tuple(values), ())
+    return _key_text(shape.list_keys, tuple(values), tuple(map(type, values)))
+
+
+@functools.lru_cache(maxsize=8192)  # names of containers, ports and variables come again and again
+def _key_text(keys: tuple[str, ...], values: tuple[Any, ...], types: tuple[type, ...]) -> str:
+    """`types` only keeps 1 and true apart."""
+    return f"k:{_json(dict(sorted(zip(keys, values, strict=True))))}"
 
 
 def _json(value: Any) -> str:
