@@ -1,0 +1,151 @@
+"""Services are never suppressed, best-effort pods keep a floor, and limits stay within the machine."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import cpuset
+from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
+from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.host.cpu_topology import Processor
+from koordinator.koordlet.qos import cpu_pick, cpu_suppress
+from koordinator.koordlet.qos.cpu_suppress import (
+    CPUHolder,
+    CPUSetReason,
+    CPUUsage,
+    NodeCPU,
+    PodClass,
+    QuotaReason,
+)
+
+BE = PodClass(QoSClass.BE, KubeQoS.BEST_EFFORT)
+LS = PodClass(QoSClass.LS, KubeQoS.BURSTABLE)
+CORES = st.floats(0, 128)
+
+
+def machine(cores: int, threads: int = 2, nodes: int = 2) -> list[Processor]:
+    return [
+        Processor(node=core % nodes, socket=core % nodes, core=core, cpu=core + thread * cores)
+        for core in range(cores)
+        for thread in range(threads)
+    ]
+
+
+MACHINES = st.builds(machine, st.integers(1, 16), st.sampled_from([1, 2]), st.sampled_from([1, 2, 4]))
+
+
+@given(CORES, CORES, CORES, st.integers(0, 100))
+def test_busier_services_never_lend_more(calm: float, more: float, batch: float, threshold: int) -> None:
+    node = NodeCPU(capacity_milli=64_000, reserved_milli=0)
+
+    def lent(service: float) -> int:
+        usage = CPUUsage(service + batch, {"service": service, "batch": batch}, {})
+        return cpu_suppress.suppress_amount(node, usage, {"service": LS, "batch": BE}, [], threshold).be_milli
+
+    assert lent(calm + more) <= lent(calm)
+    assert lent(calm) <= 64_000 * threshold // 100
+
+
+@given(CORES, CORES)
+def test_best_effort_usage_alone_changes_nothing(batch: float, more: float) -> None:
+    node = NodeCPU(capacity_milli=64_000, reserved_milli=500)
+
+    def lent(used: float) -> int:
+        return cpu_suppress.suppress_amount(node, CPUUsage(used, {"b": used}, {}), {"b": BE}, [], 65).be_milli
+
+    assert lent(batch) == lent(batch + more)
+
+
+def test_a_pod_that_nobody_knows_counts_as_a_service() -> None:
+    node = NodeCPU(capacity_milli=10_000, reserved_milli=0)
+    amount = cpu_suppress.suppress_amount(node, CPUUsage(4.0, {"ghost": 4.0}, {}), {}, [], 100)
+
+    assert (amount.be_milli, amount.non_be_milli) == (6_000, 4_000)
+
+
+def test_the_larger_reservation_counts_and_a_broken_one_does_not() -> None:
+    listed = NodeReservation(reserved_cpus="0-3", resources={"cpu": "1"})
+
+    assert cpu_suppress.node_cpu(8_000, 7_000, listed).reserved_milli == 4_000
+    assert cpu_suppress.node_cpu(8_000, 7_000, NodeReservation()).reserved_milli == 1_000
+    assert cpu_suppress.node_cpu(8_000, 9_000, NodeReservation(reserved_cpus="x")).reserved_milli == 0
+
+
+@given(MACHINES, st.integers(0, 40))
+def test_the_picker_gives_what_was_asked_for_or_nothing(processors: list[Processor], count: int) -> None:
+    picked = cpu_pick.pick(count, processors)
+
+    assert len(picked) in (count, 0)
+    assert len(picked) == (count if count <= len(processors) else 0)
+    assert len(set(picked)) == len(picked)
+    assert set(picked) <= {processor.cpu for processor in processors}
+
+
+@given(st.integers(1, 16), st.integers(1, 16))
+def test_the_picker_takes_whole_cores_first(cores: int, wanted: int) -> None:
+    processors = machine(cores)
+    picked = cpu_pick.pick(min(wanted, cores) * 2, processors)
+    core_of = {processor.cpu: processor.core for processor in processors}
+
+    assert len({core_of[cpu] for cpu in picked}) == len(picked) // 2
+
+
+@given(MACHINES, st.integers(-10_000, 64_000), st.data())
+def test_best_effort_pods_stay_off_cpus_that_others_own(
+    processors: list[Processor], be_milli: int, data: st.DataObject
+) -> None:
+    everything = sorted(processor.cpu for processor in processors)
+    some = st.frozensets(st.sampled_from(everything))
+    lse, lsr, reserved, old = (data.draw(some) for _ in range(4))
+    holders = [CPUHolder(QoSClass.LSR, lsr), CPUHolder(QoSClass.LSE, lse)]
+    usable = cpu_suppress.usable_cpus(processors, holders, reserved, SystemQOSResource(cpuset="0"))
+    decision = cpu_suppress.decide_cpuset(be_milli, old, len(processors), usable)
+
+    owned = lse | reserved | {0}
+    if decision.cpus is not None:
+        assert decision.cpus
+        assert not decision.cpus & owned
+        assert len(decision.cpus) <= max(len(old) + -(-len(processors) // 10), cpu_suppress.CPU_COUNT_MIN)
+    else:
+        assert not (old & owned) or not usable.cpus
+    assert not cpu_suppress.recovery_cpus(processors, holders, reserved, None) & (lse | reserved)
+
+
+def test_cpus_that_became_exclusive_are_taken_back_even_when_too_few_are_left() -> None:
+    processors = machine(4, threads=1, nodes=1)
+    usable = cpu_suppress.usable_cpus(
+        processors, [CPUHolder(QoSClass.LSE, frozenset({1, 2, 3}))], frozenset(), None
+    )
+    decision = cpu_suppress.decide_cpuset(4_000, frozenset({0, 1, 2, 3}), 4, usable)
+
+    assert decision.cpus == frozenset({0})
+    assert decision.reason is CPUSetReason.WITHDRAWN
+
+
+def test_growth_is_stepped_and_shrinking_is_not() -> None:
+    usable = cpu_suppress.usable_cpus(machine(10, threads=2), [], frozenset(), None)
+    grown = cpu_suppress.decide_cpuset(20_000, cpuset.parse("0-3"), 20, usable)
+    shrunk = cpu_suppress.decide_cpuset(1_000, cpuset.parse("0-19"), 20, usable)
+
+    assert (len(grown.cpus or ()), grown.reason) == (6, CPUSetReason.STEPPED)
+    assert (len(shrunk.cpus or ()), shrunk.reason) == (2, CPUSetReason.FITTED)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(1_000, 256_000), st.just(-1) | st.integers(0, 10**8))
+def test_a_quota_is_at_least_the_floor_and_grows_by_a_tenth_at_most(
+    be_milli: int, capacity_milli: int, old_us: int
+) -> None:
+    decision = cpu_suppress.decide_quota(be_milli, capacity_milli, old_us)
+
+    if decision.is_written:
+        machine_us = -(-capacity_milli // 1000) * 100_000
+        assert decision.quota_us >= cpu_suppress.QUOTA_US_MIN
+        assert old_us == -1 or decision.quota_us - old_us <= machine_us * 0.1 + 1
+    else:
+        assert decision.quota_us == old_us
+        assert decision.reason is QuotaReason.SIMILAR
+
+
+def test_services_that_take_everything_leave_only_the_floor() -> None:
+    decision = cpu_suppress.decide_quota(-5_000, 8_000, 800_000)
+
+    assert (decision.quota_us, decision.reason) == (2_000, QuotaReason.FLOOR)

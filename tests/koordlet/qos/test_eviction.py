@@ -1,0 +1,158 @@
+"""Only pods that may be evicted are, in a total order, and never more than is wanted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.meta import ObjectMeta
+from koordinator.api.slo import ResourceThresholdStrategy
+from koordinator.koordlet.qos import cpu_evict, eviction, eviction_settings, memory_evict
+from koordinator.koordlet.qos.cpu_evict import BESample
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Target
+from koordinator.koordlet.qos.eviction_settings import Feature, Marks, Problem
+from koordinator.koordlet.qos.memory_evict import MemoryState
+
+GIB = 2**30
+
+
+def pod(
+    name: str,
+    *,
+    qos: str = "BE",
+    priority: int | None = 5500,
+    phase: str = "Running",
+    batch_cpu: int = 1000,
+    born: str = "2024-01-01T00:00:00Z",
+    evictable: str = "true",
+) -> Pod:
+    requests = ResourceRequirements(requests={"kubernetes.io/batch-cpu": str(batch_cpu)})
+    pod_labels = {"koordinator.sh/qosClass": qos, "koordinator.sh/eviction-enabled": evictable}
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="n", uid=name, labels=pod_labels, creation_timestamp=born),
+        spec=PodSpec(priority=priority, containers=[Container(name="c", resources=requests)]),
+        status=PodStatus(phase=phase),
+    )
+
+
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(1, 100), max_size=2)
+UIDS = [f"p{index}" for index in range(6)]
+TASKS = st.lists(
+    st.builds(
+        EvictionTask,
+        st.sampled_from(Feature),
+        st.sampled_from(Target),
+        AMOUNTS,
+        st.permutations(UIDS).map(tuple),
+        st.dictionaries(st.sampled_from(UIDS), AMOUNTS),
+    ),
+    max_size=3,
+)
+
+
+@given(TASKS, st.sets(st.sampled_from(UIDS)), st.sets(st.sampled_from(UIDS)))
+def test_nobody_is_evicted_twice_or_once_the_wanted_is_there(
+    tasks: list[EvictionTask], already: set[str], failing: set[str]
+) -> None:
+    arbitration = Arbitration(tasks, already)
+    while (victim := arbitration.next_victim()) is not None:
+        asking = [task for task in tasks if task.feature is victim.feature]
+        assert any(arbitration.left(task) for task in asking)
+        arbitration.settle(victim, victim.uid not in failing)
+
+    evicted = arbitration.evicted
+    assert len(set(evicted)) == len(evicted)
+    assert not set(evicted) & (already | failing)
+
+
+@given(TASKS)
+def test_a_round_ends_when_all_is_released_or_all_candidates_are_gone(tasks: list[EvictionTask]) -> None:
+    arbitration = Arbitration(tasks)
+    while (victim := arbitration.next_victim()) is not None:
+        arbitration.settle(victim, True)
+
+    for task in tasks:
+        assert not arbitration.left(task) or set(task.candidates) <= set(arbitration.evicted)
+
+
+@given(st.permutations([pod("a", born="2024-01-03T00:00:00Z"), pod("b"), pod("c"), pod("d", priority=5000)]))
+def test_the_order_does_not_depend_on_how_pods_are_listed(pods: list[Pod]) -> None:
+    used = dict.fromkeys("abcd", 1.0)
+    ordered = cpu_evict.priority_candidates(Feature.CPU, pods, used, 9999)
+
+    assert [each.metadata.name for each in ordered] == ["d", "a", "b", "c"]
+    assert [each.metadata.name for each in cpu_evict.starved_first(pods, used)] == ["d", "a", "b", "c"]
+
+
+def test_services_are_spared_by_features_for_best_effort_pods() -> None:
+    pods = [pod("service", qos="LS", priority=9000), pod("batch")]
+    used = {"service": 50.0 * GIB, "batch": 1.0 * GIB}
+
+    assert [each.metadata.name for each in memory_evict.largest_first(pods, used)] == ["batch"]
+    above = memory_evict.priority_candidates(Feature.MEMORY, pods, used, 5999)
+    assert [each.metadata.name for each in above] == ["batch"]
+
+
+def test_memory_is_counted_in_bytes_so_that_one_small_victim_is_not_enough() -> None:
+    pods = [pod(f"p{index}") for index in range(3)]
+    used = {each.metadata.uid: 1.0 * GIB for each in pods}
+    strategy = ResourceThresholdStrategy(
+        enable=True, memory_evict_threshold_percent=80, evict_enabled_priority_threshold=5999
+    )
+    state = MemoryState(10 * GIB, 10.0 * GIB, used)
+    arbitration = Arbitration(memory_evict.tasks([Feature.MEMORY], strategy, state, {}, pods))
+    while (victim := arbitration.next_victim()) is not None:
+        arbitration.settle(victim, True)
+
+    assert len(arbitration.evicted) == 3  # 2.2 GiB are wanted
+
+
+def test_native_requests_and_finished_pods_are_no_reason_to_evict() -> None:
+    native = Pod(
+        metadata=ObjectMeta(name="free", uid="free"),
+        spec=PodSpec(
+            priority=3500,
+            containers=[Container(name="c", resources=ResourceRequirements(requests={"cpu": "64"}))],
+        ),
+        status=PodStatus(phase="Running"),
+    )
+    marks = Marks(80, 70, 5999)
+
+    assert cpu_evict.allocatable_release([native], {}, marks) == {}
+    assert cpu_evict.allocatable_release([pod("done", phase="Succeeded")], {}, marks) == {}
+    assert cpu_evict.allocatable_release([pod("runs")], {}, marks) == {"kubernetes.io/batch-cpu": 1000}
+
+
+SAMPLES = st.builds(BESample, st.integers(0, 60), st.floats(0, 1e5), st.floats(0, 1e5), st.floats(-1, 1e5))
+
+
+@given(SAMPLES, SAMPLES)
+def test_starvation_never_releases_more_than_is_requested(average: BESample, latest: BESample) -> None:
+    strategy = ResourceThresholdStrategy(
+        cpu_evict_be_satisfaction_lower_percent=30, cpu_evict_be_satisfaction_upper_percent=40
+    )
+    release = cpu_evict.satisfaction_release_milli(strategy, average, latest, 1, None)
+
+    assert 0 <= release <= 0.4 * min(average.request, latest.request) + 1
+
+
+def test_without_any_sample_nothing_is_released() -> None:
+    strategy = ResourceThresholdStrategy(
+        cpu_evict_be_satisfaction_lower_percent=30, cpu_evict_be_satisfaction_upper_percent=40
+    )
+    empty = BESample(0, 9_000, 50_000, 10_000)
+
+    assert cpu_evict.satisfaction_release_milli(strategy, empty, empty, 1, None) == 0
+    assert cpu_evict.satisfaction_release_milli(strategy, None, empty, 1, None) == 0
+
+
+def test_eviction_runs_only_when_it_is_switched_on() -> None:
+    assert eviction_settings.activity(None) is Problem.NOT_CONFIGURED
+    assert eviction_settings.activity(ResourceThresholdStrategy()) is Problem.NOT_CONFIGURED
+    assert eviction_settings.activity(ResourceThresholdStrategy(enable=False)) is Problem.DISABLED
+    assert eviction_settings.activity(ResourceThresholdStrategy(enable=True)) is None
+
+
+def test_an_event_names_feature_and_pod() -> None:
+    victim = eviction.Victim("uid", Feature.BE_CPU)
+
+    assert victim.message("web-0") == "trigger by koordlet feature BECPUEvict, kill pod: web-0"
