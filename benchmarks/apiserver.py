@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from koordinator.api.core import Pod
 from koordinator.clock import SystemClock
 from koordinator.local import garbage, registry
 from koordinator.local.apiserver import ApiServer
@@ -44,7 +45,7 @@ def pod(name: str) -> dict[str, Any]:
     }
 
 
-async def _serve(pipe: Connection, peer: bool) -> None:
+async def _serve(pipe: Connection, peer: bool, beside: int) -> None:
     if peer:
         body = json.dumps(pod("peer")).encode()
 
@@ -56,7 +57,10 @@ async def _serve(pipe: Connection, peer: bool) -> None:
         listener = await loop.create_server(web.Server(constant, access_log=None), "127.0.0.1", 0)
         pipe.send(listener.sockets[0].getsockname()[1])
     else:
-        server = ApiServer(registry.in_memory(SystemClock()))
+        backend = registry.in_memory(SystemClock())
+        for number in range(beside):
+            await backend.create(Pod.resource, "kube-public", pod(f"beside-{number}"))
+        server = ApiServer(backend)
         await server.start()
         pipe.send(int(server.url.rpartition(":")[2]))
     while True:
@@ -68,9 +72,9 @@ async def _serve(pipe: Connection, peer: bool) -> None:
         pipe.send((used.ru_utime + used.ru_stime, used.ru_maxrss // 1024))
 
 
-def _run(pipe: Connection, peer: bool) -> None:
+def _run(pipe: Connection, peer: bool, beside: int) -> None:
     with garbage.collected_rarely():  # as in `koordinator up`
-        _loop_run(_serve(pipe, peer))
+        _loop_run(_serve(pipe, peer, beside))
 
 
 def _loop_run(main: Any) -> None:
@@ -83,11 +87,11 @@ def _loop_run(main: Any) -> None:
 
 
 class Server:
-    """A server process and the CPU time it used."""
+    """A server process and the CPU time it used; `beside` pods are in its store from the start."""
 
-    def __init__(self, *, peer: bool = False) -> None:
+    def __init__(self, *, peer: bool = False, beside: int = 0) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.Process(target=_run, args=(theirs, peer), daemon=True)
+        self._process = multiprocessing.Process(target=_run, args=(theirs, peer, beside), daemon=True)
         self._process.start()
         self.port = self._pipe.recv()
 
@@ -231,6 +235,12 @@ async def run(seconds: float, watchers: int) -> None:
     finally:
         peer.stop()
         server.stop()
+    for beside in (1_000, 10_000, 50_000):
+        server = Server(beside=beside)
+        try:
+            await measure(f"the same beside {beside:,} pods", server, seconds, create_and_patch)
+        finally:
+            server.stop()
 
 
 def main() -> None:
