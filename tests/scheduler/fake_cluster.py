@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from koordinator.api import decode
 from koordinator.api.meta import Object
-from koordinator.clock import Clock
+from koordinator.clock import Clock, rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import EventType, Page, PatchType, WatchEvent
 
@@ -25,6 +25,7 @@ class FakeCluster:
         self.history: list[tuple[str, EventType, Json]] = []
         self.fail_next: dict[str, list[Exception]] = {}
         self.unserved: tuple[str, ...] = ()
+        self.hold_deletions = False
         self.bindings: list[tuple[str, str]] = []
         self.patches: list[tuple[str, Any]] = []
         self._changed = asyncio.Event()
@@ -128,7 +129,12 @@ class FakeCluster:
         grace_period_s: int | None = None,
         propagation: str = "",
     ) -> None:
-        self.remove(view.resource.kind, name, namespace)
+        if self.hold_deletions:
+            obj = copy.deepcopy(self._find(view, name, namespace))
+            obj["metadata"]["deletionTimestamp"] = rfc3339(self.clock.now())
+            self.put(view.resource.kind, obj)
+        else:
+            self.remove(view.resource.kind, name, namespace)
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         await asyncio.sleep(0)

@@ -159,6 +159,7 @@ class Cycle:
             elif not result.status.is_success:
                 self.forget(profile, pod, evaluation, name)
                 return result.status.by(permit.name)
+        self._nominations.remove(pod.uid)
         return Placed(pod, name, evaluation, feasible_count, waits)
 
     def forget(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str) -> None:

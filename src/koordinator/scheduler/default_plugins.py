@@ -43,7 +43,6 @@ NOT_BUILT_IN = frozenset(
         "VolumeBinding",
         "VolumeZone",
         "DynamicResources",
-        "DefaultPreemption",
         "NodeNUMAResource",
         "Reservation",
         "ElasticQuota",

@@ -42,6 +42,7 @@ class Evaluation:
         self._sequence = 0
         self._membership = 0
         self._epochs: list[Hashable] = []
+        self._normal_epochs: list[Hashable] = []
         self._pod = pod
         self.status = SUCCESS
         self.narrowed_by: tuple[str, ...] = ()
@@ -195,7 +196,6 @@ class Evaluation:
         self._normal_part: Scores = np.zeros(table.capacity, np.int64)
         self._totals: Scores = np.zeros(table.capacity, np.int64)
         self._feasible: Rows = np.empty(0, np.intp)
-        self._normal_epochs: list[Hashable] = []
         self._pre_filter()
         if not self.status.is_success:
             return

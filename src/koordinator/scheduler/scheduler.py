@@ -19,6 +19,7 @@ from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import default_plugins, diagnosis, pod_status, status
+from koordinator.scheduler.actions import RunningActions
 from koordinator.scheduler.binding import Binder, Job
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.cycle import Placed, Unplaced
@@ -74,6 +75,9 @@ class Scheduler:
         """Raises: ConfigError."""
         self.config = config or default_plugins.shipped_config()
         self.clock = clock or cluster.clock
+        self.waiting = WaitingPods()
+        self._recorders: dict[str, EventRecorder] = {}
+        self._actions = RunningActions(self.waiting, self._recorders)
         self.engine = Engine(
             self.config,
             self.clock,
@@ -82,10 +86,10 @@ class Scheduler:
             classes_max=classes_max,
             cluster=cluster,
             happened=self._happened,
+            actions=self._actions,
         )
         self.table = self.engine.table
         self.profiles = self.engine.profiles
-        self.waiting = WaitingPods()
         self.metrics = Metrics()
         self.queue = SchedulingQueue(self._queue_policy())
         self._cluster = cluster
@@ -98,7 +102,8 @@ class Scheduler:
             self._live_pod if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
             self._bound,
         )
-        self._recorders = {name: EventRecorder(cluster, name, rng=self._new_rng()) for name in self.profiles}
+        for name in self.profiles:
+            self._recorders[name] = EventRecorder(cluster, name, rng=self._new_rng())
         self._status_writer = pod_status.StatusWriter(cluster, self.clock, self._live_pod)
         self._wake = asyncio.Event()
         self._guard = Guard("scheduling")
@@ -177,6 +182,7 @@ class Scheduler:
             await self._schedule()
         finally:
             await self._binder.stop()
+            await self._actions.stop()
 
     async def _schedule(self) -> None:
         while True:
@@ -263,6 +269,8 @@ class Scheduler:
             self.queue.done(entry.pod.uid)
             return
         now_s = self.clock.now()
+        if result.nominated_node is not None:
+            self.engine.nominations.set(entry.pod, result.nominated_node)
         self.queue.retry(entry, result.status, result.rejected_by, now_s)
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
@@ -312,7 +320,16 @@ class Scheduler:
         elif info.node_name:
             self._assigned(info)
         else:
+            self._nominated(old, info)
             self._unassigned(info)
+
+    def _nominated(self, old: Pod | None, info: PodInfo) -> None:
+        """Follow the nomination in the pod's status, which others may write; our own is there before it is."""
+        nominations = self.engine.nominations
+        said = info.pod.status.nominated_node_name
+        was_taken_back = old is not None and bool(old.status.nominated_node_name) and not said
+        if said != nominations.node_of(info.uid) and (said or was_taken_back):
+            nominations.set(info, said)
 
     def _refuse(self, pod: Pod, error: ProtocolError) -> None:
         """A pod whose requests cannot be read is not scheduled, and its owner is told."""
@@ -356,6 +373,7 @@ class Scheduler:
     def _pod_deleted(self, pod: Pod) -> None:
         uid = pod.metadata.uid or pod.key
         self.queue.remove(uid)
+        self.engine.nominations.remove(uid)
         waiting = self.waiting.find(uid)
         if waiting is not None:
             waiting.reject("", "pod is deleted")

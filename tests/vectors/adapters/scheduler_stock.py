@@ -21,12 +21,15 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins import built_in, image_locality
+from koordinator.scheduler.plugins.inter_pod_affinity.plugin import normalized as pod_affinity_scores
 from koordinator.scheduler.plugins.node_resources_balanced import balanced_allocation
 from koordinator.scheduler.plugins.node_resources_fit import piecewise_linear
 from koordinator.scheduler.plugins.priority_sort import priority_key
+from koordinator.scheduler.plugins.topology_spread import spread
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.queue import backoff_s
 from koordinator.scheduler.status import SUCCESS, Status
+from tests.vectors.adapters import scheduler_preemption
 
 Case = dict[str, Any]
 MI = 1 << 20
@@ -177,6 +180,19 @@ def _basic_image_locality(case: Case) -> Any:
     return {"score": int(image_locality.image_locality(np.array([total], np.int64), case["containers"])[0])}
 
 
+def _basic_spread(case: Case) -> Any:
+    """Per node its own numbers of domains, so each node's sum is worked out alone."""
+    raw = np.zeros(len(case["nodes"]))
+    for number, node in enumerate(case["nodes"]):
+        parts = [
+            (np.array([each["count"]], np.int32), np.ones(1, np.bool_), each["domains"], each["maxSkew"])
+            for each in node.get("constraints") or ()
+        ]
+        raw[number] = spread.raw_score(parts, 1)[0]
+    is_ignored = np.array([bool(node.get("ignored")) for node in case["nodes"]], np.bool_)
+    return {"scores": spread.normalized(raw, is_ignored).tolist()}
+
+
 _BASICS = {
     "sample-size": sample_size,
     "backoff": _basic_backoff,
@@ -184,6 +200,12 @@ _BASICS = {
     "balanced": _basic_balanced,
     "normalize": _basic_normalize,
     "image-locality": _basic_image_locality,
+    "interpod-normalize": lambda case: {
+        "scores": pod_affinity_scores(np.array(case["sums"], np.int64)).tolist()
+    },
+    "spread-score": _basic_spread,
+    "preempt-node": scheduler_preemption.basic_node,
+    "preempt-victims": scheduler_preemption.basic_victims,
 }
 
 ADAPTERS = {

@@ -13,6 +13,7 @@ from koordinator.scheduler.plugins.node_ports import NodePorts
 from koordinator.scheduler.plugins.node_resources_balanced import NodeResourcesBalancedAllocation
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.node_unschedulable import NodeUnschedulable
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.priority_sort import PrioritySort
 from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
 from koordinator.scheduler.plugins.taint_toleration import TaintToleration
@@ -23,6 +24,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
     for plugin in (
         DefaultBinder,
         DefaultPreBind,
+        DefaultPreemption,
         ImageLocality,
         InterPodAffinity,
         LoadAwareScheduling,

@@ -1,11 +1,11 @@
 """Arguments of PodTopologySpread."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-SOFT = "ScheduleAnyway"
-HARD = "DoNotSchedule"
+SOFT: Final = "ScheduleAnyway"
+HARD: Final = "DoNotSchedule"
 
 
 class DefaultConstraint(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

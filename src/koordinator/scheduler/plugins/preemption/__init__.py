@@ -1,0 +1,1 @@
+"""DefaultPreemption: pods that matter more take the place of pods that matter less."""

@@ -1,0 +1,128 @@
+"""Which pods have to go, and from which node. Pure, apart from the questions it is given. Source: spec 03, B7."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from koordinator.api import label_selector
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.label_selector import Predicate
+from koordinator.api.policy import PodDisruptionBudget
+from koordinator.clock import parse_rfc3339
+from koordinator.scheduler.pod_info import PodInfo
+
+PRIORITY_OFFSET = 1 << 31
+"""Makes every priority positive, so that fewer victims have a smaller sum."""
+
+
+class Victim(msgspec.Struct, frozen=True):
+    """A pod that may have to go; `start_s` is when it started, now for one that has not."""
+
+    pod: PodInfo
+    priority: int
+    start_s: float
+
+    @classmethod
+    def of(cls, pod: PodInfo, now_s: float) -> "Victim":
+        start = pod.pod.status.start_time
+        return cls(pod, pod.priority, parse_rfc3339(start) if start else now_s)
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What a PodDisruptionBudget still allows."""
+
+    namespace: str
+    selects: Predicate
+    allowed: int
+    disrupted: frozenset[str]
+    """Pods whose eviction was granted already: they count neither way."""
+
+    @classmethod
+    def of(cls, budget: PodDisruptionBudget) -> "Budget | None":
+        """None for one that protects nothing: without a selector, or with an empty or a malformed one."""
+        selector = budget.spec.selector
+        if selector is None or not (selector.match_labels or selector.match_expressions):
+            return None
+        try:
+            selects = label_selector.compile_selector(selector)
+        except ProtocolError:
+            return None
+        status = budget.status
+        disrupted = frozenset(status.disrupted_pods)
+        return cls(budget.metadata.namespace, selects, status.disruptions_allowed, disrupted)
+
+    def covers(self, pod: Pod) -> bool:
+        meta = pod.metadata
+        return (
+            bool(meta.labels)
+            and meta.namespace == self.namespace
+            and self.selects(meta.labels)
+            and meta.name not in self.disrupted
+        )
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A node with the pods that have to leave it. `violations` counts those that a budget protects."""
+
+    node_name: str
+    victims: tuple[Victim, ...]
+    violations: int
+
+
+def by_importance(pods: Iterable[Victim]) -> list[Victim]:
+    """Higher priority first, among equals the one that runs longest."""
+    return sorted(pods, key=lambda victim: (-victim.priority, victim.start_s))
+
+
+def split(pods: Sequence[Victim], budgets: Sequence[Budget]) -> tuple[list[Victim], list[Victim]]:
+    """Pods whose eviction would violate a budget, and the others; `pods` use up the budgets in their order."""
+    left = [budget.allowed for budget in budgets]
+    violating: list[Victim] = []
+    harmless: list[Victim] = []
+    for victim in pods:
+        is_violating = False
+        for number, budget in enumerate(budgets):
+            if budget.covers(victim.pod.pod):
+                left[number] -= 1
+                is_violating = is_violating or left[number] < 0
+        (violating if is_violating else harmless).append(victim)
+    return violating, harmless
+
+
+def select(
+    removed: Sequence[Victim],
+    budgets: Sequence[Budget],
+    *,
+    put_back: Callable[[Victim], None],
+    take: Callable[[Victim], None],
+    fits: Callable[[], bool],
+) -> tuple[tuple[Victim, ...], int]:
+    """Victims among `removed` (all less important pods of a node, taken away already) and how many budgets
+    they violate: pods are put back as long as the preemptor fits, protected ones first."""
+    violating, harmless = split(by_importance(removed), budgets)
+    victims: list[Victim] = []
+    violations = 0
+    for is_violating, group in ((True, violating), (False, harmless)):
+        for victim in group:
+            put_back(victim)
+            if fits():
+                continue
+            take(victim)
+            victims.append(victim)
+            violations += is_violating
+    return tuple(by_importance(victims)), violations
+
+
+def rank(candidate: Candidate) -> tuple[float, ...]:
+    """Smaller is better: fewest violations, least important top victim, smallest sum of priorities, fewest
+    victims, shortest run lost among the most important ones."""
+    top = max(victim.priority for victim in candidate.victims)
+    earliest_s = min(victim.start_s for victim in candidate.victims if victim.priority == top)
+    priorities = sum(victim.priority + PRIORITY_OFFSET for victim in candidate.victims)
+    return (candidate.violations, top, priorities, len(candidate.victims), -earliest_s)
+
+
+def choose(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The candidate that hurts least; the first of equal ones."""
+    return min(candidates, key=rank, default=None)

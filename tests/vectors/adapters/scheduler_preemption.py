@@ -1,0 +1,149 @@
+"""Areas `stock-preemption-*`: dry runs on a node table, with the filters of the case."""
+
+from collections import Counter
+from typing import Any
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.clock import FixedClock, rfc3339
+from koordinator.scheduler import config
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
+from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Code, Status
+from koordinator.scheduler.view import View
+
+Case = dict[str, Any]
+NOW_S = 1_800_000_000.0
+
+
+def candidates(case: Case) -> list[Candidate]:
+    """What the dry runs on all nodes find."""
+    filters = case.get("filters") or ["NodeResourcesFit"]
+    enabled = [{"name": name} for name in (*filters, "PrioritySort", "DefaultBinder", "DefaultPreemption")]
+    plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
+    profile = {"plugins": plugins, "percentageOfNodesToScore": 0}
+    engine = Engine(config.decode({"profiles": [profile]}), FixedClock(NOW_S))
+    table, [profile_] = engine.table, engine.profiles.values()
+    plugin = next(each for each in profile_.plugins if isinstance(each, DefaultPreemption))
+    for budget in case.get("pdbs") or ():
+        plugin.set_budget(from_builtins(budget, PodDisruptionBudget))
+    for node in case["nodes"]:
+        table.set_node(from_builtins(node, Node))
+    for body in case["pods"]:
+        info = PodInfo.of(from_builtins(body, Pod), table.registry)
+        table.assign(info, info.node_name)
+    pod = PodInfo.of(from_builtins(case["pod"], Pod), table.registry)
+    view = View(profile_, table, engine.nominations, pod)
+    return plugin.dry_run(pod, table.rows, view.check, Counter())
+
+
+def _victims(found: Candidate) -> list[str]:
+    return sorted(victim.pod.pod.metadata.name for victim in found.victims)
+
+
+def victims(case: Case) -> Any:
+    found = {
+        each.node_name: {"victims": _victims(each), "pdbViolations": each.violations}
+        for each in candidates(case)
+    }
+    return {"candidates": found}
+
+
+def node(case: Case) -> Any:
+    best = choose(candidates(case))
+    return {"node": best.node_name if best is not None else None}
+
+
+def basic_victims(case: Case) -> Any:
+    """`kube-scheduler-basics`: one node that has nothing but CPUs."""
+    pods = [
+        {
+            "metadata": {
+                "name": pod["name"],
+                "namespace": "default",
+                "labels": {f"pdb-{name}": "" for name in pod.get("pdbs", ())},
+            },
+            "spec": {**_asks(pod["cpu"], pod["priority"]), "nodeName": "n"},
+            "status": {"startTime": rfc3339(NOW_S - pod["ageSeconds"])},
+        }
+        for pod in case["pods"]
+    ]
+    budgets = [
+        {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {f"pdb-{name}": ""}}},
+            "status": {"disruptionsAllowed": allowed},
+        }
+        for name, allowed in case["pdbsAllowed"].items()
+    ]
+    full = {
+        "nodes": [
+            {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": case["nodeCPU"], "pods": 1000}}}
+        ],
+        "pods": pods,
+        "pod": {
+            "metadata": {"name": "preemptor", "namespace": "default"},
+            "spec": _asks(case["podCPU"], case["podPriority"]),
+        },
+        "pdbs": budgets,
+    }
+    for found in candidates(full):
+        return {"victims": _victims(found), "pdbViolations": found.violations}
+    return {"victims": None}
+
+
+def _asks(cpu: int, priority: int) -> Case:
+    return {"priority": priority, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}
+
+
+def basic_node(case: Case) -> Any:
+    found = [
+        Candidate(
+            each["node"],
+            tuple(_victim(victim["priority"], victim["ageSeconds"]) for victim in each["victims"]),
+            each["pdbViolations"],
+        )
+        for each in case["candidates"]
+    ]
+    best = choose(found)
+    return {"node": best.node_name if best is not None else None}
+
+
+def _victim(priority: int, age_s: float) -> Victim:
+    body = {"metadata": {"name": "v"}, "spec": {"priority": priority}}
+    info = PodInfo.of(from_builtins(body, Pod), ResourceRegistry())
+    return Victim(info, priority, NOW_S - age_s)
+
+
+def eligible(case: Case) -> Any:
+    pods = [_pod(f"other-{number}", each) for number, each in enumerate(case["podsOnNominatedNode"])]
+    status = SUCCESS
+    if case["nominatedNode"]:
+        codes = {code.word: code for code in Code}
+        status = Status(codes[case["nominatedNodeStatus"]])
+    preemptor = _pod("preemptor", case)
+    message = objection(preemptor, status, pods if case["nominatedNode"] else ())
+    return {"eligible": not message, "message": message}
+
+
+def _pod(name: str, case: Case) -> PodInfo:
+    meta: Case = {"name": name, "namespace": "default"}
+    if case.get("terminating"):
+        meta["deletionTimestamp"] = rfc3339(NOW_S)
+    conditions = []
+    if case.get("preemptionCondition"):
+        conditions.append({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"})
+    spec = {"priority": case["priority"], "preemptionPolicy": case.get("preemptionPolicy")}
+    body = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
+    return PodInfo.of(from_builtins(body, Pod), ResourceRegistry())
+
+
+ADAPTERS = {
+    "stock-preemption-eligible": eligible,
+    "stock-preemption-victims": victims,
+    "stock-preemption-node": node,
+}
