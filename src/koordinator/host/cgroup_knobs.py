@@ -266,7 +266,7 @@ def check(knob: Knob, version: int, value: str) -> None:
             raise KnobValueError(knob, value, "the file is only read")
         case Form.CPUS:
             try:
-                cpuset.parse(value)
+                cpuset.parse(value.strip())
             except CPUSetError as error:
                 raise KnobValueError(knob, value, error.reason) from error
         case Form.NUMBER:

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from koordinator.api import cpuset, qos
-from koordinator.api.cpuset import CPUSet
+from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.slo import HostApplicationSpec
-from koordinator.host.errors import LayoutError
+from koordinator.host.errors import ContentError, LayoutError
 
 
 class Driver(enum.StrEnum):
@@ -210,14 +210,14 @@ def host_application_dir(driver: Driver, application: HostApplicationSpec) -> st
     return join(base, path.parent_dir, path.relative_path)
 
 
-def smallest_cpuset(root_text: str, texts_by_dir: Mapping[str, str]) -> CPUSet:
+def smallest_cpuset(root_text: str | None, texts_by_dir: Mapping[str, str | None]) -> CPUSet:
     """What best-effort containers may use: the smallest set among their directories and the class's own.
 
     `texts_by_dir` holds the directories two levels below the class; among equals the first by path counts,
-    the root last. Raises: CPUSetError.
+    the root last. Raises: ContentError when one is unreadable (None) or malformed, as the smallest may be it.
     """
-    sets = [cpuset.parse(texts_by_dir[directory].strip()) for directory in sorted(texts_by_dir)]
-    return min([*sets, cpuset.parse(root_text.strip())], key=len)
+    walk = sorted(texts_by_dir, key=lambda directory: directory.split("/"))
+    return min((_cpus(text) for text in (*(texts_by_dir[each] for each in walk), root_text)), key=len)
 
 
 def join(*parts: str) -> str:
@@ -229,6 +229,15 @@ def join(*parts: str) -> str:
     if path.startswith(".."):
         raise LayoutError("/".join(parts), "leads out of the cgroup root")
     return "" if path == "." else path
+
+
+def _cpus(text: str | None) -> CPUSet:
+    if text is None:
+        raise ContentError("cpuset.cpus", "unreadable")
+    try:
+        return cpuset.parse(text.strip())
+    except CPUSetError as error:
+        raise ContentError("cpuset.cpus", str(error)) from error
 
 
 def _is_cri_o_scope(name: str) -> bool:

@@ -55,18 +55,16 @@ def busy_ticks(text: str) -> int:
 
 
 def busy_ticks_by_cpu(text: str) -> dict[int, int]:
-    """The same for each CPU; lines that are not numbers are left out.
+    """The same for each CPU.
 
-    Raises: ContentError when no line is left.
+    Raises: ContentError when there is no such line, or one does not count ticks.
     """
     found = {}
     for line in text.splitlines():
         fields = line.split()
-        if fields and fields[0].startswith("cpu") and fields[0] != "cpu":
-            try:
-                found[count("stat", fields[0].removeprefix("cpu"))] = _busy(fields)
-            except ContentError:
-                continue
+        number = fields[0].removeprefix("cpu") if fields else ""
+        if fields and fields[0] != number and number.isascii() and number.isdigit():
+            found[int(number)] = _busy(fields)
     if not found:
         raise ContentError("stat", "no line of a single CPU")
     return found

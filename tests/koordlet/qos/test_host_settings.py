@@ -53,7 +53,7 @@ def test_a_cost_model_of_ones_own_names_every_operation() -> None:
 @given(st.integers(-(10**6), 10**6), st.integers(-10, 500), st.integers(0, 2**43))
 def test_kernel_settings_out_of_range_are_left_out(factor: int, scale: int, memory_bytes: int) -> None:
     strategy = SystemStrategy(min_free_kbytes_factor=factor, watermark_scale_factor=scale)
-    wanted = system_config.wanted_files(strategy, memory_bytes)
+    wanted = system_config.plan(strategy, memory_bytes, "").files
 
     if "vm/min_free_kbytes" in wanted:
         assert 10_240 <= int(wanted["vm/min_free_kbytes"]) <= 10_485_760

@@ -106,7 +106,8 @@ def _config(case: dict[str, Any]) -> Any:
     node = None if case["nodeConfig"] is None else _strategy(case["nodeConfig"])
     text = case["annotation"]
     annotations = {} if text is None else {labels.CPU_BURST: text}
-    return {"config": msgspec.to_builtins(cpu_burst.settings_of(node, annotations))}
+    settings = msgspec.to_builtins(cpu_burst.settings_of(node, annotations))
+    return {"config": None if node is None and not settings else settings}
 
 
 def _managed(case: dict[str, Any]) -> Any:
@@ -191,9 +192,9 @@ def sysconfig_blkio(case: dict[str, Any]) -> Any:
     match case["op"]:
         case "sysconfig":
             strategy = from_builtins(case["strategy"], SystemStrategy)
-            writes = system_config.wanted_files(strategy, quantity.value(case["nodeMemory"]))
-            features = system_config.wanted_features(strategy, case["currentFeatures"])
-            return {"writes": writes, "schedFeatures": features}
+            memory_bytes = quantity.value(case["nodeMemory"])
+            plan = system_config.plan(strategy, memory_bytes, case["currentFeatures"])
+            return {"writes": plan.files, "schedFeatures": plan.features}
         case "blkio_be":
             texts = blkio.group_texts(case["disk"], from_builtins(case["ioCfg"], IOConfig))
         case "blkio_root":

@@ -71,7 +71,7 @@ def resctrl_schemata(case: dict[str, Any]) -> Any:
 
 
 def _l3_mask(case: dict[str, Any]) -> Any:
-    mask = resctrl.l3_mask(int(case["cbm"], 16), case["startPercent"], case["endPercent"])
+    mask = resctrl.l3_mask(resctrl.full_mask_of(case["cbm"]), case["startPercent"], case["endPercent"])
     return {"mask": None if mask is None else f"{mask:x}"}
 
 
@@ -98,7 +98,7 @@ def _parse(case: dict[str, Any]) -> Any:
 
 
 def _cpu(case: dict[str, Any]) -> ResctrlCPU:
-    return ResctrlCPU(case["vendor"], int(case["cbm"], 16), tuple(case["cacheIds"]))
+    return ResctrlCPU(case["vendor"], resctrl.full_mask_of(case["cbm"]), tuple(case["cacheIds"]))
 
 
 def _groups(case: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from koordinator.host.cpu_topology import CPUTopology, Processor
 from koordinator.koordlet import series
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.rates import Aged, CounterReading, HostApplicationUsage, Usage
+from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict import histogram
 from koordinator.koordlet.predict.histogram import Histogram, HistogramCheckpoint
 from koordinator.koordlet.report import reserved_cpus
@@ -167,7 +168,9 @@ def _play(target: Histogram, steps: list[dict[str, Any]], empty: Any) -> Histogr
                 target.merge(_play(empty(), step["other"], empty))
             case "load":
                 raw = step["checkpoint"]
-                weights = {int(index): weight for index, weight in raw["bucketWeights"].items()}
+                if raw is None:
+                    raise ModelError("checkpoint", "there is none")
+                weights = {int(index): weight for index, weight in (raw.get("bucketWeights") or {}).items()}
                 reference_s = raw.get("referenceSeconds")
                 target.load(HistogramCheckpoint(raw["totalWeight"], weights, reference_s))
     return target

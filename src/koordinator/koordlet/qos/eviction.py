@@ -248,7 +248,10 @@ class Arbitration:
     def _count(self, uid: str) -> None:
         self._handled.add(uid)
         gives: dict[Target, dict[str, int]] = {}
+        wanting = {task.target for task in self._tasks if any(want > 0 for want in task.wanted.values())}
         for task in self._tasks:
+            if task.target not in wanting:
+                continue
             of_target = gives.setdefault(task.target, {})
             for name, amount in task.gives.get(uid, {}).items():
                 of_target[name] = max(of_target.get(name, 0), amount)

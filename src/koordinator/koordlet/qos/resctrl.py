@@ -51,6 +51,14 @@ def support_of(flags: Collection[str]) -> Support:
     return Support("cat_l3" in flags, "mba" in flags)
 
 
+def full_mask_of(text: str) -> int:
+    """The full mask that `cbm_mask` says in hexadecimal; 0 when it says none."""
+    try:
+        return int(text.strip(), 16)
+    except ValueError:
+        return 0
+
+
 def l3_mask(full_mask: int, start_percent: int, end_percent: int) -> int | None:
     """Ways of the cache within a range of percent, at least one; None when mask or range make no sense."""
     if full_mask <= 0 or full_mask & (full_mask + 1):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import labels, quantity, resources
+from koordinator.api import labels, quantity, resources, scalars
 from koordinator.api.annotations.device import DeviceType, GPUPartition, NodePartitionPolicy
 from koordinator.api.conditions import StandardCondition
 from koordinator.api.device import DeviceInfo, DeviceTopology, VirtualFunction, VirtualFunctionGroup
@@ -248,4 +248,7 @@ def _is_number(text: str) -> bool:
 
 def _number(text: str) -> int:
     """A number as small daemons write it; 0 for anything else."""
-    return int(text) if _is_number(text) else 0
+    try:
+        return scalars.parse_int(text.strip(), 32)
+    except scalars.ScalarError:
+        return 0
