@@ -3,7 +3,7 @@
 import asyncio
 
 from koordinator.scheduler.plugins.preemption.eviction import DISRUPTION_TARGET, PREEMPTION
-from tests.scheduler.world import World, pod, play
+from tests.scheduler.world import World, play, pod
 
 
 def test_an_important_pod_evicts_the_least_important_ones_and_takes_their_place() -> None:

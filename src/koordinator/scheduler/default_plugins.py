@@ -48,8 +48,6 @@ NOT_BUILT_IN = frozenset(
         "ElasticQuota",
         "Coscheduling",
         "DeviceShare",
-        "NodeResourcesFitPlus",
-        "ScarceResourceAvoidance",
         "SchedulingHint",
     )
 )

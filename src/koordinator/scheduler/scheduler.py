@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
-from koordinator.api import normalization
+from koordinator.api import labels, normalization
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import Component, FeatureGates
@@ -32,6 +32,7 @@ from koordinator.scheduler.nodes import NodeAspect
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import PluginType
 from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.reservation_message import event_message
 from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.scheduler.waiting import WaitingPods
 
@@ -274,7 +275,13 @@ class Scheduler:
         self.queue.retry(entry, result.status, result.rejected_by, now_s)
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
-        self._recorders[entry.profile_name].warning(live, "FailedScheduling", diagnosis.event_note(message))
+        recorder = self._recorders[entry.profile_name]
+        recorder.warning(live, "FailedScheduling", diagnosis.event_note(message))
+        if labels.RESERVATION_AFFINITY in live.metadata.annotations:
+            about_reservations = event_message(message)
+            if about_reservations is not None:
+                note = diagnosis.event_note(about_reservations)
+                recorder.warning(live, "FailedScheduling-Reservation", note)
         self._status_writer.write(live, pod_status.Verdict(reason, message, result.nominated_node))
         self._wake.set()
 

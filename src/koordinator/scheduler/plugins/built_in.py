@@ -12,9 +12,11 @@ from koordinator.scheduler.plugins.node_name import NodeName
 from koordinator.scheduler.plugins.node_ports import NodePorts
 from koordinator.scheduler.plugins.node_resources_balanced import NodeResourcesBalancedAllocation
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koordinator.scheduler.plugins.node_resources_fit_plus import NodeResourcesFitPlus
 from koordinator.scheduler.plugins.node_unschedulable import NodeUnschedulable
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.priority_sort import PrioritySort
+from koordinator.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
 from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
 from koordinator.scheduler.plugins.taint_toleration import TaintToleration
 from koordinator.scheduler.plugins.topology_spread.plugin import PodTopologySpread
@@ -33,9 +35,11 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         NodePorts,
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
+        NodeResourcesFitPlus,
         NodeUnschedulable,
         PodTopologySpread,
         PrioritySort,
+        ScarceResourceAvoidance,
         SchedulingGates,
         TaintToleration,
     )

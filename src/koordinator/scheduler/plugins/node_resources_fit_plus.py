@@ -1,0 +1,94 @@
+"""NodeResourcesFitPlus: pack some resources and spread others. Source: spec 03, D2."""
+
+from collections.abc import Callable, Hashable
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from koordinator.api import resource_vector
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.nodes import Rows, at
+from koordinator.scheduler.plugins.node_resources_fit import least_allocated, most_allocated
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status
+
+_FORMULAS: dict[str, Callable[[I64, I64], I64]] = {
+    "LeastAllocated": least_allocated,
+    "MostAllocated": most_allocated,
+}
+
+
+class ResourceStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another `type` than LeastAllocated and MostAllocated scores 0, with its weight."""
+
+    type: str = ""
+    weight: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class FitPlusArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A strategy per resource name."""
+
+    resources: dict[str, ResourceStrategy] = {}
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A resource that the pod requests and that has a strategy."""
+
+    column: int
+    amount: int
+    nonzero_index: int | None
+    strategy: ResourceStrategy
+
+
+class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple[Wanted, ...]]):
+    """Init containers count as in the standard sum of requests, with defaults for cpu and memory."""
+
+    name = "NodeResourcesFitPlus"
+    args = FitPlusArgs
+    reads = Change.NODE | Change.PODS
+
+    def __init__(self, args: FitPlusArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._strategies = args.resources
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return pod.request_key
+
+    def prepare(self, pod: PodInfo) -> tuple[Wanted, ...]:
+        names = self.handle.table.registry.names
+        wanted = []
+        pairs = zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True)
+        for column, amount in pairs:
+            strategy = self._strategies.get(names[column])
+            if strategy is None:
+                continue
+            index = _NONZERO_INDEX.get(column)
+            counted = amount if index is None else int(pod.nonzero[index])
+            wanted.append(Wanted(column, counted, index, strategy))
+        return tuple(wanted)
+
+    def pre_score(self, state: tuple[Wanted, ...]) -> Status:
+        return SUCCESS
+
+    def score(self, state: tuple[Wanted, ...], rows: Rows) -> Scores:
+        table = self.handle.table
+        weights = sum(wanted.strategy.weight for wanted in state)
+        if not weights:
+            return np.full(rows.size, SCORE_MAX, np.int64)
+        total = np.zeros(rows.size, np.int64)
+        for wanted in state:
+            formula = _FORMULAS.get(wanted.strategy.type)
+            if formula is None:
+                continue
+            requested = table.requested[wanted.column]
+            if wanted.nonzero_index is not None:
+                requested = table.nonzero_requested[wanted.nonzero_index]
+            capacity = at(table.allocatable[wanted.column], rows)
+            total += wanted.strategy.weight * formula(at(requested, rows) + wanted.amount, capacity)
+        return total // weights
+
+
+_NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}

@@ -1,0 +1,52 @@
+"""ScarceResourceAvoidance: keeps nodes with scarce resources free of pods without need. Source: spec 03, D3."""
+
+from collections.abc import Hashable
+
+import msgspec
+import numpy as np
+
+from koordinator.api import resources
+from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status
+
+
+class ScarceArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names of the scarce resources."""
+
+    resources: list[str] = []
+
+
+class ScarceResourceAvoidance(PreScorePlugin[frozenset[int]], ScorePlugin[frozenset[int]]):
+    """The state is the columns of what a pod requests."""
+
+    name = "ScarceResourceAvoidance"
+    args = ScarceArgs
+
+    def __init__(self, args: ScarceArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._scarce = tuple(args.resources)
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return pod.request_columns.tobytes()
+
+    def prepare(self, pod: PodInfo) -> frozenset[int]:
+        return frozenset(pod.request_columns.tolist())
+
+    def pre_score(self, state: frozenset[int]) -> Status:
+        return SUCCESS
+
+    def score(self, state: frozenset[int], rows: Rows) -> Scores:
+        table = self.handle.table
+        registry = table.registry
+        is_spare = table.allocatable[:, rows] > 0
+        # Names that no node has yet have no column in the table.
+        known = range(is_spare.shape[0])
+        used = {*state, registry.find(resources.PODS)}
+        is_spare[[column for column in known if column in used]] = False
+        scarce = {registry.find(name) for name in self._scarce}
+        spare = is_spare.sum(axis=0)
+        wasted = is_spare[[column for column in known if column in scarce]].sum(axis=0)
+        scores = (spare - wasted) * SCORE_MAX // np.maximum(spare, 1)
+        return np.where((spare == 0) | (wasted == 0), SCORE_MAX, scores).astype(np.int64)

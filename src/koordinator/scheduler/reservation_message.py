@@ -1,0 +1,32 @@
+"""Why reservations did not take a pod, told apart from why nodes did not. Pure. Source: spec 03, E2."""
+
+import re
+
+_HEAD = re.compile(r"0/\d+ nodes are available: ")
+_ITEM = re.compile(r"(\d+) Reservation\(s\) (.*)")
+_TOTAL = "matched owner total"
+_EXACT = "exactly matches the requested reservation name"
+_OF_NODE = "for node reason that"
+
+
+def event_message(message: str) -> str | None:
+    """`0/8 reservations are available: 2 Reservation(s) Insufficient cpu.` from the message of a pod that found
+    no node; None when it says nothing about reservations."""
+    head = _HEAD.match(message)
+    if head is None:
+        return None
+    total: str | None = None
+    groups: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for part in message[head.end() :].replace(". ", ",").split(","):
+        text = part.strip(" .")
+        item = _ITEM.fullmatch(text)
+        if item is None:
+            continue
+        count, reason = item.groups()
+        if reason == _TOTAL:
+            total = count
+        else:
+            groups[0 if reason == _EXACT else 2 if reason.startswith(_OF_NODE) else 1].append(text)
+    if total is None:
+        return None
+    return f"0/{total} reservations are available: {', '.join(sum(groups, []))}."
