@@ -8,7 +8,7 @@ from koordinator.api.qos import KubeQoS
 from koordinator.api.slo import CgroupPath, HostApplicationSpec
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_layout import ContainerID, Driver, Runtime
-from koordinator.host.errors import LayoutError
+from koordinator.host.errors import ContentError, LayoutError
 
 DRIVERS = st.sampled_from(Driver)
 IDS = st.text("0123456789abcdef", min_size=8, max_size=64)
@@ -65,3 +65,11 @@ def test_two_unknown_directories_are_no_sandbox() -> None:
 def test_a_host_application_cannot_leave_the_cgroup_tree(path: CgroupPath) -> None:
     with pytest.raises(LayoutError):
         cgroup_layout.host_application_dir(Driver.SYSTEMD, HostApplicationSpec(name="a", cgroup_path=path))
+
+
+def test_the_smallest_cpu_set_is_only_known_when_all_can_be_read() -> None:
+    assert cgroup_layout.smallest_cpuset("0-3", {"a/b": "1\n", "a-b/c": "2"}) == {1}
+
+    for texts in ({"a/b": None}, {"a/b": "x"}):
+        with pytest.raises(ContentError):
+            cgroup_layout.smallest_cpuset("0-3", texts)

@@ -123,3 +123,11 @@ def test_any_text_gives_a_value_or_an_error_that_names_its_source(text: str, rea
         read(text)
     except HostError as error:
         assert str(error)
+
+
+def test_ticks_of_each_cpu_are_all_known_or_none() -> None:
+    good = "cpu0 1 1 1 0 0 1 1\n"
+
+    assert procfs.busy_ticks_by_cpu(f"cpu 9 9 9 9 9 9 9\n{good}cpufreq 1\n") == {0: 5}
+    with pytest.raises(ContentError):
+        procfs.busy_ticks_by_cpu(good + "cpu1 1 x 1 0 0 1 1\n")

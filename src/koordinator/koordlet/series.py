@@ -4,7 +4,9 @@ A series holds its newest `points_max` points; there is no thinning, so percenti
 """
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -88,6 +90,9 @@ class Points(msgspec.Struct, frozen=True, eq=False):
 _EMPTY = Points(np.empty(0, np.int64), np.empty(0, np.float64))
 
 
+_Number = TypeVar("_Number", np.int64, np.float64)
+
+
 class _Ring:
     """The newest points of one series, in order of arrival."""
 
@@ -113,10 +118,15 @@ class _Ring:
 
     def between(self, start_ms: int, end_ms: int) -> Points:
         """Points of the window, both ends included, oldest arrival first."""
-        order = np.r_[self._next : self._count, 0 : self._next]
-        at_ms = self._at_ms[order]
+        at_ms, values = self._in_order(self._at_ms), self._in_order(self._values)
         within = (at_ms >= start_ms) & (at_ms <= end_ms)
-        return Points(at_ms[within], self._values[order][within])
+        return Points(at_ms[within], values[within])
+
+    def _in_order(self, column: NDArray[_Number]) -> NDArray[_Number]:
+        newest = column[: self._next]
+        return (
+            np.concatenate((column[self._next : self._count], newest)) if self._count > self._next else newest
+        )
 
     def _grow_or_wrap(self) -> None:
         if self._at_ms.size == self._points_max:
@@ -195,6 +205,6 @@ def _key(sample: Sample) -> _Key:
     if sample.properties.keys() != PROPERTIES[sample.kind]:
         wanted = ", ".join(sorted(PROPERTIES[sample.kind])) or "none"
         raise SampleError(sample.kind, f"properties {sorted(sample.properties)}, expected {wanted}")
-    if not np.isfinite(sample.value):
+    if not math.isfinite(sample.value):
         raise SampleError(sample.kind, f"{sample.value} is not a finite number")
     return frozenset(sample.properties.items())

@@ -156,3 +156,14 @@ def test_an_event_names_feature_and_pod() -> None:
     victim = eviction.Victim("uid", Feature.BE_CPU)
 
     assert victim.message("web-0") == "trigger by koordlet feature BECPUEvict, kill pod: web-0"
+
+
+def test_a_target_that_nobody_wants_anything_of_is_not_counted() -> None:
+    idle = EvictionTask(Feature.CPU, Target.USED, {"cpu": 0}, (), {"a": {"cpu": 5}})
+    busy = EvictionTask(Feature.BE_CPU, Target.REQUEST, {"cpu": 1}, ("a",), {"a": {"cpu": 2}})
+    arbitration = Arbitration([busy, idle])
+    victim = arbitration.next_victim()
+    assert victim is not None
+    arbitration.settle(victim, True)
+
+    assert arbitration.released == {Target.REQUEST: {"cpu": 2}}

@@ -56,6 +56,11 @@ def test_garbage_in_schemata_is_left_out() -> None:
     assert resctrl.parse("L3:0=ff;x=1;2;3=zz;\nMB:0=;1=10\nwhat") == resctrl.Schemata({0: 255}, {1: 10})
 
 
+def test_a_mask_file_without_a_mask_means_no_cache_to_divide() -> None:
+    assert resctrl.full_mask_of("fffff\n") == 0xFFFFF
+    assert resctrl.l3_mask(resctrl.full_mask_of(""), 0, 100) is None
+
+
 def test_threads_in_the_group_already_are_not_written_again() -> None:
     assert resctrl.new_tasks([5, 3, 3, 9], [9]) == [3, 5]
 

@@ -216,3 +216,11 @@ def test_a_report_carries_the_prediction_and_the_real_durations() -> None:
     assert status.prod_reclaimable_metric.resource.resources == {"cpu": "1500m", "memory": "1Gi"}
     without = node_metric.status_of(store, Known(), policy, 0, "now")
     assert without.prod_peak_metric is None and without.prod_reclaimable_metric is not None
+
+
+def test_an_accelerator_may_say_that_it_sits_on_no_numa_node() -> None:
+    cards = xpu.parse_files({"f": '[{"uuid":"u","minor":"x","topology":{"nodeID":"-1"}}]'})
+    (info,) = device.report([], cards, []).devices
+
+    assert info.minor == 0
+    assert info.topology is not None and info.topology.node_id == -1
