@@ -12,7 +12,7 @@ from koordinator.api.references import ObjectReference
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.event_correlation import Action, Correlator, Occurrence
-from koordinator.cluster.events import MESSAGE_BYTES_MAX, QUEUE_MAX, EventRecorder
+from koordinator.cluster.events import MESSAGE_BYTES_MAX, QUEUE_MAX, WRITERS, EventRecorder
 from koordinator.cluster.memory import MemoryCluster
 from tests.cluster import virtual_loop
 from tests.cluster.fake_backend import FakeBackend
@@ -203,5 +203,47 @@ def test_long_messages_are_cut_between_characters(letter: str) -> None:
             message = server.events()[0]["message"]
             assert MESSAGE_BYTES_MAX - 3 <= len(message.encode()) <= MESSAGE_BYTES_MAX
             assert message.endswith(f"{letter} ...")
+
+    virtual_loop.run(scenario())
+
+
+class SlowServer(EventServer):
+    """Each write takes a second."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        super().__init__(clock)
+        self.under_way = self.under_way_max = 0
+
+    async def create(self, *args: Any) -> Any:
+        self.under_way += 1
+        self.under_way_max = max(self.under_way_max, self.under_way)
+        await asyncio.sleep(1)
+        self.under_way -= 1
+        return await super().create(*args)
+
+
+def test_events_about_many_objects_are_written_side_by_side_and_in_order_for_each() -> None:
+    async def scenario() -> None:
+        server = SlowServer(LoopClock(asyncio.get_running_loop(), EPOCH_S))
+        recorder = EventRecorder(MemoryCluster(server), "koord-scheduler", rng=random.Random(1))
+        task = asyncio.create_task(recorder.run())
+        for n in range(200):
+            recorder.normal(
+                ObjectReference(kind="Pod", namespace="shop", name=f"web-{n}"), "Scheduled", "to n1"
+            )
+            if n < 3:
+                for step in range(3):
+                    reference = ObjectReference(kind="Pod", namespace="shop", name=f"web-{n}")
+                    recorder.normal(reference, f"Step{step}", "done")
+
+        await recorder.flush()
+
+        assert len(server.events()) == 209 and recorder.dropped_count == 0
+        assert 4 < server.under_way_max <= WRITERS
+        for n in range(3):
+            about = [e["reason"] for e in server.events() if e["involvedObject"]["name"] == f"web-{n}"]
+            assert about == ["Scheduled", "Step0", "Step1", "Step2"]
+        task.cancel()
+        await asyncio.wait([task])
 
     virtual_loop.run(scenario())

@@ -7,6 +7,8 @@ import asyncio
 import enum
 import logging
 import random
+import zlib
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
@@ -23,8 +25,10 @@ from koordinator.cluster.supervise import Guard, supervise
 
 log = logging.getLogger(__name__)
 
-# As client-go's broadcaster: beyond this the API is slower than we talk, and old news is no news.
-QUEUE_MAX = 1000
+# A burst of bindings; beyond this the API is slower than we talk, and old news is no news. About 10 MB.
+QUEUE_MAX = 10_000
+# Events written at a time. Those about one object are written one after the other, in order.
+WRITERS = 16
 # As client-go: an unreachable API is tried for about two minutes per event.
 TRIES_MAX = 12
 RETRY = BackoffPolicy(initial_s=10.0, max_s=10.0, factor=1.0, jitter_ratio=0.1)
@@ -41,6 +45,14 @@ class Severity(enum.Enum):
     WARNING = "Warning"
 
 
+class _Lane:
+    """Events of some objects, written one after the other."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.queue: asyncio.Queue[tuple[Occurrence, float]] = asyncio.Queue()
+        self.backoff = backoff
+
+
 class EventRecorder:
     """Writes events of one component (on one host, for node agents); `run` does the writing."""
 
@@ -51,9 +63,8 @@ class EventRecorder:
         self._cluster = cluster
         self._component = component
         self._host = host
-        self._backoff = Backoff(RETRY, rng)
         self._correlator = Correlator()
-        self._queue: asyncio.Queue[tuple[Occurrence, float]] = asyncio.Queue(QUEUE_MAX)
+        self._lanes = [_Lane(Backoff(RETRY, random.Random(rng.getrandbits(64)))) for _ in range(WRITERS)]
 
     def event(self, obj: Object | ObjectReference, severity: Severity, reason: str, message: str) -> None:
         """Note that `reason` (a stable CamelCase word) happened to `obj`; `message` is for people."""
@@ -63,10 +74,13 @@ class EventRecorder:
             reason=reason,
             message=_shortened(message),
         )
-        try:
-            self._queue.put_nowait((occurrence, self._cluster.clock.now()))
-        except asyncio.QueueFull:
+        if sum(lane.queue.qsize() for lane in self._lanes) >= QUEUE_MAX:
             self.dropped_count += 1
+            return
+        about = occurrence.regarding
+        # Not hash(): it differs from run to run, and with it the order of writes.
+        number = zlib.crc32(f"{about.kind}/{about.namespace}/{about.name}".encode()) % WRITERS
+        self._lanes[number].queue.put_nowait((occurrence, self._cluster.clock.now()))
 
     def normal(self, obj: Object | ObjectReference, reason: str, message: str) -> None:
         self.event(obj, Severity.NORMAL, reason, message)
@@ -76,32 +90,37 @@ class EventRecorder:
 
     async def flush(self) -> None:
         """Until everything recorded so far is written or given up; needs `run` to be running."""
-        await self._queue.join()
+        for lane in self._lanes:
+            await lane.queue.join()
 
     async def run(self) -> NoReturn:
         """Write events until cancelled."""
-        await supervise(self._step, self._backoff, self.guard)
+        async with asyncio.TaskGroup() as group:
+            for number, lane in enumerate(self._lanes):
+                work = supervise(partial(self._step, lane), lane.backoff, self.guard)
+                group.create_task(work, name=f"{self.guard.name}, writer {number}")
+        raise AssertionError("writers never end")
 
-    async def _step(self) -> float:
-        occurrence, at_s = await self._queue.get()
+    async def _step(self, lane: "_Lane") -> float:
+        occurrence, at_s = await lane.queue.get()
         try:
             verdict = self._correlator.judge(occurrence, at_s)
             if verdict.action is Action.DROP:
                 self.dropped_count += 1
             else:
-                await self._deliver(occurrence, verdict)
+                await self._deliver(occurrence, verdict, lane.backoff)
         finally:
-            self._queue.task_done()
+            lane.queue.task_done()
         return 0.0
 
-    async def _deliver(self, occurrence: Occurrence, verdict: Verdict) -> None:
+    async def _deliver(self, occurrence: Occurrence, verdict: Verdict, backoff: Backoff) -> None:
         error: errors.ApiError | None = None
         for _ in range(TRIES_MAX):
             try:
                 await self._write(occurrence, verdict)
             except errors.ServiceUnavailable as caught:
                 error = caught
-                await asyncio.sleep(self._backoff.next_s(caught))
+                await asyncio.sleep(backoff.next_s(caught))
             except (
                 errors.ApiError
             ) as caught:  # refused (the namespace ends, no permission): trying again is idle

@@ -16,7 +16,9 @@ def event_message(message: str) -> str | None:
     if head is None:
         return None
     total: str | None = None
-    groups: tuple[list[str], list[str], list[str]] = ([], [], [])
+    exact: list[str] = []
+    others: list[str] = []
+    of_nodes: list[str] = []
     for part in message[head.end() :].replace(". ", ",").split(","):
         text = part.strip(" .")
         item = _ITEM.fullmatch(text)
@@ -26,7 +28,8 @@ def event_message(message: str) -> str | None:
         if reason == _TOTAL:
             total = count
         else:
-            groups[0 if reason == _EXACT else 2 if reason.startswith(_OF_NODE) else 1].append(text)
+            group = exact if reason == _EXACT else of_nodes if reason.startswith(_OF_NODE) else others
+            group.append(text)
     if total is None:
         return None
-    return f"0/{total} reservations are available: {', '.join(sum(groups, []))}."
+    return f"0/{total} reservations are available: {', '.join([*exact, *others, *of_nodes])}."
