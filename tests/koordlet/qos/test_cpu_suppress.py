@@ -1,17 +1,20 @@
 """Services are never suppressed, best-effort pods keep a floor, and limits stay within the machine."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.api import cpuset
 from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.host.cpu_topology import Processor
 from koordinator.koordlet.qos import cpu_pick, cpu_suppress
 from koordinator.koordlet.qos.cpu_suppress import (
     CPUHolder,
     CPUSetReason,
     CPUUsage,
+    Mode,
     NodeCPU,
     PodClass,
     QuotaReason,
@@ -149,3 +152,26 @@ def test_services_that_take_everything_leave_only_the_floor() -> None:
     decision = cpu_suppress.decide_quota(-5_000, 8_000, 800_000)
 
     assert (decision.quota_us, decision.reason) == (2_000, QuotaReason.FLOOR)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mode"),
+    [
+        pytest.param(None, Mode.UNKNOWN, id="no NodeSLO touches nothing"),
+        pytest.param(ResourceThresholdStrategy(), Mode.UNKNOWN, id="neither on nor off touches nothing"),
+        pytest.param(ResourceThresholdStrategy(enable=False), Mode.OFF, id="off undoes"),
+        pytest.param(ResourceThresholdStrategy(enable=True), Mode.CPUSET, id="CPUs unless said otherwise"),
+        pytest.param(
+            ResourceThresholdStrategy(enable=True, cpu_suppress_policy="cfsQuota"), Mode.QUOTA, id="quota"
+        ),
+    ],
+)
+def test_the_mode_follows_nodeslo(strategy: ResourceThresholdStrategy | None, mode: Mode) -> None:
+    assert cpu_suppress.mode_of(strategy, has_be_manager=False) is mode
+
+
+def test_the_cpu_manager_for_best_effort_pods_excludes_suppression() -> None:
+    on = ResourceThresholdStrategy(enable=True)
+
+    assert cpu_suppress.mode_of(on, has_be_manager=True) is Mode.MANAGER
+    assert cpu_suppress.mode_of(None, has_be_manager=True) is Mode.UNKNOWN

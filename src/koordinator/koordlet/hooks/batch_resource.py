@@ -16,8 +16,7 @@ from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.host import cgroup_units
 from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.koordlet.hooks import cpu_normalization
-
-CFS_QUOTA_POLICY = "cfsQuota"
+from koordinator.koordlet.qos import cpu_suppress
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
@@ -42,7 +41,7 @@ def uses_quota(strategy: ResourceThresholdStrategy | None) -> bool:
     """Not while their common quota is squeezed: no child may have more than its parent."""
     if strategy is None or not strategy.enable:
         return True
-    return strategy.cpu_suppress_policy != CFS_QUOTA_POLICY
+    return strategy.cpu_suppress_policy != cpu_suppress.CFS_QUOTA_POLICY
 
 
 def pod_limits(

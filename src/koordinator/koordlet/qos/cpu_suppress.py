@@ -15,7 +15,7 @@ from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.cpuset import CPUSet
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ZERO
-from koordinator.api.slo import HostApplicationSpec
+from koordinator.api.slo import HostApplicationSpec, ResourceThresholdStrategy
 from koordinator.host.cgroup_layout import KUBEPODS_BEST_EFFORT
 from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
 from koordinator.host.cpu_topology import Processor
@@ -29,8 +29,20 @@ GROWTH_RATIO_MAX = 0.1
 QUOTA_CHANGE_RATIO_MIN = 0.01
 """Smaller changes are not worth a write."""
 
+CFS_QUOTA_POLICY = "cfsQuota"
+
 _FULL_PERCENT = 100
 _MILLI = 1000
+
+
+class Mode(enum.Enum):
+    """What a round does; all that it does not use is undone."""
+
+    UNKNOWN = "nothing is configured; nothing is touched"
+    OFF = "switched off; both means are undone"
+    MANAGER = "the CPU set hook owns the CPUs of bound best-effort pods"
+    CPUSET = "by CPUs"
+    QUOTA = "by quota"
 
 
 class PodClass(msgspec.Struct, frozen=True):
@@ -119,6 +131,17 @@ class QuotaDecision(msgspec.Struct, frozen=True):
     quota_us: int
     is_written: bool
     reason: QuotaReason
+
+
+def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool) -> Mode:
+    """What this round does; a policy that we do not know means by CPUs."""
+    if strategy is None or strategy.enable is None:
+        return Mode.UNKNOWN
+    if has_be_manager:
+        return Mode.MANAGER
+    if not strategy.enable:
+        return Mode.OFF
+    return Mode.QUOTA if strategy.cpu_suppress_policy == CFS_QUOTA_POLICY else Mode.CPUSET
 
 
 def node_cpu(capacity_milli: int, allocatable_milli: int, reservation: NodeReservation) -> NodeCPU:
