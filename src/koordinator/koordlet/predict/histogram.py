@@ -1,8 +1,6 @@
 """Histograms of usage whose old samples fade: the peak predictor's memory. Source: spec 10, section 11.2."""
 
 import math
-from typing import Annotated
-
 import msgspec
 import numpy as np
 
@@ -76,10 +74,10 @@ CPU_BUCKETS = exponential_buckets(CPU_CORES_MAX, CPU_FIRST_CORES, GROWTH_RATIO)
 MEMORY_BUCKETS = exponential_buckets(MEMORY_BYTES_MAX, MEMORY_FIRST_BYTES, GROWTH_RATIO)
 
 
-class HistogramCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
-    """A histogram in a file: weights relative to the largest one; reference time in unix seconds."""
+class HistogramCheckpoint(msgspec.Struct, frozen=True):
+    """What is kept of a histogram: weights relative to the largest one; reference time in unix seconds."""
 
-    total_weight: Annotated[float, msgspec.Meta(ge=0)]
+    total_weight: float
     bucket_weights: dict[int, int]
     reference_s: float | None = None
 
