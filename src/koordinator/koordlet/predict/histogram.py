@@ -1,6 +1,7 @@
 """Histograms of usage whose old samples fade: the peak predictor's memory. Source: spec 10, section 11.2."""
 
 import math
+
 import msgspec
 import numpy as np
 
