@@ -1,0 +1,56 @@
+"""How Docker says what CRI says: cgroup parents, labels, environment. Pure. Source: spec 11, section 23.4."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+SYSTEMD = "systemd"
+ANNOTATION_PREFIX = "annotation."
+
+_SLICE = ".slice"
+_ROOT_SLICE = "-.slice"
+
+
+class SplitLabels(msgspec.Struct, frozen=True):
+    """Docker has labels only; dockershim kept annotations among them, under a prefix."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+
+def to_cri_path(driver: str, cgroup_parent: str) -> str:
+    """The whole cgroup path of a Docker cgroup parent, as hooks expect it.
+
+    systemd nests slices by the dashes of their names: `a-b.slice` lies in `/a.slice` (systemd.slice(5)).
+    """
+    if driver != SYSTEMD:
+        return cgroup_parent
+    name = cgroup_parent.rstrip("/").rpartition("/")[2]
+    if name == _ROOT_SLICE:
+        return "/"
+    if not name.endswith(_SLICE):
+        return cgroup_parent
+    parts = name.removesuffix(_SLICE).split("-")
+    return "".join(f"/{'-'.join(parts[:depth])}{_SLICE}" for depth in range(1, len(parts) + 1))
+
+
+def to_docker_parent(driver: str, cgroup_parent: str) -> str:
+    """The cgroup parent that Docker wants for a path: with systemd, only its last component."""
+    return cgroup_parent.rstrip("/").rpartition("/")[2] if driver == SYSTEMD else cgroup_parent
+
+
+def split_labels(labels: Mapping[str, str]) -> SplitLabels:
+    """Which Docker labels are labels of the pod or container, and which its annotations."""
+    split = SplitLabels({}, {})
+    for key, value in labels.items():
+        if key.startswith(ANNOTATION_PREFIX):
+            split.annotations[key.removeprefix(ANNOTATION_PREFIX)] = value
+        else:
+            split.labels[key] = value
+    return split
+
+
+def environment(variables: Iterable[str]) -> dict[str, str]:
+    """`NAME=value` lines as a map; a line without `=` only inherits and is left out."""
+    pairs = (variable.partition("=") for variable in variables)
+    return {name: value for name, equals, value in pairs if equals}

@@ -1,0 +1,106 @@
+"""Merging of container resources: hook answers into requests, update requests into checkpoints.
+
+Pure. A field that is 0 or empty is as good as absent (proto3), so each kind of merge says what such a field
+means. Source: spec 11, sections 23.3 and 23.4.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+OOM_SCORE_ADJ_MAX = 1000
+"""The kernel accepts −1000 to 1000 (proc(5), oom_score_adj)."""
+
+
+class HugepageLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The limit of one page size, such as `2MB`, in bytes."""
+
+    page_size: str = ""
+    limit: int = 0
+
+
+class ContainerResources(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """LinuxContainerResources of the hook contract; periods and quotas in µs, a quota of −1 is no limit."""
+
+    cpu_period: int = 0
+    cpu_quota: int = 0
+    cpu_shares: int = 0
+    memory_limit_in_bytes: int = 0
+    oom_score_adj: int = 0
+    cpuset_cpus: str = ""
+    cpuset_mems: str = ""
+    hugepage_limits: tuple[HugepageLimit, ...] = ()
+    unified: dict[str, str] = {}
+    memory_swap_limit_in_bytes: int = 0
+
+
+def with_answer(
+    current: ContainerResources | None, answer: ContainerResources | None
+) -> ContainerResources | None:
+    """What goes to the runtime after a hook answered; cpusets are always taken, so empty text clears them.
+
+    An answer cannot add resources to a request that has none, and hugepages stay as they are.
+    """
+    if current is None or answer is None:
+        return current
+    score = answer.oom_score_adj
+    return msgspec.structs.replace(
+        _with_amounts(current, answer),
+        cpu_quota=answer.cpu_quota or current.cpu_quota,
+        oom_score_adj=score if abs(score) <= OOM_SCORE_ADJ_MAX else current.oom_score_adj,
+        cpuset_cpus=answer.cpuset_cpus,
+        cpuset_mems=answer.cpuset_mems,
+        unified={**current.unified, **answer.unified},
+    )
+
+
+def with_update(
+    cached: ContainerResources | None, request: ContainerResources | None
+) -> ContainerResources | None:
+    """The checkpoint after an UpdateContainerResources request: what the hook is then told.
+
+    The OOM score is not the request's to change; a hook may.
+    """
+    if cached is None or request is None:
+        return cached
+    return msgspec.structs.replace(
+        _with_amounts(cached, request),
+        cpu_quota=request.cpu_quota or cached.cpu_quota,
+        cpuset_cpus=request.cpuset_cpus or cached.cpuset_cpus,
+        cpuset_mems=request.cpuset_mems or cached.cpuset_mems,
+        unified={**cached.unified, **request.unified},
+    )
+
+
+def with_docker_update(
+    cached: ContainerResources | None, request: ContainerResources | None
+) -> ContainerResources | None:
+    """As `with_update`, for Docker's update call: only positive numbers and cpusets that are not empty."""
+    if cached is None or request is None:
+        return cached
+    return msgspec.structs.replace(
+        _with_amounts(cached, request),
+        cpu_quota=request.cpu_quota if request.cpu_quota > 0 else cached.cpu_quota,
+        cpuset_cpus=request.cpuset_cpus or cached.cpuset_cpus,
+        cpuset_mems=request.cpuset_mems or cached.cpuset_mems,
+    )
+
+
+def merged(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Labels or annotations of a request with those of an answer: by key, the answer wins."""
+    return {**old, **new}
+
+
+def _with_amounts(old: ContainerResources, new: ContainerResources) -> ContainerResources:
+    """The amounts that follow one rule everywhere: taken when positive."""
+    return msgspec.structs.replace(
+        old,
+        cpu_period=_positive(new.cpu_period, old.cpu_period),
+        cpu_shares=_positive(new.cpu_shares, old.cpu_shares),
+        memory_limit_in_bytes=_positive(new.memory_limit_in_bytes, old.memory_limit_in_bytes),
+        memory_swap_limit_in_bytes=_positive(new.memory_swap_limit_in_bytes, old.memory_swap_limit_in_bytes),
+    )
+
+
+def _positive(new: int, old: int) -> int:
+    return new if new > 0 else old
