@@ -85,12 +85,16 @@ def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:
         "NodeAffinity",
         "NodePorts",
         "NodeResourcesFit",
+        "VolumeRestrictions",
+        "NodeVolumeLimits",
+        "VolumeBinding",
+        "VolumeZone",
         "PodTopologySpread",
         "InterPodAffinity",
     ]
     weights = {ref.name: ref.weight for ref in merged["score"]}
     assert (weights["TaintToleration"], weights["NodeAffinity"], weights["NodeResourcesFit"]) == (3, 2, 1)
-    assert names(merged["pre_bind"]) == []
+    assert names(merged["pre_bind"]) == ["VolumeBinding"]
 
 
 def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
@@ -98,7 +102,7 @@ def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
 
     assert names(merged["filter"])[-1] == "LoadAwareScheduling"
     assert names(merged["bind"]) == ["DefaultBinder"]
-    assert names(merged["pre_bind"]) == ["DefaultPreBind"]
+    assert names(merged["pre_bind"]) == ["VolumeBinding", "DefaultPreBind"]
     assert "NodeNUMAResource" in missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
 
 
@@ -108,7 +112,7 @@ def test_a_plugin_listed_again_takes_the_new_weight_and_comes_first() -> None:
 
     assert (merged["score"][0].name, merged["score"][0].weight) == ("NodeAffinity", 7)
     assert names(merged["score"]).count("NodeAffinity") == 1
-    assert names(merged["pre_bind"]) == ["DefaultPreBind"]
+    assert names(merged["pre_bind"]) == ["VolumeBinding", "DefaultPreBind"]
 
 
 def test_a_star_takes_all_defaults_out_of_a_point() -> None:

@@ -38,10 +38,6 @@ MULTI_POINT = (
 
 NOT_BUILT_IN = frozenset(
     (
-        "VolumeRestrictions",
-        "NodeVolumeLimits",
-        "VolumeBinding",
-        "VolumeZone",
         "DynamicResources",
         "NodeNUMAResource",
         "Reservation",

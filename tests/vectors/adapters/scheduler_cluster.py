@@ -139,5 +139,9 @@ ADAPTERS = {
     "stock-topologyspread-filter": _adapter(_filter, "PodTopologySpread"),
     "stock-topologyspread-score": _adapter(_score, "PodTopologySpread"),
     "stock-interpod-filter": _adapter(_filter, "InterPodAffinity"),
+    "stock-volumebinding-filter": _adapter(_filter, "VolumeBinding"),
+    "stock-volumelimits-filter": _adapter(_filter, "NodeVolumeLimits"),
+    "stock-volumerestrictions-filter": _adapter(_filter, "VolumeRestrictions"),
+    "stock-volumezone-filter": _adapter(_filter, "VolumeZone"),
     "stock-interpod-score": _adapter(_score, "InterPodAffinity"),
 }

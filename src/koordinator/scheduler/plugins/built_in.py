@@ -20,6 +20,10 @@ from koordinator.scheduler.plugins.scarce_resource_avoidance import ScarceResour
 from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
 from koordinator.scheduler.plugins.taint_toleration import TaintToleration
 from koordinator.scheduler.plugins.topology_spread.plugin import PodTopologySpread
+from koordinator.scheduler.plugins.volumes.binding import VolumeBinding
+from koordinator.scheduler.plugins.volumes.limits import NodeVolumeLimits
+from koordinator.scheduler.plugins.volumes.restrictions import VolumeRestrictions
+from koordinator.scheduler.plugins.volumes.zone import VolumeZone
 
 PLUGINS: dict[str, type[Plugin[Any]]] = {
     plugin.name: plugin
@@ -37,10 +41,14 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         NodeResourcesFit,
         NodeResourcesFitPlus,
         NodeUnschedulable,
+        NodeVolumeLimits,
         PodTopologySpread,
         PrioritySort,
         ScarceResourceAvoidance,
         SchedulingGates,
         TaintToleration,
+        VolumeBinding,
+        VolumeRestrictions,
+        VolumeZone,
     )
 }

@@ -1,0 +1,160 @@
+"""The CPUs of a machine by core, NUMA node and socket, as bit masks. Source: spec 04, section 3.1.
+
+A set of CPUs is a Python int whose bit i stands for CPU i: union, intersection and size are single operations
+on a few machine words.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from koordinator.api.errors import KoordinatorError
+
+CPUMask = int
+"""A set of CPU ids: bit i is CPU i."""
+
+CPU_ID_MAX = 65_535
+"""The highest CPU id: more than any machine has, and masks stay within 8 KiB."""
+
+CORES_PER_SOCKET_MAX = 65_536
+"""Core ids are unique within a socket only; this is the distance between sockets."""
+
+
+class CPUTopologyError(KoordinatorError, ValueError):
+    """A reported CPU that no mask can hold."""
+
+    def __init__(self, cpu: int) -> None:
+        super().__init__(cpu)
+        self.cpu = cpu
+
+    def __str__(self) -> str:
+        return f"cpu-topology: detail.id: {self.cpu} is not between 0 and {CPU_ID_MAX}"
+
+
+class CPUPlace(msgspec.Struct, frozen=True):
+    """Where a logical CPU sits; `core` is unique on the machine."""
+
+    cpu: int
+    core: int
+    numa: int
+    socket: int
+
+
+class CPUTopology(msgspec.Struct, frozen=True):
+    """All CPUs of a machine. Masks by id of core, NUMA node and socket, in ascending order of ids.
+
+    The counts per core, NUMA node and socket are averages, cut off: on machines with unlike cores they say what
+    the allocation counts with, not what each core has.
+    """
+
+    places: Mapping[int, CPUPlace]
+    cores: Mapping[int, CPUMask]
+    numa_nodes: Mapping[int, CPUMask]
+    sockets: Mapping[int, CPUMask]
+    numa_node_count: int
+    core_count: int
+    all: CPUMask
+
+    @property
+    def cpu_count(self) -> int:
+        return len(self.places)
+
+    @property
+    def socket_count(self) -> int:
+        return len(self.sockets)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether there is anything to bind."""
+        return bool(self.places)
+
+    @property
+    def cpus_per_core(self) -> int:
+        """At least one, also where a report names one CPU on two cores."""
+        return max(self.cpu_count // max(self.core_count, 1), 1)
+
+    @property
+    def cpus_per_numa_node(self) -> int:
+        return self.cpu_count // max(self.numa_node_count, 1)
+
+    @property
+    def cpus_per_socket(self) -> int:
+        return self.cpu_count // max(self.socket_count, 1)
+
+    def mask_of(self, cpus: Iterable[int]) -> CPUMask:
+        """The CPUs of these ids that the machine has."""
+        return mask_of(cpu for cpu in cpus if cpu in self.places)
+
+    def whole_cores(self, cpus: CPUMask) -> CPUMask:
+        """Those CPUs whose core is all in `cpus`."""
+        per_core = self.cpus_per_core
+        kept = 0
+        for core in self.cores.values():
+            inside = core & cpus
+            if inside.bit_count() == per_core:
+                kept |= inside
+        return kept
+
+    def one_per_core(self, cpus: CPUMask) -> CPUMask:
+        """The CPU with the lowest id of each core."""
+        kept = 0
+        for core in self.cores.values():
+            inside = core & cpus
+            kept |= inside & -inside
+        return kept
+
+    def core_count_of(self, cpus: CPUMask) -> int:
+        """Number of cores that these CPUs lie on."""
+        return sum(1 for core in self.cores.values() if core & cpus)
+
+
+def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
+    """The topology from (socket, NUMA node, core, CPU) per logical CPU; the last row of a CPU counts.
+
+    Raises: CPUTopologyError for an id that is out of range.
+    """
+    places: dict[int, CPUPlace] = {}
+    numa_nodes: set[tuple[int, int]] = set()
+    cores: set[tuple[int, int, int]] = set()
+    for socket, numa, core, cpu in rows:
+        if not 0 <= cpu <= CPU_ID_MAX:
+            raise CPUTopologyError(cpu)
+        places[cpu] = CPUPlace(cpu, socket * CORES_PER_SOCKET_MAX + core, numa, socket)
+        numa_nodes.add((socket, numa))
+        cores.add((socket, numa, core))
+    return CPUTopology(
+        places=places,
+        cores=_grouped((place.core, cpu) for cpu, place in places.items()),
+        numa_nodes=_grouped((place.numa, cpu) for cpu, place in places.items()),
+        sockets=_grouped((place.socket, cpu) for cpu, place in places.items()),
+        numa_node_count=len(numa_nodes),
+        core_count=len(cores),
+        all=mask_of(places),
+    )
+
+
+def mask_of(cpus: Iterable[int]) -> CPUMask:
+    """The mask of these CPU ids, which are at most `CPU_ID_MAX`."""
+    mask = 0
+    for cpu in cpus:
+        mask |= 1 << cpu
+    return mask
+
+
+def cpus_of(mask: CPUMask) -> Iterator[int]:
+    """The CPU ids in a mask, ascending."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _grouped(members: Iterable[tuple[int, int]]) -> dict[int, CPUMask]:
+    masks: dict[int, CPUMask] = {}
+    for group, cpu in members:
+        masks[group] = masks.get(group, 0) | 1 << cpu
+    return dict(sorted(masks.items()))
+
+
+NO_TOPOLOGY = topology_of(())
+"""Of a node that reported none."""

@@ -1,0 +1,1 @@
+"""Volumes of pods: VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits."""

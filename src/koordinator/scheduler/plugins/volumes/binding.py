@@ -1,0 +1,286 @@
+"""VolumeBinding: pods go where their volumes are or can be made, and get them bound. Source: spec 03, B1 and B9."""
+
+from collections.abc import Hashable
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from koordinator.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
+from koordinator.api.storage import (
+    CSIDriver,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.framework import (
+    FilterPlugin,
+    Handle,
+    Mask,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    ReasonCodes,
+    ReservePlugin,
+)
+from koordinator.scheduler.label_columns import LabelColumns
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.plugins.volumes import matching
+from koordinator.scheduler.plugins.volumes.catalog import (
+    WAIT_FOR_FIRST_CONSUMER,
+    ClaimKey,
+    VolumeCatalog,
+    belongs_to,
+    claims_of,
+    class_of,
+    is_bound,
+    not_found,
+)
+from koordinator.scheduler.plugins.volumes.commitment import Commitments, Plan
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_patch import PodPatch
+from koordinator.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvable
+
+# Bits of a reason code, in the order in which users read the reasons.
+_NO_VOLUME = 1
+_REASONS = (
+    (2, "node(s) didn't match PersistentVolume's node affinity"),
+    (4, "node(s) didn't find available persistent volumes to bind"),
+    (8, "node(s) did not have enough free storage"),
+)
+_AFFINITY, _UNBOUND, _NO_SPACE = (bit for bit, _ in _REASONS)
+_VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+
+Claims = tuple[PersistentVolumeClaim, ...]
+
+
+class VolumeBindingArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """`bind_timeout_seconds`: how long a pod waits for its volumes once it has a node."""
+
+    bind_timeout_seconds: Annotated[int, msgspec.Meta(ge=0)] = 600
+
+
+class BindingState(msgspec.Struct, frozen=True):
+    """A pod's claims, those without a volume by size."""
+
+    keys: tuple[ClaimKey, ...]
+    bound: Claims
+    unbound: Claims
+    refusal: Status
+
+
+class VolumeBinding(
+    PreFilterPlugin[BindingState],
+    FilterPlugin[BindingState],
+    ReservePlugin[BindingState],
+    PreBindPlugin[BindingState],
+):
+    name = "VolumeBinding"
+    args = VolumeBindingArgs
+    wakes_on = (
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_LABELS,
+        ClusterEvent.STORAGE,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        kinds = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSIDriver, CSIStorageCapacity)
+        self._catalog = VolumeCatalog(handle, kinds)
+        self._labels = LabelColumns(handle.table)
+        handle.table.add_keeper(self._labels)
+        self._commitments = Commitments(handle, self._catalog, args.bind_timeout_seconds)
+
+    # A pod
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        if not pod.pod.spec.volumes:
+            return ()
+        claims = claims_of(pod.pod)
+        return (claims, pod.uid if any(use.is_ephemeral for use in claims) else "")
+
+    def prepare(self, pod: PodInfo) -> BindingState:
+        uses = claims_of(pod.pod)
+        keys = tuple(use.key for use in uses)
+        bound: list[PersistentVolumeClaim] = []
+        unbound: list[PersistentVolumeClaim] = []
+        is_immediate = False
+        for use in uses:
+            claim = self._catalog.claim(use.key)
+            objection = _objection(use.key[1], claim)
+            if not objection and claim and use.is_ephemeral and not belongs_to(claim, pod.pod):
+                objection = f'persistentvolumeclaim "{use.key[1]}" was not created for pod {pod.key}'
+            if claim is None or objection:
+                return BindingState(keys, (), (), unresolvable(objection))
+            if is_bound(claim):
+                bound.append(claim)
+            elif claim.spec.volume_name or not self._waits_for_consumer(claim):
+                is_immediate = True
+            else:
+                unbound.append(claim)
+        refusal = SUCCESS
+        if is_immediate:
+            refusal = unresolvable("pod has unbound immediate PersistentVolumeClaims")
+        unbound.sort(key=matching.wanted_size)
+        return BindingState(keys, tuple(bound), tuple(unbound), refusal)
+
+    def _waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
+        storage_class = self._catalog.storage_class(class_of(claim))
+        return storage_class is not None and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+
+    def epoch(self, state: BindingState) -> Hashable:
+        return (self._catalog.version, self._labels.version) if state.keys else None
+
+    def pre_filter(self, state: BindingState) -> PreFilterResult:
+        if not state.keys:
+            return PreFilterResult(SKIP)
+        return PreFilterResult(state.refusal)
+
+    # Filter
+
+    def filter(self, state: BindingState, rows: Rows) -> ReasonCodes:
+        codes = np.zeros(rows.size, np.uint16)
+        for claim in state.bound:
+            volume = self._catalog.volume(claim.spec.volume_name)
+            if volume is None:
+                return np.full(rows.size, _NO_VOLUME, np.uint16)
+            codes[~self._reaches(volume, rows)] |= _AFFINITY
+        _, is_unbound, is_short = self._plan(state.unbound, rows)
+        codes[is_unbound] |= _UNBOUND
+        codes[is_short & ~is_unbound] |= _NO_SPACE
+        return codes
+
+    def refusal(self, state: BindingState, code: int) -> Status:
+        if code & _NO_VOLUME:
+            return unresolvable(_VOLUME_MISSING)
+        reasons = tuple(text for bit, text in _REASONS if code & bit)
+        return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
+
+    def _plan(self, claims: Claims, rows: Rows) -> tuple[Plan, Mask, Mask]:
+        """For each claim in turn, a volume of those left or a new one: what is to be done on each row (only
+        worked out for a single row), and the rows where something is missing: a volume, or space for it."""
+        is_unbound = np.zeros(rows.size, np.bool_)
+        is_short = np.zeros(rows.size, np.bool_)
+        taken: dict[str, Mask] = {}
+        plan = Plan(static=[], dynamic=[])
+        for claim in claims:
+            is_served = self._serve(claim, rows, taken, is_unbound, plan)
+            if is_served.all():
+                continue
+            can_make, has_space = self._provision(claim, rows)
+            is_unbound |= ~is_served & ~can_make
+            is_short |= ~is_served & can_make & ~has_space
+            plan.dynamic.append(claim)
+        return plan, is_unbound, is_short
+
+    def _serve(
+        self, claim: PersistentVolumeClaim, rows: Rows, taken: dict[str, Mask], is_unbound: Mask, plan: Plan
+    ) -> Mask:
+        """Rows where a volume that exists becomes the claim's."""
+        is_served = np.zeros(rows.size, np.bool_)
+        selected = self._commitments.selected_node(claim)
+        if selected:
+            # Its volume is being made for that node.
+            is_unbound |= rows != self.handle.table.row_of(selected)
+            return is_served
+        volumes = [self._commitments.with_claim(volume) for volume in self._catalog.all(PersistentVolume)]
+        meant = [each for each in volumes if matching.is_meant_for(each, claim)]
+        for volume in meant:
+            if matching.could_serve(volume, claim):
+                reaches = self._reaches(volume, rows)
+                is_unbound |= ~reaches
+                _note(plan, claim, volume, reaches)
+                return np.ones(rows.size, np.bool_)
+        for volume in matching.free_volumes(claim, volumes):
+            name = volume.metadata.name
+            takes = ~is_served & self._reaches(volume, rows)
+            if name in taken:
+                takes &= ~taken[name]
+            taken[name] = taken[name] | takes if name in taken else takes
+            _note(plan, claim, volume, takes)
+            is_served |= takes
+            if is_served.all():
+                break
+        return is_served
+
+    def _reaches(self, volume: PersistentVolume, rows: Rows) -> Mask:
+        affinity = volume.spec.node_affinity
+        if affinity is None or affinity.required is None:
+            return np.ones(rows.size, np.bool_)
+        return self._labels.match_terms(affinity.required.node_selector_terms, rows)
+
+    def _provision(self, claim: PersistentVolumeClaim, rows: Rows) -> tuple[Mask, Mask]:
+        """Rows where a volume for the claim can be made, and where the driver has space for it."""
+        storage_class = self._catalog.storage_class(class_of(claim))
+        if storage_class is None or not matching.can_provision(storage_class):
+            return np.zeros(rows.size, np.bool_), np.ones(rows.size, np.bool_)
+        can_make = self._is_allowed(storage_class, rows)
+        driver = self._catalog.find(CSIDriver, storage_class.provisioner)
+        if driver is None or not driver.spec.storage_capacity:
+            return can_make, np.ones(rows.size, np.bool_)
+        has_space = np.zeros(rows.size, np.bool_)
+        for capacity in self._catalog.all(CSIStorageCapacity):
+            if matching.has_room(capacity, storage_class, claim) and capacity.node_topology is not None:
+                has_space |= self._matches(capacity.node_topology, rows)
+        return can_make, has_space
+
+    def _is_allowed(self, storage_class: StorageClass, rows: Rows) -> Mask:
+        if not storage_class.allowed_topologies:
+            return np.ones(rows.size, np.bool_)
+        mask = np.zeros(rows.size, np.bool_)
+        for term in storage_class.allowed_topologies:
+            matches = np.ones(rows.size, np.bool_)
+            for each in term.match_label_expressions:
+                column = self._labels.column(each.key)
+                matches &= np.isin(self._labels.ids(each.key, rows), column.numbers_of(each.values))
+            mask |= matches
+        return mask
+
+    def _matches(self, selector: LabelSelector, rows: Rows) -> Mask:
+        """Nodes with the labels; an empty selector matches all."""
+        mask = self._labels.match_labels(selector.match_labels.items(), rows)
+        if selector.match_expressions:
+            requirements = [
+                NodeSelectorRequirement(key=each.key, operator=each.operator, values=each.values)
+                for each in selector.match_expressions
+            ]
+            mask &= self._labels.match_term(NodeSelectorTerm(match_expressions=requirements), rows)
+        return mask
+
+    # Reserve and bind
+
+    def reserve(self, state: BindingState, pod: PodInfo, row: int) -> Status:
+        if not state.unbound:
+            return SUCCESS
+        plan, is_unbound, is_short = self._plan(state.unbound, np.array([row], np.intp))
+        if is_unbound.any() or is_short.any():
+            return self.refusal(state, _UNBOUND if is_unbound.any() else _NO_SPACE)
+        self._commitments.make(pod.uid, plan, self.handle.table.name_of(row))
+        return SUCCESS
+
+    def unreserve(self, state: BindingState, pod: PodInfo, node_name: str) -> None:
+        self._commitments.withdraw(pod.uid)
+
+    async def pre_bind(self, state: BindingState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+        return await self._commitments.fulfil(pod, [claim.metadata for claim in state.unbound], node_name)
+
+
+def _objection(name: str, claim: PersistentVolumeClaim | None) -> str:
+    """Why a claim cannot be used; "" when it can."""
+    if claim is None:
+        return not_found(name)
+    if claim.status.phase == "Lost":
+        volume = claim.spec.volume_name
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume}"'
+    if claim.metadata.deletion_timestamp is not None:
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    return ""
+
+
+def _note(plan: Plan, claim: PersistentVolumeClaim, volume: PersistentVolume, takes: Mask) -> None:
+    """Plans are made for one row; over several, nobody asks for them."""
+    if takes.size == 1 and takes[0]:
+        plan.static.append((claim, volume))

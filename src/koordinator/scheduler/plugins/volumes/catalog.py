@@ -1,0 +1,120 @@
+"""Claims, volumes and what storage drivers say, as the plugins see them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.meta import Object
+from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import Handle, Watch
+
+T = TypeVar("T", bound=Object)
+
+ClaimKey = tuple[str, str]
+"""(namespace, name)"""
+
+CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
+
+
+class ClaimUse(msgspec.Struct, frozen=True):
+    """A claim that a pod uses; that of an ephemeral volume has to belong to the pod."""
+
+    key: ClaimKey
+    is_ephemeral: bool
+
+
+class VolumeCatalog:
+    """Objects of the kinds that a plugin asked for. `version` grows with every change of any of them."""
+
+    def __init__(self, handle: Handle, views: Iterable[type[Object]]) -> None:
+        self.version = 0
+        self.on_change: Callable[[Any, Any], None] = lambda old, new: None
+        self._handle = handle
+        self._objects: dict[type[Object], dict[ClaimKey, Any]] = {view: {} for view in views}
+        for view in self._objects:
+            handle.watch(
+                Watch(
+                    view,
+                    on_add=lambda obj: self._set(None, obj),
+                    on_update=self._set,
+                    on_delete=lambda obj: self._set(obj, None),
+                )
+            )
+
+    def all(self, view: type[T]) -> Iterable[T]:
+        """All objects of a kind, in order of arrival."""
+        return self._objects[view].values()
+
+    def find(self, view: type[T], name: str, namespace: str = "") -> T | None:
+        found: T | None = self._objects[view].get((namespace, name))
+        return found
+
+    def claim(self, key: ClaimKey) -> PersistentVolumeClaim | None:
+        return self.find(PersistentVolumeClaim, key[1], key[0])
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        return self.find(PersistentVolume, name)
+
+    def storage_class(self, name: str) -> StorageClass | None:
+        return self.find(StorageClass, name)
+
+    def touch(self) -> None:
+        """Something that the catalog does not hold, but that is judged with it, changed."""
+        self.version += 1
+
+    def _set(self, old: Any, new: Any) -> None:
+        obj = new if new is not None else old
+        of_kind = self._objects[type(obj)]
+        key = (obj.metadata.namespace, obj.metadata.name)
+        if new is None:
+            of_kind.pop(key, None)
+        else:
+            of_kind[key] = new
+        self.version += 1
+        self.on_change(old, new)
+        self._handle.happened(Happening(ClusterEvent.STORAGE, None, old, new))
+
+
+def claims_of(pod: Pod) -> tuple[ClaimUse, ...]:
+    """The claims that a pod uses, in the order of its volumes."""
+    if not pod.spec.volumes:
+        return ()
+    namespace = pod.metadata.namespace
+    found = []
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            found.append(ClaimUse((namespace, volume.persistent_volume_claim.claim_name), is_ephemeral=False))
+        elif volume.ephemeral is not None:
+            name = f"{pod.metadata.name}-{volume.name}"
+            found.append(ClaimUse((namespace, name), is_ephemeral=True))
+    return tuple(found)
+
+
+def class_of(claim: PersistentVolumeClaim) -> str:
+    """Name of the claim's storage class, "" for none."""
+    return claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name or ""
+
+
+def class_of_volume(volume: PersistentVolume) -> str:
+    return volume.metadata.annotations.get(CLASS_ANNOTATION) or volume.spec.storage_class_name
+
+
+def is_bound(claim: PersistentVolumeClaim) -> bool:
+    """Whether claim and volume know each other for good."""
+    return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
+
+
+def not_found(claim: str) -> str:
+    return f'persistentvolumeclaim "{claim}" not found'
+
+
+def belongs_to(claim: PersistentVolumeClaim, pod: Pod) -> bool:
+    """Whether a claim was made for a pod's ephemeral volume."""
+    return any(
+        owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
+    )

@@ -1,0 +1,166 @@
+"""Volumes promised to pods: remembered from Reserve on, written at PreBind, waited for until bound."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api.meta import ObjectMeta
+from koordinator.api.references import ObjectReference
+from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim
+from koordinator.cluster import errors
+from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.plugins.volumes.catalog import ClaimKey, VolumeCatalog, is_bound
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status, error
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a pod needs: claims to give to existing volumes, and claims to have volumes made for."""
+
+    static: list[tuple[PersistentVolumeClaim, PersistentVolume]]
+    dynamic: list[PersistentVolumeClaim]
+
+
+class Commitments:
+    """Plans of pods that have a node and are not bound yet."""
+
+    def __init__(self, handle: Handle, catalog: VolumeCatalog, timeout_s: float) -> None:
+        self._handle = handle
+        self._catalog = catalog
+        self._timeout_s = timeout_s
+        self._plans: dict[str, Plan] = {}
+        self._claim_of: dict[str, ObjectReference] = {}
+        self._node_of: dict[ClaimKey, str] = {}
+        self._waiting: list[asyncio.Event] = []
+        catalog.on_change = self._changed
+
+    # What others see
+
+    def with_claim(self, volume: PersistentVolume) -> PersistentVolume:
+        """The volume as if the promise were written already."""
+        promised = self._claim_of.get(volume.metadata.name)
+        if promised is None or volume.spec.claim_ref is not None:
+            return volume
+        return msgspec.structs.replace(volume, spec=msgspec.structs.replace(volume.spec, claim_ref=promised))
+
+    def selected_node(self, claim: PersistentVolumeClaim) -> str:
+        """The node for which the claim's volume is made, "" before it is known."""
+        meta = claim.metadata
+        promised = self._node_of.get((meta.namespace, meta.name), "")
+        return promised or meta.annotations.get(SELECTED_NODE, "")
+
+    # A pod
+
+    def make(self, uid: str, plan: Plan, node_name: str) -> None:
+        """Promise the volumes of a plan."""
+        self._plans[uid] = plan
+        for claim, volume in plan.static:
+            self._claim_of[volume.metadata.name] = _reference(claim)
+        for claim in plan.dynamic:
+            self._node_of[(claim.metadata.namespace, claim.metadata.name)] = node_name
+        self._catalog.touch()
+
+    def withdraw(self, uid: str) -> None:
+        """Take the promises back; what was written stays, and the next attempt finds it."""
+        plan = self._plans.pop(uid, None)
+        if plan is None:
+            return
+        for _, volume in plan.static:
+            self._claim_of.pop(volume.metadata.name, None)
+        for claim in plan.dynamic:
+            self._node_of.pop((claim.metadata.namespace, claim.metadata.name), None)
+        self._catalog.touch()
+
+    async def fulfil(self, pod: PodInfo, claims: Sequence[ObjectMeta], node_name: str) -> Status:
+        """Write the plan and wait until all claims are bound."""
+        plan = self._plans.get(pod.uid)
+        if plan is None:
+            return SUCCESS
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                status = await self._fulfil(plan, claims, node_name)
+        except TimeoutError:
+            return error(f"binding volumes: not bound after {self._timeout_s:g}s (bindTimeoutSeconds)")
+        except errors.ApiError as failure:
+            return error(f"binding volumes: {failure.message}")
+        if status.is_success:
+            self.withdraw(pod.uid)
+        return status
+
+    async def _fulfil(self, plan: Plan, claims: Sequence[ObjectMeta], node_name: str) -> Status:
+        for claim, volume in plan.static:
+            await self._write_volume(claim, volume)
+        annotated: dict[ClaimKey, str] = {}
+        for claim in plan.dynamic:
+            if claim.metadata.annotations.get(SELECTED_NODE) != node_name:
+                written = await self._write_claim(claim, node_name)
+                annotated[(written.metadata.namespace, written.metadata.name)] = (
+                    written.metadata.resource_version
+                )
+        changed = asyncio.Event()
+        self._waiting.append(changed)
+        try:
+            while True:
+                changed.clear()
+                status = self._progress(claims, annotated, plan)
+                if status is not None:
+                    return status
+                await changed.wait()
+        finally:
+            self._waiting.remove(changed)
+
+    def _progress(
+        self, claims: Sequence[ObjectMeta], annotated: dict[ClaimKey, str], plan: Plan
+    ) -> Status | None:
+        """Success when all claims are bound, an error when they never will be, None while they may."""
+        is_done = True
+        for meta in claims:
+            key = (meta.namespace, meta.name)
+            claim = self._catalog.claim(key)
+            if claim is None or claim.metadata.uid != meta.uid:
+                return error(f'binding volumes: persistentvolumeclaim "{meta.name}" is gone')
+            if is_bound(claim):
+                continue
+            is_done = False
+            if claim.metadata.resource_version == annotated.get(key):
+                annotated.pop(key)  # from here on, a missing annotation means that the driver gave up
+            is_dynamic = any(each.metadata.uid == meta.uid for each in plan.dynamic)
+            if is_dynamic and key not in annotated and SELECTED_NODE not in claim.metadata.annotations:
+                return error(f'binding volumes: provisioning failed for PVC "{meta.name}"')
+        return SUCCESS if is_done else None
+
+    async def _write_volume(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
+        meta = volume.metadata
+        body: dict[str, Any] = {
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "spec": {"claimRef": msgspec.to_builtins(_reference(claim))},
+        }
+        if volume.spec.claim_ref is None:
+            body["metadata"]["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
+        await self._handle.cluster.patch(PersistentVolume, meta.name, body)
+
+    async def _write_claim(self, claim: PersistentVolumeClaim, node_name: str) -> PersistentVolumeClaim:
+        meta = claim.metadata
+        body = {"metadata": {"uid": meta.uid, "annotations": {SELECTED_NODE: node_name}}}
+        return await self._handle.cluster.patch(PersistentVolumeClaim, meta.name, body, meta.namespace)
+
+    def _changed(self, old: Any, new: Any) -> None:
+        for event in self._waiting:
+            event.set()
+
+
+def _reference(claim: PersistentVolumeClaim) -> ObjectReference:
+    meta = claim.metadata
+    return ObjectReference(
+        api_version="v1",
+        kind="PersistentVolumeClaim",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+    )

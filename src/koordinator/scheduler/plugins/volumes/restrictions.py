@@ -1,0 +1,164 @@
+"""VolumeRestrictions: disks that only one pod may have, claims for a single pod. Source: spec 03, B9."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api.core import Pod
+from koordinator.api.storage import PersistentVolumeClaim
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.framework import (
+    FilterPlugin,
+    Handle,
+    PreFilterPlugin,
+    PreFilterResult,
+    ReasonCodes,
+)
+from koordinator.scheduler.nodes import RowKeeper, Rows
+from koordinator.scheduler.plugins.volumes.catalog import ClaimKey, VolumeCatalog, claims_of, not_found
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SKIP, SUCCESS, Reason, unresolvable, unschedulable
+
+READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+DiskKey = tuple[str, ...]
+
+
+class DiskReason(Reason):
+    OK = 0, SUCCESS
+    DISK = 1, unschedulable("node(s) had no available disk")
+    CLAIM = (
+        2,
+        unschedulable(
+            "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+        ),
+    )
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """A disk by the names it has; `is_shared`: readers may share it with other readers."""
+
+    keys: tuple[DiskKey, ...]
+    is_shared: bool
+
+
+class RestrictionState(msgspec.Struct, frozen=True):
+    disks: tuple[Disk, ...]
+    claims: tuple[ClaimKey, ...]
+    missing: str
+    exclusive: tuple[ClaimKey, ...]
+    """Claims for a single pod."""
+
+
+class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[RestrictionState], RowKeeper):
+    name = "VolumeRestrictions"
+    reasons = DiskReason
+    reads = Change.NODE | Change.PODS
+    wakes_on = (
+        ClusterEvent.ASSIGNED_POD_DELETED,
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.STORAGE,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._catalog = VolumeCatalog(handle, (PersistentVolumeClaim,))
+        self._disks: dict[DiskKey, dict[int, Counter[bool]]] = {}
+        self._users: Counter[ClaimKey] = Counter()
+
+    # A pod
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        if not pod.pod.spec.volumes:
+            return ()
+        return (_claims(pod.pod), tuple(disks_of(pod.pod)))
+
+    def prepare(self, pod: PodInfo) -> RestrictionState:
+        claims = _claims(pod.pod)
+        found = [(key, self._catalog.claim(key)) for key in claims]
+        return RestrictionState(
+            disks=tuple(disks_of(pod.pod)),
+            claims=claims,
+            missing=next((key[1] for key, claim in found if claim is None), ""),
+            exclusive=tuple(
+                key
+                for key, claim in found
+                if claim is not None and READ_WRITE_ONCE_POD in claim.spec.access_modes
+            ),
+        )
+
+    def epoch(self, state: RestrictionState) -> Hashable:
+        return (self._catalog.version, self._is_taken(state)) if state.claims else None
+
+    def pre_filter(self, state: RestrictionState) -> PreFilterResult:
+        if state.missing:
+            return PreFilterResult(unresolvable(not_found(state.missing)))
+        if not state.disks and not self._is_taken(state):
+            return PreFilterResult(SKIP)
+        return PreFilterResult()
+
+    def _is_taken(self, state: RestrictionState) -> bool:
+        return any(self._users[key] for key in state.exclusive)
+
+    def filter(self, state: RestrictionState, rows: Rows) -> ReasonCodes:
+        taken = DiskReason.CLAIM if self._is_taken(state) else DiskReason.OK
+        codes = np.full(rows.size, taken, np.uint16)
+        conflicts = {
+            row
+            for disk in state.disks
+            for key in disk.keys
+            for row, users in self._disks.get(key, {}).items()
+            if users[False] or not disk.is_shared
+        }
+        if conflicts:
+            codes[np.isin(rows, sorted(conflicts))] = DiskReason.DISK
+        return codes
+
+    # Who uses what
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        if not pod.pod.spec.volumes:
+            return
+        self._users.update(_claims(pod.pod))
+        for disk in disks_of(pod.pod):
+            for key in disk.keys:
+                self._disks.setdefault(key, {}).setdefault(row, Counter())[disk.is_shared] += 1
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        if not pod.pod.spec.volumes:
+            return
+        for claim in _claims(pod.pod):
+            self._users[claim] -= 1
+            if not self._users[claim]:
+                del self._users[claim]
+        for disk in disks_of(pod.pod):
+            for key in disk.keys:
+                by_row = self._disks[key]
+                by_row[row][disk.is_shared] -= 1
+                if not by_row[row].total():
+                    del by_row[row]
+                if not by_row:
+                    del self._disks[key]
+
+
+def _claims(pod: Pod) -> tuple[ClaimKey, ...]:
+    """Claims that could be shared, which those of ephemeral volumes cannot."""
+    return tuple(use.key for use in claims_of(pod) if not use.is_ephemeral)
+
+
+def disks_of(pod: Pod) -> Iterator[Disk]:
+    """Disks that the pod names itself and that not everybody can have at once."""
+    for volume in pod.spec.volumes:
+        if (gce := volume.gce_persistent_disk) is not None:
+            yield Disk((("gce", gce.pd_name),), gce.read_only)
+        if (ebs := volume.aws_elastic_block_store) is not None:
+            yield Disk((("ebs", ebs.volume_id),), is_shared=False)
+        if (iscsi := volume.iscsi) is not None:
+            yield Disk((("iscsi", iscsi.iqn),), iscsi.read_only)
+        if (rbd := volume.rbd) is not None:
+            keys = tuple(("rbd", monitor, rbd.pool, rbd.image) for monitor in rbd.monitors)
+            yield Disk(keys, rbd.read_only)
