@@ -8,7 +8,9 @@ import pytest
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
+from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler import config
 from koordinator.scheduler.cycle import Placed, Unplaced
@@ -64,6 +66,10 @@ def _near(key: str, *names: str) -> dict[str, Any]:
     return {"topologyKey": key, "labelSelector": _app(*names)}
 
 
+def _claim_volume(number: int) -> dict[str, Any]:
+    return {"name": f"v{number}", "persistentVolumeClaim": {"claimName": f"claim-{number}"}}
+
+
 class Drama:
     """An engine and the random things that happen to it; two with one seed see the same."""
 
@@ -77,6 +83,8 @@ class Drama:
         self._numbers = iter(range(1_000_000))
         for number in range(12):
             self.set_node(number)
+        body: dict[str, Any] = {"metadata": {"name": "local"}, "volumeBindingMode": "WaitForFirstConsumer"}
+        self.tell(from_builtins({**body, "provisioner": "kubernetes.io/no-provisioner"}, StorageClass))
 
     @property
     def table(self) -> Any:
@@ -145,6 +153,9 @@ class Drama:
                 },
             },
             {"cpu": "100m", "labels": {"app": "lonely"}},
+            {"cpu": "100m", "volumes": [_claim_volume(0)]},
+            {"cpu": "100m", "volumes": [_claim_volume(1), _claim_volume(2)]},
+            {"cpu": "100m", "volumes": [{"name": "disk", "gcePersistentDisk": {"pdName": "one"}}]},
         ]
 
     def random_pod(self, number: int) -> PodInfo:
@@ -192,6 +203,32 @@ class Drama:
         plugin = next(p for p in self.profile.plugins if isinstance(p, LoadAwareScheduling))
         plugin.set_metric(from_builtins(body, NodeMetric), ClusterEvent.NODE_METRIC_UPDATED)
 
+    def tell(self, obj: Object) -> None:
+        """All plugins that watch such objects hear of it."""
+        for handle in self.engine.handles:
+            for watch in handle.watches:
+                if watch.view is type(obj):
+                    watch.on_add(obj)
+
+    def set_storage(self) -> None:
+        rng = self.rng
+        number = rng.randrange(3)
+        spec = {"storageClassName": "local", "accessModes": ["ReadWriteOncePod"]}
+        if rng.random() < 0.5:
+            meta: dict[str, Any] = {"name": f"claim-{number}", "namespace": "default"}
+            if rng.random() < 0.4:
+                meta["annotations"] = {"pv.kubernetes.io/bind-completed": "yes"}
+                spec["volumeName"] = f"volume-{number}"
+            self.tell(from_builtins({"metadata": meta, "spec": spec}, PersistentVolumeClaim))
+            return
+        term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [rng.choice(ZONES)]}]}
+        body = {
+            "metadata": {"name": f"volume-{number}"},
+            "spec": {**spec, "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}},
+            "status": {"phase": rng.choice(("Available", "Released"))},
+        }
+        self.tell(from_builtins(body, PersistentVolume))
+
     def step(self) -> None:
         """Something happens, most often a pod to be placed."""
         rng = self.rng
@@ -202,6 +239,8 @@ class Drama:
         elif what < 0.80 and self.placed:
             gone = self.placed.pop(rng.randrange(len(self.placed)))
             self.table.unassign(gone.uid)
+        elif what < 0.84:
+            self.set_storage()
         elif what < 0.90:
             self.set_metric()
         elif what < 0.97:
@@ -218,7 +257,10 @@ class Drama:
             self.history.append(f"{info.key} on {result.node_name}")
         else:
             assert isinstance(result, Unplaced)
-            self.history.append(f"{info.key}: {result.status.message} by {sorted(result.rejected_by)}")
+            if result.nominated_node is not None:
+                self.engine.nominations.set(info, result.nominated_node)
+            refusal = f"{result.status.message} by {sorted(result.rejected_by)}"
+            self.history.append(f"{info.key}: {refusal}, nominated to {result.nominated_node}")
 
 
 @pytest.mark.parametrize("seed", range(6))
