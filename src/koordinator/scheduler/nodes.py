@@ -85,6 +85,8 @@ class Column:
 class RowKeeper:
     """Keeps facts of its own in step with the table. Called after the table's own columns were updated.
 
+    Who looks at pods at all overrides `pod_assigned`.
+
     `in_trials`: whether pods that only a trial adds or takes away are told, too. Who keeps more than counts
     (times, usage) says no, and judges trials by how things are.
     """
@@ -139,6 +141,7 @@ class NodeTable:
         """Grows when a node comes or goes, or the table itself grows: cached row sets are void."""
         self._columns: dict[str, Column] = {}
         self._keepers: list[RowKeeper] = []
+        self._pod_keepers: list[RowKeeper] = []
         self._row_of: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._row_count = 0
@@ -198,6 +201,8 @@ class NodeTable:
     def add_keeper(self, keeper: RowKeeper) -> None:
         """Tell `keeper` about all later changes, and about everything there is already."""
         self._keepers.append(keeper)
+        if type(keeper).pod_assigned is not RowKeeper.pod_assigned:
+            self._pod_keepers.append(keeper)  # not everybody looks at pods, and they come often
         for row, node in enumerate(self._nodes):
             if node is not None:
                 keeper.node_changed(row, node)
@@ -301,7 +306,7 @@ class NodeTable:
         self._places[pod.uid] = Place(row, pod, assumed)
         self._pods[row][pod.uid] = pod
         self._count(row, pod, 1)
-        for keeper in self._keepers:
+        for keeper in self._pod_keepers:
             keeper.pod_assigned(row, pod)
         self.changes.add(row, Change.PODS)
         return row
@@ -314,7 +319,7 @@ class NodeTable:
         row = place.row
         del self._pods[row][uid]
         self._count(row, place.pod, -1)
-        for keeper in self._keepers:
+        for keeper in self._pod_keepers:
             keeper.pod_unassigned(row, place.pod)
         self.changes.add(row, Change.PODS)
         self._free_if_unused(row)
@@ -324,14 +329,14 @@ class NodeTable:
     def trial(self) -> Iterator["Trial"]:
         """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
         evaluations hold; they must not be used within."""
-        keepers, self._keepers = self._keepers, [each for each in self._keepers if each.in_trials]
+        keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if each.in_trials]
         sequence = self.changes.sequence
         trial = Trial(self)
         try:
             yield trial
         finally:
             trial.undo()
-            self._keepers = keepers
+            self._pod_keepers = keepers
             self.changes.rewind(sequence)
 
     def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
@@ -342,7 +347,7 @@ class NodeTable:
             self._count(place.row, old, -1)
             self._count(place.row, pod, 1)
             self.changes.add(place.row, Change.PODS)
-        for keeper in self._keepers:
+        for keeper in self._pod_keepers:
             keeper.pod_changed(place.row, old, pod)
 
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:

@@ -106,13 +106,14 @@ class Profile:
         """Plugins with columns that depend on the time."""
         self.evaluators = tuple({plugin.name: plugin for plugin in cycle}.values())
         """Plugins with a state per pod class."""
+        self._keyed = tuple(p for p in self.evaluators if type(p).class_key is not Plugin.class_key)
         self._live = tuple(p for p in self.evaluators if type(p).live_key is not Plugin.live_key)
         self.epochal = tuple(p for p in self.evaluators if type(p).epoch is not Plugin.epoch)
         """Plugins whose answers for rows depend on more than these rows."""
 
     def class_key(self, pod: PodInfo) -> Hashable:
         """Pods with equal keys get the same answers from all plugins."""
-        return tuple(plugin.class_key(pod) for plugin in self.evaluators)
+        return tuple([plugin.class_key(pod) for plugin in self._keyed])
 
     def is_epochal(self, plugin: Plugin[Any]) -> bool:
         """Whether the plugin's state depends on more than the pod."""
@@ -120,7 +121,7 @@ class Profile:
 
     def live_key(self, pod: PodInfo) -> Hashable:
         """What else pods must have in common at this moment to get the same answers."""
-        return tuple(plugin.live_key(pod) for plugin in self._live)
+        return tuple([plugin.live_key(pod) for plugin in self._live])
 
 
 def installed_plugins() -> dict[str, PluginType]:
