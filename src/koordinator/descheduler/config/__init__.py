@@ -1,0 +1,78 @@
+"""Arguments of the plugins: how they are read, completed and checked. Source: spec 09, sections 2, 6 to 11.
+
+`read(plugin, raw)` gives the checked arguments of any plugin of ours.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.decode import without_nulls
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import Part
+from koordinator.descheduler.config import (
+    custom_priority,
+    fragmentation_aware,
+    low_node_load,
+    migration,
+    scale_down_bin_pack,
+)
+
+API_VERSION = "descheduler/v1alpha2"
+
+A = TypeVar("A", bound=Part)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Arguments of one plugin: their view, how absent members are filled in, what they must satisfy."""
+
+    view: type[Any]
+    complete: Callable[[Any], Any]
+    check: Callable[[Any], None]
+
+
+KINDS: dict[str, Kind] = {
+    "MigrationController": Kind(migration.MigrationControllerArgs, migration.complete, migration.check),
+    "LowNodeLoad": Kind(low_node_load.LowNodeLoadArgs, low_node_load.complete, low_node_load.check),
+    "CustomPriority": Kind(
+        custom_priority.CustomPriorityArgs, custom_priority.complete, custom_priority.check
+    ),
+    "FragmentationAware": Kind(
+        fragmentation_aware.FragmentationAwareArgs,
+        fragmentation_aware.complete,
+        fragmentation_aware.check,
+    ),
+    "ScaleDownBinPack": Kind(
+        scale_down_bin_pack.ScaleDownBinPackArgs,
+        scale_down_bin_pack.complete,
+        scale_down_bin_pack.check,
+    ),
+}
+
+
+def completed(plugin: str, raw: Mapping[str, Any]) -> Any:
+    """The arguments with defaults filled in, not checked. Raises: ProtocolError for what cannot be read."""
+    kind = KINDS[plugin]
+    members = dict(raw)
+    for field, wanted in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args")):
+        found = members.pop(field, wanted)
+        if found != wanted:
+            raise ProtocolError(plugin, field, f"expected {wanted}, got {found!r}")
+    unknown = sorted(members.keys() - {field.encode_name for field in msgspec.structs.fields(kind.view)})
+    if unknown:
+        raise ProtocolError(plugin, unknown[0], "unknown field")
+    try:
+        return kind.complete(msgspec.convert(without_nulls(members, kind.view), kind.view))
+    except msgspec.ValidationError as error:
+        raise ProtocolError(plugin, "args", str(error)) from error
+
+
+def read(plugin: str, raw: Mapping[str, Any]) -> Any:
+    """The completed and checked arguments. Raises: ProtocolError, naming plugin and field."""
+    args = completed(plugin, raw)
+    try:
+        KINDS[plugin].check(args)
+    except ProtocolError as error:
+        raise error.of(plugin) from error
+    return args

@@ -1,0 +1,36 @@
+"""Checks that several argument kinds share; each raises ProtocolError naming the field."""
+
+from collections.abc import Iterable
+
+from koordinator.api import duration
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.errors import ProtocolError
+from koordinator.api.label_selector import compile_selector
+from koordinator.api.scalars import ScalarError
+from koordinator.descheduler.pod_filter import PodSelector
+
+
+def require(holds: bool, field: str, reason: str) -> None:
+    if not holds:
+        raise ProtocolError("", field, reason)
+
+
+def seconds(text: str, field: str) -> float:
+    """The duration that `text` says, in seconds."""
+    try:
+        return duration.parse(text)
+    except ScalarError as error:
+        raise ProtocolError("", field, str(error)) from error
+
+
+def selector(found: LabelSelector | None, field: str) -> None:
+    if found is not None:
+        try:
+            compile_selector(found)
+        except ProtocolError as error:
+            raise ProtocolError("", field, error.reason) from error
+
+
+def pod_selectors(found: Iterable[PodSelector]) -> None:
+    for index, one in enumerate(found):
+        selector(one.selector, f"podSelectors[{index}].selector")

@@ -1,0 +1,173 @@
+"""`LowNodeLoadArgs`. Source: spec 09, section 6.1."""
+
+import msgspec
+
+from koordinator.api import resources
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.meta import Part
+from koordinator.descheduler.config import checks
+from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
+
+DEFAULT_POOL = "__default_node_pool__"
+ANOMALY_TIMEOUT_S = 60.0
+ABNORMALITIES = 5
+NORMALITIES = 3
+
+Thresholds = dict[str, float]
+"""Resource name → percent."""
+
+
+class AnomalyCondition(Part, frozen=True, kw_only=True):
+    """How long a node must be hot before it counts; a counter of 0 is one that was not given."""
+
+    timeout: str | None = None
+    consecutive_abnormalities: int = 0
+    consecutive_normalities: int = 0
+
+    @property
+    def timeout_s(self) -> float:
+        """How long an anomaly lasts at most; 60 when nothing is said."""
+        given_s = checks.seconds(self.timeout, "anomalyCondition.timeout") if self.timeout else 0.0
+        return given_s or ANOMALY_TIMEOUT_S
+
+
+class NodePool(Part, frozen=True, kw_only=True):
+    """Nodes that are balanced among each other, and by which thresholds."""
+
+    name: str = ""
+    node_selector: LabelSelector | None = None
+    use_deviation_thresholds: bool = False
+    low_thresholds: Thresholds | None = None
+    high_thresholds: Thresholds | None = None
+    prod_low_thresholds: Thresholds | None = None
+    prod_high_thresholds: Thresholds | None = None
+    resource_weights: dict[str, int] | None = None
+    anomaly_condition: AnomalyCondition | None = None
+
+
+class LowNodeLoadArgs(Part, frozen=True, kw_only=True):
+    """When nodes are hot or cold, and which pods may move."""
+
+    paused: bool = False
+    dry_run: bool = False
+    number_of_nodes: int = 0
+    node_metric_expiration_seconds: int = 180
+    evictable_namespaces: Namespaces | None = None
+    pod_selectors: list[PodSelector] = []
+    node_selector: LabelSelector | None = None
+    node_fit: bool = True
+    use_deviation_thresholds: bool = False
+    low_thresholds: Thresholds | None = None
+    high_thresholds: Thresholds | None = None
+    prod_low_thresholds: Thresholds | None = None
+    prod_high_thresholds: Thresholds | None = None
+    resource_weights: dict[str, int] = {}
+    anomaly_condition: AnomalyCondition | None = None
+    detector_cache_timeout: str = "5m0s"
+    node_pools: list[NodePool] = []
+
+
+def complete(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
+    """The arguments with defaults, pools filled up from the top level."""
+    weights = dict(args.resource_weights)
+    for name in (
+        resources.CPU,
+        resources.MEMORY,
+        *(args.low_thresholds or {}),
+        *(args.high_thresholds or {}),
+    ):
+        if weights.get(name, 0) <= 0:
+            weights[name] = 1
+    anomaly = args.anomaly_condition or AnomalyCondition(timeout="1m0s")
+    anomaly = _with_counters(anomaly, ABNORMALITIES, NORMALITIES)
+    filled = msgspec.structs.replace(args, resource_weights=weights, anomaly_condition=anomaly)
+    pools = [_complete_pool(pool, filled, anomaly) for pool in args.node_pools]
+    return msgspec.structs.replace(filled, node_pools=pools)
+
+
+def pools(args: LowNodeLoadArgs) -> list[NodePool]:
+    """The pools in processing order: first the one that the top level forms. `args` are completed."""
+    implicit = NodePool(
+        name=DEFAULT_POOL,
+        node_selector=args.node_selector,
+        use_deviation_thresholds=args.use_deviation_thresholds,
+        low_thresholds=args.low_thresholds,
+        high_thresholds=args.high_thresholds,
+        prod_low_thresholds=args.prod_low_thresholds,
+        prod_high_thresholds=args.prod_high_thresholds,
+        resource_weights=args.resource_weights,
+        anomaly_condition=args.anomaly_condition,
+    )
+    return [implicit, *args.node_pools]
+
+
+def check(args: LowNodeLoadArgs) -> None:
+    """Raises: ProtocolError."""
+    checks.require(args.number_of_nodes >= 0, "numberOfNodes", f"{args.number_of_nodes} is below 0")
+    expiration_s = args.node_metric_expiration_seconds
+    checks.require(expiration_s > 0, "nodeMetricExpirationSeconds", f"{expiration_s} is not above 0")
+    check_namespaces(args.evictable_namespaces, "evictableNamespaces")
+    checks.pod_selectors(args.pod_selectors)
+    checks.seconds(args.detector_cache_timeout, "detectorCacheTimeout")
+    for index, pool in enumerate(pools(args)):
+        _check_pool(pool, f"nodePools[{index - 1}]." if index else "")
+
+
+def _complete_pool(pool: NodePool, top: LowNodeLoadArgs, anomaly: AnomalyCondition) -> NodePool:
+    own = pool.anomaly_condition
+    if own is not None:
+        anomaly = _with_counters(own, anomaly.consecutive_abnormalities, anomaly.consecutive_normalities)
+    return msgspec.structs.replace(
+        pool,
+        low_thresholds=top.low_thresholds if pool.low_thresholds is None else pool.low_thresholds,
+        high_thresholds=top.high_thresholds if pool.high_thresholds is None else pool.high_thresholds,
+        prod_low_thresholds=(
+            top.prod_low_thresholds if pool.prod_low_thresholds is None else pool.prod_low_thresholds
+        ),
+        prod_high_thresholds=(
+            top.prod_high_thresholds if pool.prod_high_thresholds is None else pool.prod_high_thresholds
+        ),
+        resource_weights=top.resource_weights if pool.resource_weights is None else pool.resource_weights,
+        anomaly_condition=anomaly,
+    )
+
+
+def _with_counters(own: AnomalyCondition, abnormal: int, normal: int) -> AnomalyCondition:
+    return msgspec.structs.replace(
+        own,
+        consecutive_abnormalities=own.consecutive_abnormalities or abnormal,
+        consecutive_normalities=own.consecutive_normalities or normal,
+    )
+
+
+def _check_pool(pool: NodePool, prefix: str) -> None:
+    checks.selector(pool.node_selector, f"{prefix}nodeSelector")
+    low, high = pool.low_thresholds or {}, pool.high_thresholds or {}
+    prod_low, prod_high = pool.prod_low_thresholds or {}, pool.prod_high_thresholds or {}
+    for field, thresholds in (
+        ("lowThresholds", low),
+        ("highThresholds", high),
+        ("prodLowThresholds", prod_low),
+        ("prodHighThresholds", prod_high),
+    ):
+        for name, percent in thresholds.items():
+            checks.require(percent >= 0, f"{prefix}{field}.{name}", f"{percent} is below 0")
+    _check_order(low, high, f"{prefix}lowThresholds", "highThresholds")
+    _check_order(prod_low, prod_high, f"{prefix}prodLowThresholds", "prodHighThresholds")
+    _check_order(prod_high, high, f"{prefix}prodHighThresholds", "highThresholds")
+    anomaly = pool.anomaly_condition
+    if anomaly is not None:
+        field = f"{prefix}anomalyCondition"
+        checks.require(
+            anomaly.consecutive_abnormalities > 0, field, "consecutiveAbnormalities is not above 0"
+        )
+        checks.require(anomaly.consecutive_normalities > 0, field, "consecutiveNormalities is not above 0")
+        checks.require(anomaly.timeout_s > 0, field, "timeout is below 0")
+
+
+def _check_order(small: Thresholds, large: Thresholds, field: str, other: str) -> None:
+    for name, percent in small.items():
+        most = large.get(name)
+        checks.require(
+            most is None or percent <= most, f"{field}.{name}", f"{percent} is above {most} in {other}"
+        )

@@ -1,0 +1,1 @@
+"""The migration controller's decisions: admission, arbitration, the job's steps, limits."""

@@ -1,0 +1,119 @@
+"""Which migration jobs go first, and which go at all. Pure. Source: spec 09, sections 8.1 and 8.2."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api.core import Pod
+from koordinator.api.meta import OwnerReference
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler import facts, pod_order
+from koordinator.descheduler.migration import jobs
+
+Refusal = Callable[[Pod], str]
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A job that waits for arbitration, and its pod if that still exists."""
+
+    job: PodMigrationJob
+    pod: Pod | None
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A job that cannot go now, or ever, and why."""
+
+    waiting: Waiting
+    reason: str
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one round decided. Failed jobs are forbidden for good, refused ones wait for the next round."""
+
+    passed: list[Waiting]
+    failed: list[Rejected]
+    refused: list[Rejected]
+
+
+def order(
+    waiting: Iterable[Waiting], all_jobs: Iterable[PodMigrationJob], pods: Mapping[str, Pod]
+) -> list[Waiting]:
+    """The order in which jobs are judged.
+
+    `all_jobs`: every job, waiting ones included; `pods`: all pods by namespace/name. Four stable sorts:
+    newest job, least important pod (missing ones first), members of a batch Job together, the batch Job
+    with the most migrating pods.
+    """
+    ranked = sorted(waiting, key=lambda one: one.job.metadata.name)
+    ranked.sort(key=lambda one: -_created_s(one.job))
+    ranked.sort(key=_pod_rank)
+    ranked = _together(ranked)
+    migrating = _migrating_by_owner(all_jobs, pods)
+    ranked.sort(key=lambda one: -migrating[_batch_uid(one.pod)])
+    return ranked
+
+
+def judge(
+    ordered: Sequence[Waiting],
+    non_retryable: Refusal,
+    retryable: Refusal,
+    passes: Callable[[Waiting], None] = lambda _: None,
+) -> Round:
+    """Judge jobs in their order. A job whose pod is gone passes: its own steps deal with that.
+
+    `passes` is told of each job that passes before the next is judged, so that gates count it.
+    """
+    found = Round([], [], [])
+    for one in ordered:
+        if one.pod is not None:
+            if reason := non_retryable(one.pod):
+                found.failed.append(Rejected(one, reason))
+                continue
+            if reason := retryable(one.pod):
+                found.refused.append(Rejected(one, reason))
+                continue
+        found.passed.append(one)
+        passes(one)
+    return found
+
+
+def _created_s(job: PodMigrationJob) -> float:
+    text = job.metadata.creation_timestamp
+    return clock.parse_rfc3339(text) if text else 0.0
+
+
+def _pod_rank(one: Waiting) -> tuple[bool, tuple[pod_order.Importance, float] | tuple[()]]:
+    return (one.pod is not None, pod_order.arbitration_key(one.pod) if one.pod is not None else ())
+
+
+def _batch_owner(pod: Pod | None) -> OwnerReference | None:
+    owner = facts.controller_of(pod) if pod is not None else None
+    return owner if owner is not None and owner.kind == "Job" else None
+
+
+def _batch_uid(pod: Pod | None) -> str:
+    """Uid of the batch Job that the pod belongs to, empty for all others."""
+    owner = _batch_owner(pod)
+    return owner.uid if owner is not None else ""
+
+
+def _together(ranked: list[Waiting]) -> list[Waiting]:
+    """All members of a batch Job at the place of its first one."""
+    first: dict[str, int] = {}
+    places = []
+    for index, one in enumerate(ranked):
+        uid = _batch_uid(one.pod)
+        places.append(first.setdefault(uid, index) if uid else index)
+    return [ranked[index] for index in sorted(range(len(ranked)), key=places.__getitem__)]
+
+
+def _migrating_by_owner(all_jobs: Iterable[PodMigrationJob], pods: Mapping[str, Pod]) -> Counter[str]:
+    """Migrating jobs by uid of the batch Job; the empty uid stays 0."""
+    count: Counter[str] = Counter()
+    for job in all_jobs:
+        if jobs.has_passed(job) or job.status.phase == jobs.RUNNING:
+            count[_batch_uid(pods.get(jobs.pod_key(job)))] += 1
+    del count[""]
+    return count

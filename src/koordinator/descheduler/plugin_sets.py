@@ -1,0 +1,65 @@
+"""Which plugins a profile runs. Pure. Source: spec 09, section 2.2."""
+
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import Part
+
+MIGRATION_CONTROLLER = "MigrationController"
+
+
+class PluginName(Part, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class PluginSet(Part, frozen=True, kw_only=True):
+    """Plugins switched on and defaults switched off at one extension point."""
+
+    enabled: list[PluginName] = []
+    disabled: list[PluginName] = []
+
+
+class Plugins(Part, frozen=True, kw_only=True):
+    """Plugin sets by extension point."""
+
+    deschedule: PluginSet = PluginSet()
+    balance: PluginSet = PluginSet()
+    evict: PluginSet = PluginSet()
+    filter: PluginSet = PluginSet()
+
+
+class Enabled(Part, frozen=True, kw_only=True):
+    """Plugins that run, in order, by extension point."""
+
+    deschedule: list[str]
+    balance: list[str]
+    evict: list[str]
+    filter: list[str]
+
+
+def enabled(plugins: Plugins) -> Enabled:
+    """The defaults merged with what a profile says."""
+    return Enabled(
+        deschedule=_merge([], plugins.deschedule),
+        balance=_merge([], plugins.balance),
+        evict=_merge([MIGRATION_CONTROLLER], plugins.evict),
+        filter=_merge([MIGRATION_CONTROLLER], plugins.filter),
+    )
+
+
+def check(profile: str, found: Enabled) -> None:
+    """Raises: ProtocolError for a plugin listed twice, or not exactly one evict plugin."""
+    for point in ("deschedule", "balance", "evict", "filter"):
+        names: list[str] = getattr(found, point)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ProtocolError(f"profile {profile}", f"plugins.{point}", f"{twice[0]} is enabled twice")
+    if not found.evict:
+        raise ProtocolError(f"profile {profile}", "plugins.evict", "no evict plugin is enabled")
+    if len(found.evict) > 1:
+        raise ProtocolError(f"profile {profile}", "plugins.evict", "only one evict plugin can be enabled")
+
+
+def _merge(defaults: list[str], chosen: PluginSet) -> list[str]:
+    """Defaults that are not disabled (those also enabled keep their place), then the enabled ones."""
+    disabled = {plugin.name for plugin in chosen.disabled}
+    kept = [] if "*" in disabled else [name for name in defaults if name not in disabled]
+    return kept + [plugin.name for plugin in chosen.enabled if plugin.name not in kept]

@@ -1,0 +1,293 @@
+"""Areas of the descheduler about pods, order, limits and configuration."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator import clock
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler import (
+    config,
+    cycle_limits,
+    evictable,
+    facts,
+    node_fit,
+    plugin_sets,
+    pod_order,
+    usage_score,
+)
+from koordinator.descheduler.config.low_node_load import pools
+from koordinator.descheduler.evictable import EvictableOptions
+from koordinator.descheduler.migration import arbitration, gates, jobs, limits, object_limiter
+from koordinator.descheduler.node_fit import Room
+from tests.vectors.compare import subset, tolerant
+
+ORIGIN_S = 1_700_000_000.0
+TIMES = ("creationTimestamp", "deletionTimestamp", "lastTransitionTime", "updateTime", "startTime")
+
+
+def with_times(obj: Any) -> Any:
+    """`obj` with seconds on the cases' clock turned into texts."""
+    if isinstance(obj, list):
+        return [with_times(one) for one in obj]
+    if not isinstance(obj, dict):
+        return obj
+    return {
+        name: clock.rfc3339_micro(ORIGIN_S + member)
+        if name in TIMES and isinstance(member, int | float)
+        else with_times(member)
+        for name, member in obj.items()
+    }
+
+
+def pod_of(obj: Any) -> Pod:
+    return from_builtins(with_times(obj), Pod)
+
+
+def pods_of(objs: Any) -> list[Pod]:
+    return [pod_of(obj) for obj in objs]
+
+
+def nodes_of(objs: Any) -> list[Node]:
+    return [from_builtins(with_times(obj), Node) for obj in objs]
+
+
+def rooms_of(nodes: list[Node], pods: list[Pod]) -> list[Room]:
+    return [node_fit.room_of(node, on_node(node, pods)) for node in nodes]
+
+
+def on_node(node: Node, pods: list[Pod]) -> list[Pod]:
+    return [pod for pod in pods if pod.spec.node_name == node.metadata.name]
+
+
+def amounts(raw: dict[str, Any]) -> dict[str, int]:
+    return {name: facts.amount(name, amount) for name, amount in raw.items()}
+
+
+def fit(case: dict[str, Any]) -> Any:
+    pod = pod_of(case["pod"])
+    rooms = rooms_of(nodes_of(case["nodes"]), pods_of(case["other_pods"]))
+    return {
+        "fits": {room.node.metadata.name: node_fit.fits(pod, room) for room in rooms},
+        "fits_any_other_node": node_fit.fits_any_other(pod, rooms),
+    }
+
+
+def is_evictable(case: dict[str, Any]) -> Any:
+    options = dict(case["options"])
+    needs_fit = options.pop("nodeFit", False)
+    pod = pod_of(case["pod"])
+    refused = evictable.refusal(from_builtins(options, EvictableOptions))(pod)
+    if not refused and needs_fit and not facts.has_evict_annotation(pod):
+        rooms = rooms_of(nodes_of(case["nodes"]), pods_of(case.get("other_pods", [])))
+        refused = "" if node_fit.fits_any_other(pod, rooms) else "it fits no other node"
+    return {"evictable": not refused}
+
+
+def limiter(case: dict[str, Any]) -> Any:
+    given = case["limits"]
+    counter = cycle_limits.CycleLimiter(
+        cycle_limits.CycleLimits(
+            per_node=given.get("perNode"),
+            per_namespace=given.get("perNamespace"),
+            total=given.get("total"),
+        )
+    )
+    allowed = []
+    for index, one in enumerate(case["evictions"]):
+        if index == case["reset_before_index"]:
+            counter.reset()
+        allowed.append(not counter.refusal(one["node"], one["namespace"]))
+        if allowed[-1]:
+            counter.count(one["node"], one["namespace"])
+    return {
+        "allowed": allowed,
+        "node_counts": dict(+counter.per_node),
+        "namespace_counts": dict(+counter.per_namespace),
+        "total": counter.total,
+    }
+
+
+def merge(case: dict[str, Any]) -> Any:
+    plugins = from_builtins(case["plugins"] or {}, plugin_sets.Plugins)
+    return {"enabled": msgspec.to_builtins(plugin_sets.enabled(plugins))}
+
+
+def sort_pods(case: dict[str, Any]) -> Any:
+    usage, excess = case["pod_usage"], amounts(case["excess"])
+
+    def key(pod: Pod) -> Any:
+        if not case["use_usage_key"]:
+            return pod_order.arbitration_key(pod)
+        own = usage.get(pod.key)
+        score = None if own is None else usage_score.pod_score(amounts(own), excess, case["weights"])
+        return pod_order.usage_key(pod, score)
+
+    return {"order": [pod.key for pod in sorted(pods_of(case["pods"]), key=key)]}
+
+
+def scores(case: dict[str, Any]) -> Any:
+    if case["kind"] == "pod":
+        found = usage_score.pod_score(amounts(case["usage"]), amounts(case["excess"]), case["weights"])
+        return {"score": found}
+    nodes = case["nodes"] if case["kind"] == "node-order" else [{**case, "allocatable": case["capacity"]}]
+    names = sorted({name for node in nodes for name in node["usage"]})
+    usage = np.array([[amounts(node["usage"]).get(name, 0) for name in names] for node in nodes])
+    capacity = np.array([[amounts(node["allocatable"]).get(name, 0) for name in names] for node in nodes])
+    found = usage_score.node_scores(usage, capacity, names, case["weights"]).tolist()
+    if case["kind"] == "node":
+        return {"score": found[0]}
+    ranked = sorted(zip(found, nodes, strict=True), key=lambda one: (-one[0], one[1]["name"]))
+    return {"hottest_first": [node["name"] for _, node in ranked]}
+
+
+def defaults(case: dict[str, Any]) -> Any:
+    args = config.completed(case["plugin"], case["args"])
+    answer = {"args": shown(args)}
+    if case["plugin"] == "LowNodeLoad":
+        answer["effective_node_pools"] = [shown(pool) for pool in pools(args)]
+    return answer
+
+
+def shown(value: Any) -> Any:
+    """All members that are set, defaults included."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.fields(value)
+        members = {field.encode_name: getattr(value, field.name) for field in fields}
+        return {name: shown(member) for name, member in members.items() if member is not None}
+    if isinstance(value, list):
+        return [shown(one) for one in value]
+    if isinstance(value, dict):
+        return {name: shown(member) for name, member in value.items()}
+    return value
+
+
+def validation(case: dict[str, Any]) -> Any:
+    try:
+        config.read(case["plugin"], case["args"])
+    except ProtocolError:
+        return {"valid": False}
+    return {"valid": True}
+
+
+def max_unavailable(case: dict[str, Any]) -> Any:
+    return {"max": limits.limit(case["replicas"], case["limit"])}
+
+
+def object_limits(case: dict[str, Any]) -> Any:
+    allowances = {
+        kind: object_limiter.Allowance(
+            duration_s=one["durationSeconds"],
+            max_migrating=one.get("maxMigrating"),
+            burst=one.get("burst", 0),
+        )
+        for kind, one in case["object_limiters"].items()
+    }
+    limiter = object_limiter.ObjectLimiter(allowances, case["max_migrating_per_workload"])
+    blocked = []
+    for event in case["events"]:
+        subject = object_limiter.Subject(event["workload"], case["replicas"], event["namespace"])
+        if event["op"] == "evicted":
+            limiter.evicted(subject, event["at"])
+        else:
+            blocked.append(bool(limiter.blocking(subject, event["at"])))
+    return {"blocked": blocked}
+
+
+def jobs_of(objs: Any) -> list[PodMigrationJob]:
+    return [from_builtins(with_times(obj), PodMigrationJob) for obj in objs]
+
+
+def arbitration_sort(case: dict[str, Any]) -> Any:
+    waiting, others = jobs_of(case["waiting_jobs"]), jobs_of(case["other_jobs"])
+    pods = {pod.key: pod for pod in pods_of(case["pods"])}
+    ordered = arbitration.order(
+        [arbitration.Waiting(job, pods.get(jobs.pod_key(job))) for job in waiting],
+        [*waiting, *others],
+        pods,
+    )
+    return {"order": [one.job.metadata.name for one in ordered]}
+
+
+def arbitration_round(case: dict[str, Any]) -> Any:
+    def waiting(name: str) -> arbitration.Waiting:
+        job = from_builtins({"metadata": {"name": name}}, PodMigrationJob)
+        pod = None if name in case["pod_missing"] else pod_of({"metadata": {"name": name}})
+        return arbitration.Waiting(job, pod)
+
+    def refused(names: list[str]) -> Any:
+        return lambda pod: "refused" if pod.metadata.name in names else ""
+
+    found = arbitration.judge(
+        [waiting(name) for name in case["jobs_in_sorted_order"]],
+        refused(case["non_retryable_rejects"]),
+        refused(case["retryable_rejects"]),
+    )
+    return {
+        "passed": [one.job.metadata.name for one in found.passed],
+        "failed": [one.waiting.job.metadata.name for one in found.failed],
+        "still_waiting": [one.waiting.job.metadata.name for one in found.refused],
+    }
+
+
+def arbitration_filter(case: dict[str, Any]) -> Any:
+    pod = pod_of(case["pod"])
+    pods = pods_of(case["pods"])
+    all_jobs = jobs_of(case["jobs"])
+    counted = jobs.counted_at_admission
+    if case["arbitrating"]:
+        passed = [job.metadata.uid for job in all_jobs if job.metadata.name in case["arbitrated_jobs"]]
+        counted = jobs.counted_in_arbitration(passed)
+
+    def workload_of(owner: Any) -> gates.Workload | None:
+        known = case["workloads"].get(owner.uid, {"replicas": 0})
+        members = tuple(p for p in pods if (c := facts.controller_of(p)) is not None and c.uid == owner.uid)
+        return None if known.get("error") else gates.Workload(known["replicas"], members)
+
+    world = gates.World(
+        open_jobs=jobs.JobCounts(filter(jobs.is_open, all_jobs)),
+        counted_jobs=jobs.JobCounts(filter(counted, all_jobs)),
+        pods={one.key: one for one in pods},
+        pods_of_node=lambda node: [one for one in pods if one.spec.node_name == node],
+        workload_of=workload_of,
+    )
+    gate = gates.Gates(config.read("MigrationController", case["args"]))
+    non_retryable, retryable = not gate.non_retryable(pod, world), not gate.retryable(pod, world)
+    return {
+        "no_existing_job": not gate.existing_job(pod, world),
+        "scheduler_ok": not gate.scheduler(pod),
+        "non_retryable": non_retryable,
+        "per_gate": {
+            "global": not gate.globally(pod, world),
+            "node": not gate.node(pod, world),
+            "namespace": not gate.namespace(pod, world),
+            "workload": not gate.workload(pod, world),
+            "expected_replicas": not gate.expected_replicas(pod, world),
+        },
+        "retryable": retryable,
+        "filter": not gate.admission(pod, world),
+        "arbitration": "failed" if not non_retryable else "passed" if retryable else "wait",
+    }
+
+
+ADAPTERS = {
+    "descheduler-node-fit": fit,
+    "descheduler-evictable": is_evictable,
+    "descheduler-eviction-limiter": limiter,
+    "descheduler-plugin-merge": merge,
+    "descheduler-pod-sorter": sort_pods,
+    "descheduler-usage-score": scores,
+    "descheduler-config-defaults": defaults,
+    "descheduler-config-validation": validation,
+    "descheduler-max-unavailable": max_unavailable,
+    "descheduler-object-limiter": object_limits,
+    "descheduler-arbitrate-sort": arbitration_sort,
+    "descheduler-arbitrate-round": arbitration_round,
+    "descheduler-arbitrate-filter": arbitration_filter,
+}
+
+COMPARE = {"descheduler-config-defaults": subset, "descheduler-usage-score": tolerant(1e-9)}
