@@ -1,0 +1,137 @@
+"""Whether a pod may be placed now, as far as its quota is concerned. Source: spec 06, section 13."""
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from koordinator.api.resource_list import Amounts, add, mask
+from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, text
+from koordinator.scheduler.plugins.elastic_quota.quota import Quota
+
+
+class AdmissionReason(enum.Enum):
+    """What a pod meets at its quota."""
+
+    OK = "within the quota"
+    QUOTA = "Insufficient quotas"
+    NON_PREEMPTIBLE = "Insufficient non-preemptible quotas"
+    ANCESTOR = "Insufficient quotas of an ancestor"
+    ANCESTOR_MISSING = "an ancestor of the quota is not known"
+
+
+class QuotaStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a quota that decide. `limit` is its runtime, or its max where runtime is not used."""
+
+    name: str
+    max: Amounts
+    min: Amounts
+    used: Amounts
+    non_preemptible_used: Amounts
+    limit: Amounts
+
+    @classmethod
+    def of(cls, quota: Quota, *, has_runtime: bool) -> "QuotaStanding":
+        """A quota as it stands; its runtime has been refreshed by the caller."""
+        return cls(
+            name=quota.spec.name,
+            max=quota.spec.max,
+            min=quota.spec.min,
+            used=quota.below.used,
+            non_preemptible_used=quota.below.non_preemptible_used,
+            limit=quota.runtime if has_runtime else quota.spec.max,
+        )
+
+
+class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, with the quota and the figures that it hangs on."""
+
+    reason: AdmissionReason
+    quota: str
+    path: tuple[str, ...] = ()
+    """From the top down to the pod's quota; for the reasons that are about ancestors."""
+    limit: Amounts = {}
+    used: Amounts = {}
+    request: Amounts = {}
+    exceeded: tuple[str, ...] = ()
+    """The resources of which there is too little, sorted."""
+
+    @property
+    def is_allowed(self) -> bool:
+        return self.reason is AdmissionReason.OK
+
+    @property
+    def message(self) -> str:
+        """The words for people; empty when the pod is allowed."""
+        path = " ".join(self.path)
+        request = f"pod's request: {text(self.request)}, exceedDimensions: [{' '.join(self.exceeded)}]"
+        limit, used = text(self.limit), text(self.used)
+        match self.reason:
+            case AdmissionReason.OK:
+                return ""
+            case AdmissionReason.QUOTA:
+                about = f"quotaName: {self.quota}, runtime: {limit}, used: {used}"
+                return f"Insufficient quotas, {about}, {request}"
+            case AdmissionReason.NON_PREEMPTIBLE:
+                about = f"quotaName: {self.quota}, min: {limit}, nonPreemptibleUsed: {used}"
+                return f"Insufficient non-preemptible quotas, {about}, {request}"
+            case AdmissionReason.ANCESTOR:
+                about = f"quotaNameTopo: [{path}], runtime: {limit}, used: {used}"
+                return f"Insufficient quotas, {about}, {request}"
+            case AdmissionReason.ANCESTOR_MISSING:
+                return f"Could not find the elasticQuota {self.quota}, quotaNameTopo: [{path}]"
+
+
+def admit(
+    request: Amounts,
+    quota: QuotaStanding,
+    *,
+    is_preemptible: bool = True,
+    ancestors: Sequence[QuotaStanding | str] = (),
+    only_requested: bool = False,
+) -> AdmissionDecision:
+    """Whether the quota has room for a request, then whether its minimum has (for a pod that cannot be
+    preempted), then its ancestors.
+
+    `ancestors` go from the parent up, without the root; a name stands for one that is not known. Upstream
+    refuses a pod also for a resource that it does not ask for, when its quota is above the limit there
+    already; `only_requested` leaves such resources out of the question.
+    """
+    asked = mask(request, quota.max)
+    path = (*(each if isinstance(each, str) else each.name for each in reversed(ancestors)), quota.name)
+    after = add(asked, quota.used)
+    if exceeded := exceeding(mask(after, asked) if only_requested else after, quota.limit):
+        return AdmissionDecision(
+            reason=AdmissionReason.QUOTA,
+            quota=quota.name,
+            limit=quota.limit,
+            used=quota.used,
+            request=asked,
+            exceeded=exceeded,
+        )
+    fixed = add(asked, quota.non_preemptible_used)
+    if not is_preemptible and (
+        exceeded := exceeding(mask(fixed, asked) if only_requested else fixed, quota.min)
+    ):
+        return AdmissionDecision(
+            reason=AdmissionReason.NON_PREEMPTIBLE,
+            quota=quota.name,
+            limit=quota.min,
+            used=quota.non_preemptible_used,
+            request=asked,
+            exceeded=exceeded,
+        )
+    for ancestor in ancestors:
+        if isinstance(ancestor, str):
+            return AdmissionDecision(reason=AdmissionReason.ANCESTOR_MISSING, quota=ancestor, path=path)
+        if exceeded := exceeding(mask(add(asked, ancestor.used), asked), ancestor.limit):
+            return AdmissionDecision(
+                reason=AdmissionReason.ANCESTOR,
+                quota=ancestor.name,
+                path=path,
+                limit=ancestor.limit,
+                used=ancestor.used,
+                request=asked,
+                exceeded=exceeded,
+            )
+    return AdmissionDecision(reason=AdmissionReason.OK, quota=quota.name, request=asked)

@@ -1,0 +1,132 @@
+"""Whether an event may make a pod fit that its quota refused. Source: spec 06, section 13.1."""
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, QuotaSpec
+
+
+class Hint(enum.Enum):
+    """What to do with the waiting pod."""
+
+    QUEUE = "Queue"
+    SKIP = "Skip"
+
+
+class HintReason(enum.Enum):
+    """Why; the value tells the hint."""
+
+    UNREADABLE = "an object of the event cannot be read"
+    NO_SNAPSHOT = "the quotas are not known yet"
+    SAME_QUOTA = "the pod's own quota"
+    ANCESTOR = "an ancestor of the pod's quota"
+    NO_QUOTA = "a pod without a quota"
+    OTHER_TREE = "another tree"
+    NO_TREE = "the tree is not known"
+    UNCHANGED = "nothing that matters has changed"
+    NOT_ASSIGNED = "the deleted pod used nothing"
+    OTHER_QUOTA = "a quota that the pod does not depend on"
+
+
+_QUEUE = frozenset(
+    (HintReason.UNREADABLE, HintReason.NO_SNAPSHOT, HintReason.SAME_QUOTA, HintReason.ANCESTOR)
+)
+
+
+class HintDecision(msgspec.Struct, frozen=True):
+    """The hint's reason."""
+
+    reason: HintReason
+
+    @property
+    def hint(self) -> Hint:
+        return Hint.QUEUE if self.reason in _QUEUE else Hint.SKIP
+
+
+class TreeSnapshot(msgspec.Struct, frozen=True):
+    """A tree some time ago: the parent of each quota, and the pods that used each."""
+
+    parents: Mapping[str, str]
+    assigned: Mapping[str, frozenset[str]]
+
+    def is_above(self, ancestor: str, quota: str) -> bool:
+        """Whether one quota is on the other's way to the root."""
+        seen = {quota, ROOT}
+        parent = self.parents.get(quota, ROOT)
+        while parent not in seen:
+            if parent == ancestor:
+                return True
+            seen.add(parent)
+            parent = self.parents.get(parent, ROOT)
+        return False
+
+
+def is_relevant(old: QuotaSpec, new: QuotaSpec) -> bool:
+    """Whether an update changes anything that shares are computed from."""
+    return old != new
+
+
+def on_quota_update(
+    waiting: QuotaRef,
+    old: QuotaSpec | None,
+    new: QuotaSpec | None,
+    tree_id: str,
+    snapshot: TreeSnapshot | None,
+    *,
+    is_tree_known: bool = True,
+    checks_ancestors: bool = False,
+    hooks_see_change: bool = False,
+) -> HintDecision:
+    """A quota changed from `old` to `new` (None: could not be read) in tree `tree_id`."""
+    if old is None or new is None:
+        return HintDecision(HintReason.UNREADABLE)
+    if not waiting.name:
+        return HintDecision(HintReason.NO_QUOTA)
+    if waiting.tree_id != tree_id:
+        return HintDecision(HintReason.OTHER_TREE)
+    if not is_tree_known:
+        return HintDecision(HintReason.NO_TREE)
+    if not (is_relevant(old, new) or hooks_see_change):
+        return HintDecision(HintReason.UNCHANGED)
+    if waiting.name == new.name:
+        return HintDecision(HintReason.SAME_QUOTA)
+    return _by_ancestry(waiting, new.name, snapshot, checks_ancestors=checks_ancestors)
+
+
+def on_pod_delete(
+    waiting: QuotaRef,
+    deleted: QuotaRef | None,
+    deleted_key: str,
+    snapshot: TreeSnapshot | None,
+    *,
+    checks_ancestors: bool = False,
+) -> HintDecision:
+    """A pod of quota `deleted` (None: could not be read) is gone."""
+    if deleted is None:
+        return HintDecision(HintReason.UNREADABLE)
+    if not (waiting.name and deleted.name):
+        return HintDecision(HintReason.NO_QUOTA)
+    if waiting.tree_id != deleted.tree_id:
+        return HintDecision(HintReason.OTHER_TREE)
+    if snapshot is None:
+        return HintDecision(HintReason.NO_SNAPSHOT)
+    if deleted.name in snapshot.parents and deleted_key not in snapshot.assigned.get(deleted.name, ()):
+        return HintDecision(HintReason.NOT_ASSIGNED)
+    if waiting.name == deleted.name:
+        return HintDecision(HintReason.SAME_QUOTA)
+    return _by_ancestry(waiting, deleted.name, snapshot, checks_ancestors=checks_ancestors)
+
+
+def _by_ancestry(
+    waiting: QuotaRef, other: str, snapshot: TreeSnapshot | None, *, checks_ancestors: bool
+) -> HintDecision:
+    """A quota that is not the pod's own matters only where ancestors are checked, and if it is one."""
+    if not checks_ancestors:
+        return HintDecision(HintReason.OTHER_QUOTA)
+    if snapshot is None:
+        return HintDecision(HintReason.NO_SNAPSHOT)
+    is_above = snapshot.is_above(other, waiting.name)
+    return HintDecision(HintReason.ANCESTOR if is_above else HintReason.OTHER_QUOTA)

@@ -1,0 +1,190 @@
+"""The bookkeeping of quota trees."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api import resource_list
+from koordinator.api.quantity import ZERO, Quantity
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+
+LEAVES = ("a", "b", "c", "d")
+PARENTS = {"p": ROOT, "r": ROOT, "a": "p", "b": "p", "c": "r", "d": ROOT}
+
+
+def cpu(cores: int) -> dict[str, Quantity]:
+    return resource_list.of({"cpu": cores})
+
+
+def spec(name: str, *, low: int = 0, high: int = 100, parent: str = ROOT, lends: bool = True) -> QuotaSpec:
+    return QuotaSpec(
+        name=name, parent=parent, lends=lends, min=cpu(low), max=cpu(high), weight=cpu(high),
+        is_parent=name in ("p", "r"),
+    )  # fmt: skip
+
+
+def pod(key: str, cores: int, *, is_on_node: bool = False) -> PodAsk:
+    return PodAsk(key=key, request=cpu(cores), is_on_node=is_on_node)
+
+
+def tree(total: int = 100, *, scales_min: bool = True) -> QuotaTree:
+    made = QuotaTree(reserved={SYSTEM: cpu(10**15), DEFAULT: cpu(10**15)}, scales_min=scales_min)
+    made.total = cpu(total)
+    return made
+
+
+def runtime(of: QuotaTree, name: str) -> int:
+    return of.refresh(name).get("cpu", ZERO).value
+
+
+def play(made: QuotaTree, rng: random.Random, steps: int) -> None:
+    """Random events; pods keep the name of their quota so that they can be found again."""
+    for _ in range(steps):
+        name, key = rng.choice(LEAVES), f"x{rng.randrange(6)}"
+        match rng.randrange(6):
+            case 0 | 1:
+                made.add_pod(name, pod(key, rng.randrange(30), is_on_node=rng.random() < 0.5))
+            case 2:
+                made.update_pod(name, pod(key, rng.randrange(30), is_on_node=rng.random() < 0.5))
+            case 3:
+                made.remove_pod(name, key)
+            case 4:
+                (made.reserve if rng.random() < 0.5 else made.unreserve)(name, key)
+            case _:
+                limits = {"low": rng.randrange(20), "high": 20 + rng.randrange(60)}
+                parent = rng.choice(("p", "r", ROOT))
+                made.set_quota(spec(name, parent=parent, lends=rng.random() < 0.7, **limits))
+
+
+def grown(seed: int, *, scales_min: bool = True) -> QuotaTree:
+    rng = random.Random(seed)
+    made = tree(rng.randrange(200), scales_min=scales_min)
+    names = list(PARENTS)
+    rng.shuffle(names)  # children may come before their parents
+    for name in names:
+        made.set_quota(spec(name, low=rng.randrange(20), parent=PARENTS[name]))
+    play(made, rng, 60)
+    return made
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_sums_are_those_of_the_pods_whatever_happened(seed: int) -> None:
+    made = grown(seed)
+
+    for name in made.names():
+        quota = made.get(name)
+        assert quota is not None
+        inside = [each for each in made.names() if name in made.path(each)]
+        counted = [p for each in inside for p in made.get(each).pods.values()]  # type: ignore[union-attr]
+        used = resource_list.sum_of(p.amounts for p in counted if p.is_assigned)
+        assert resource_list.is_equal_ignoring_zeros(quota.below.used, used)
+        children = [made.get(each) for each in made.names() if made.path(each)[1:2] == [name]]
+        asked = resource_list.sum_of([each.limited_request for each in children if each is not None])
+        own = resource_list.sum_of(p.amounts for p in quota.pods.values())
+        assert resource_list.is_equal_ignoring_zeros(quota.below.request, resource_list.add(asked, own))
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_runtime_of_children_never_exceeds_the_parent_when_minima_are_scaled(seed: int) -> None:
+    made = grown(seed)
+
+    for _ in range(3):  # scaled minima of siblings take a pass to settle
+        for name in made.names():
+            made.refresh(name)
+
+    for parent in (ROOT, "p", "r"):
+        children = [each for each in made.names() if made.path(each)[1:2] == [parent]]
+        shares = [made.get(each) for each in children if each not in (SYSTEM, DEFAULT)]
+        given_out = sum(runtime(made, each.spec.name) for each in shares if each is not None)
+        ceiling = runtime(made, parent)
+        assert given_out <= max(ceiling, 0) + len(shares)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_minimum_is_guaranteed_where_minima_fit(seed: int) -> None:
+    rng = random.Random(seed)
+    made = tree(100)
+    lows = [rng.randrange(25) for _ in LEAVES]
+    for name, low in zip(LEAVES, lows, strict=True):
+        made.set_quota(spec(name, low=low))
+        made.add_pod(name, pod("x", rng.randrange(120)))
+
+    for name, low in zip(LEAVES, lows, strict=True):
+        quota = made.get(name)
+        assert quota is not None
+        asked = quota.request["cpu"].value
+        assert runtime(made, name) >= min(low, asked)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_tree_is_empty_again_when_everything_has_left(seed: int) -> None:
+    made = grown(seed)
+
+    for name in LEAVES:
+        for number in range(6):
+            made.remove_pod(name, f"x{number}")
+    for name in PARENTS:
+        made.remove_quota(name)
+
+    root = made.get(ROOT)
+    assert root is not None
+    assert resource_list.is_zero(root.below.used)
+    assert resource_list.is_zero(root.below.request)
+
+
+def test_reserving_twice_counts_once_and_undoing_twice_undoes_once() -> None:
+    made = tree()
+    made.set_quota(spec("a"))
+    made.add_pod("a", pod("x", 3))
+
+    made.reserve("a", "x")
+    made.reserve("a", "x")
+    quota = made.get("a")
+    assert quota is not None
+    assert quota.below.used == cpu(3)
+
+    made.unreserve("a", "x")
+    made.unreserve("a", "x")
+    assert quota.below.used == cpu(0)
+
+
+def test_deleting_a_quota_that_asked_above_its_max_leaves_the_demand_of_its_siblings() -> None:
+    made = tree()
+    made.set_quota(spec("p"))
+    for name in ("a", "b"):
+        made.set_quota(spec(name, parent="p", high=10))
+        made.add_pod(name, pod("x", 50))
+
+    made.remove_quota("b")
+
+    parent = made.get("p")
+    assert parent is not None
+    assert parent.below.request == cpu(10)
+
+
+def test_quotas_that_are_each_others_parents_hang_nothing() -> None:
+    made = tree()
+    made.set_quota(spec("a", parent="b"))
+    made.set_quota(spec("b", parent="a"))
+
+    made.add_pod("a", pod("x", 3))
+
+    assert made.refresh("a") == {}
+
+
+@pytest.mark.parametrize("name", [SYSTEM, DEFAULT])
+def test_what_a_reserved_quota_uses_leaves_the_pool(name: str) -> None:
+    made = tree(100)
+    made.set_quota(spec("a"))
+    made.add_pod("a", pod("x", 500))
+
+    made.add_pod(name, pod("s", 30, is_on_node=True))
+
+    assert runtime(made, "a") == 70

@@ -1,0 +1,297 @@
+"""Areas `quota-admission`, `quota-preemption`, `quota-overuse-revoke`, `quota-requeue-hint`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from koordinator.api import resource_list
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.policy import PodDisruptionBudget
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.scheduler.plugins.elastic_quota import pods, preempt, requeue, revoke
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, QuotaStanding, admit
+from koordinator.scheduler.plugins.elastic_quota.pods import Binding, QuotaRef
+from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimReason
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT
+from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.preemption import victims as stock
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import Code
+from tests.vectors.adapters.scheduler_quota_tree import Play, spec_of
+
+Case = dict[str, Any]
+DISABLE_DEFAULT = "DisableDefaultQuota"
+
+ADMISSION = {
+    AdmissionReason.OK: "Success",
+    AdmissionReason.ANCESTOR_MISSING: "Error",
+}
+REASONS = {
+    AdmissionReason.QUOTA: "quota",
+    AdmissionReason.NON_PREEMPTIBLE: "non-preemptible",
+    AdmissionReason.ANCESTOR: "ancestor",
+    AdmissionReason.ANCESTOR_MISSING: "parent-missing",
+}
+
+
+def admission(case: Case) -> Any:
+    args, pod = case["args"], case["pod"]
+    has_runtime = args.get("enableRuntimeQuota", True)
+    if case["kind"] == "snapshot":
+        parents = {each["name"]: each.get("parent") or ROOT for each in case["quotas"]}
+        standings = {each["name"]: _standing(each, has_runtime) for each in case["quotas"]}
+    else:
+        play = Play(case.get("options") or {})
+        play.run(case["steps"])
+        if has_runtime:
+            play.tree.refresh(pod["quota"])
+        parents, standings = _standings(play.tree, has_runtime)
+    if pod["quota"] not in standings:
+        return {"status": "Error"}
+    ancestors: list[QuotaStanding | str] = []
+    parent = parents[pod["quota"]]
+    while args.get("enableCheckParentQuota") and parent != ROOT:
+        ancestors.append(standings.get(parent, parent))
+        parent = parents.get(parent, ROOT)
+    decision = admit(
+        resource_list.of(pod["request"]),
+        standings[pod["quota"]],
+        is_preemptible=not pod.get("nonPreemptible", False),
+        ancestors=ancestors,
+    )
+    status = ADMISSION.get(decision.reason, "Unschedulable")
+    if status == "Success":
+        return {"status": status}
+    return {
+        "status": status,
+        "reason": REASONS[decision.reason],
+        "quota": decision.quota,
+        "exceed": list(decision.exceeded),
+    }
+
+
+def _standing(quota: Case, has_runtime: bool) -> QuotaStanding:
+    amounts = {
+        name: resource_list.of(quota.get(name) or {})
+        for name in ("max", "min", "used", "nonPreemptibleUsed", "runtime")
+    }
+    return QuotaStanding(
+        name=quota["name"],
+        max=amounts["max"],
+        min=amounts["min"],
+        used=amounts["used"],
+        non_preemptible_used=amounts["nonPreemptibleUsed"],
+        limit=amounts["runtime"] if has_runtime else amounts["max"],
+    )
+
+
+def _standings(tree: QuotaTree, has_runtime: bool) -> tuple[dict[str, str], dict[str, QuotaStanding]]:
+    parents, standings = {}, {}
+    for name in tree.names():
+        if (quota := tree.get(name)) is not None and name != ROOT:
+            parents[name] = quota.spec.parent
+            standings[name] = QuotaStanding.of(quota, has_runtime=has_runtime)
+    return parents, standings
+
+
+def preemption(case: Case) -> Any:
+    return {
+        "resolve": _resolve,
+        "canPreempt": _can_preempt,
+        "eligible": _eligible,
+        "pdbSplit": _pdb_split,
+        "victims": _victims,
+    }[case["kind"]](case)
+
+
+def _resolve(case: Case) -> Any:
+    quotas = [
+        Binding(each["namespace"], each["name"], tuple(each.get("namespaces") or ()))
+        for each in case["elasticQuotas"]
+    ]
+    gates = case.get("gates") or []
+    is_multi = "MultiQuotaTree" in gates
+    trees = {each["name"]: each.get("treeId", "") if is_multi else "" for each in case["elasticQuotas"]}
+    pod = case["pod"]
+    found = pods.resolve(
+        pod.get("quotaLabel", ""),
+        pod["namespace"],
+        quotas,
+        {DEFAULT: "", **trees},
+        has_default=DISABLE_DEFAULT not in gates,
+    )
+    return {"quota": found.name, "tree": found.tree_id}
+
+
+def _ref(case: Case, trees: dict[str, str], gates: Sequence[str] = ()) -> QuotaRef:
+    has_default = DISABLE_DEFAULT not in gates
+    return pods.resolve(case.get("quotaLabel", ""), "", (), trees, has_default=has_default)
+
+
+def _rival(pod: Case, known: Sequence[str] = ()) -> Rival:
+    quota = pod.get("quota") or _ref(pod, dict.fromkeys(known, "")).name
+    return Rival(
+        name=pod.get("name", ""),
+        quota=quota,
+        priority=pod["priority"],
+        start_s=pod.get("start", 0),
+        request=resource_list.of(pod.get("request") or {}),
+        is_preemptible=not pod.get("nonPreemptible", False),
+        is_terminating=pod.get("terminating", False),
+    )
+
+
+def _can_preempt(case: Case) -> Any:
+    known = case.get("knownQuotas") or []
+    reason = preempt.may_evict(
+        _rival(case["pod"], known),
+        _rival(case["victim"], known),
+        protects_default=case["args"].get("disableDefaultQuotaPreemption", True),
+    )
+    return {"allowed": reason is VictimReason.OK}
+
+
+def _eligible(case: Case) -> Any:
+    known = case.get("knownQuotas") or []
+    pod, codes = case["pod"], {code.word: code for code in Code}
+    is_nominated = bool(pod.get("nominatedNode"))
+    message = preempt.objection(
+        _rival(pod, known),
+        never=pod.get("preemptionPolicy") == "Never",
+        nominated_code=codes[case.get("nominatedNodeStatus", "Success")],
+        on_nominated_node=[_rival(each, known) for each in case.get("nodePods") or () if is_nominated],
+    )
+    return {"eligible": not message, "message": message}
+
+
+def _pdb_split(case: Case) -> Any:
+    registry = ResourceRegistry()
+    victims = [
+        stock.Victim(PodInfo.of(from_builtins({"metadata": each}, Pod), registry), 0, 0.0)
+        for each in case["pods"]
+    ]
+    budgets = [
+        stock.Budget.of(
+            from_builtins(
+                {
+                    "metadata": {"name": f"budget-{number}", "namespace": each["namespace"]},
+                    "spec": {"selector": {"matchLabels": each.get("matchLabels") or {}}},
+                    "status": {
+                        "disruptionsAllowed": each.get("disruptionsAllowed", 0),
+                        "disruptedPods": dict.fromkeys(
+                            each.get("disruptedPods") or (), "2026-01-01T00:00:00Z"
+                        ),
+                    },
+                },
+                PodDisruptionBudget,
+            )
+        )
+        for number, each in enumerate(case["pdbs"])
+    ]
+    violating, harmless = stock.split(victims, [each for each in budgets if each is not None])
+    return {
+        "violating": [each.pod.pod.metadata.name for each in violating],
+        "nonViolating": [each.pod.pod.metadata.name for each in harmless],
+    }
+
+
+def _victims(case: Case) -> Any:
+    pod, node = _rival(case["pod"]), case["node"]
+    counted = set(case.get("inQuotaCache") or ())
+    there = [
+        Rival(
+            name=each["name"],
+            quota=each.get("quota", "q"),
+            priority=each["priority"],
+            start_s=each.get("start", 0),
+            request=resource_list.of(each["request"]),
+            is_preemptible=not each.get("nonPreemptible", False),
+            is_counted=each["name"] in counted,
+        )
+        for each in node["pods"]
+    ]
+    protects = (case.get("args") or {}).get("disableDefaultQuotaPreemption", True)
+    allowed = [
+        each for each in there if preempt.may_evict(pod, each, protects_default=protects) is VictimReason.OK
+    ]
+    others = [each for each in there if each not in allowed]
+    allocatable = resource_list.of(node["allocatable"])
+
+    def fits(staying: Sequence[Rival]) -> bool:
+        total = resource_list.sum_of(each.request for each in (*others, *staying, pod))
+        return resource_list.fits_common(total, allocatable)
+
+    choice = preempt.choose_victims(
+        pod.request,
+        (),
+        preempt.by_importance(allowed),
+        used=resource_list.of(case["quotaUsed"]),
+        limit=resource_list.of(case["quotaLimit"]),
+        fits=fits,
+    )
+    return {"status": choice.code.word, "victims": [each.name for each in choice.victims]}
+
+
+def overuse(case: Case) -> Any:
+    if case["kind"] == "monitor":
+        return {"trigger": _triggers(case)}
+    assigned = [_rival({"quota": "q", **each}) for each in case["assignedPods"]]
+    decision = revoke.revoke(resource_list.of(case["used"]), resource_list.of(case["runtime"]), assigned)
+    return {"evict": [each.name for each in decision.evict]}
+
+
+def _triggers(case: Case) -> list[bool]:
+    triggers, last_under_s = [], 0.0
+    for check in case["checks"]:
+        found = revoke.check_overuse(
+            last_under_s,
+            check["t"],
+            resource_list.of(check["used"]),
+            resource_list.of(check["runtime"]),
+            case["delayEvictSeconds"],
+        )
+        last_under_s = found.last_under_s
+        triggers.append(found.reason is revoke.OveruseReason.EVICT)
+    return triggers
+
+
+def requeue_hint(case: Case) -> Any:
+    gates = case.get("gates") or []
+    is_multi = "MultiQuotaTree" in gates
+
+    def tree_of(quota: Case) -> str:
+        return quota.get("treeId", "") if is_multi else ""
+
+    known = case.get("snapshotQuotas") or []
+    trees = {DEFAULT: "", **{each["name"]: tree_of(each) for each in known}}
+    waiting = _ref(case["pod"], trees, gates)
+    parents = {each["name"]: each.get("parent") or ROOT for each in known if tree_of(each) == waiting.tree_id}
+    if not waiting.tree_id:
+        parents[DEFAULT] = ROOT
+    checks = case.get("enableCheckParentQuota", False)
+    deleted = case.get("deletedPod")
+    gone = _ref(deleted, trees, gates) if deleted is not None else None
+    assigned = {gone.name: frozenset(("p",))} if gone and deleted and deleted.get("assigned") else {}
+    snapshot = requeue.TreeSnapshot(parents, assigned) if case.get("snapshotPresent", True) else None
+    if case["kind"] == "podDelete":
+        decision = requeue.on_pod_delete(waiting, gone, "p", snapshot, checks_ancestors=checks)
+    else:
+        old, new = case.get("old"), case.get("new")
+        decision = requeue.on_quota_update(
+            waiting,
+            spec_of(old) if old else None,
+            spec_of(new) if new else None,
+            tree_of(new) if new else "",
+            snapshot,
+            is_tree_known=waiting.tree_id in ("", *trees.values()),
+            checks_ancestors=checks,
+        )
+    return {"hint": decision.hint.value}
+
+
+ADAPTERS = {
+    "quota-admission": admission,
+    "quota-preemption": preemption,
+    "quota-overuse-revoke": overuse,
+    "quota-requeue-hint": requeue_hint,
+}
