@@ -82,6 +82,7 @@ def _verdict(status: Status) -> Case:
 
 
 def _filter(name: str, case: Case) -> Any:
+    case = _with_owner(case)
     plugin = build(name, case)
     assert isinstance(plugin, FilterPlugin) and isinstance(plugin, PreFilterPlugin)
     table = plugin.handle.table
