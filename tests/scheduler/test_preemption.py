@@ -119,3 +119,22 @@ def test_a_trial_leaves_no_trace() -> None:
         await asyncio.sleep(0)
 
     play(story)
+
+
+def test_room_kept_for_a_pod_is_free_again_when_that_pod_is_deleted() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="3", priority=1))
+        await world.settle(2)
+        world.api.hold_deletions = True
+        world.api.put("Pod", pod("high", cpu="4", priority=1000))
+        await world.settle(2)
+        world.api.put("Pod", pod("small", cpu="1", priority=5))
+        await world.settle(2)
+        assert world.api.placements()["small"] == ""
+
+        world.api.remove("Pod", "high", "default")
+        await world.settle(15)
+        assert world.api.placements()["small"] == "node-0"
+
+    play(story)

@@ -30,14 +30,16 @@ class Nominations:
             self._node_of[pod.uid] = node_name
             self._pods.setdefault(node_name, {})[pod.uid] = pod
 
-    def remove(self, uid: str) -> None:
-        """The pod is placed or gone."""
+    def remove(self, uid: str) -> PodInfo | None:
+        """The pod is placed or gone: what was nominated, None when it had no nomination."""
         node_name = self._node_of.pop(uid, "")
-        if node_name:
-            pods = self._pods[node_name]
-            del pods[uid]
-            if not pods:
-                del self._pods[node_name]
+        if not node_name:
+            return None
+        pods = self._pods[node_name]
+        found = pods.pop(uid)
+        if not pods:
+            del self._pods[node_name]
+        return found
 
     def on(self, node_name: str) -> tuple[PodInfo, ...]:
         return tuple(self._pods.get(node_name, {}).values())

@@ -377,10 +377,18 @@ class Scheduler:
             self.queue.add(info, profile.name, class_key, now_s)
         self._wake.set()
 
+    def _nomination_ended(self, uid: str) -> None:
+        """The room that was kept for a pod is free for others."""
+        node_name = self.engine.nominations.node_of(uid)
+        pod = self.engine.nominations.remove(uid)
+        if pod is not None and self.table.place_of(uid) is None:
+            row = self.table.row_of(node_name)
+            self._happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+
     def _pod_deleted(self, pod: Pod) -> None:
         uid = pod.metadata.uid or pod.key
         self.queue.remove(uid)
-        self.engine.nominations.remove(uid)
+        self._nomination_ended(uid)
         waiting = self.waiting.find(uid)
         if waiting is not None:
             waiting.reject("", "pod is deleted")
