@@ -1,6 +1,7 @@
 """Hollow nodes do to pods what kubelets do, as seen through the API."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from koordinator.api.core import Event, Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import Clock
 from koordinator.cluster import errors
+from koordinator.local.nodes import behaviour, kubelet
 from koordinator.local.nodes.fleet import FleetPolicy
 from koordinator.simulate.virtual_time import run_virtual
 from tests.local.nodes.world import World, world
@@ -128,6 +130,72 @@ def test_a_slow_node_needs_longer_for_the_same_work() -> None:
             assert phase(await w.get("slow")) == "Running"
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("spec", "owner", "ends_after_s"),
+    [
+        ({"command": ["sleep", "60"]}, None, 60),
+        ({"command": ["sh", "-c", "sleep 2m"]}, None, 120),
+        ({"command": ["sleep"], "args": ["1.5"]}, "Job", 2),
+        ({"command": ["perl", "pi.pl"]}, "Job", behaviour.JOB_RUN_S),
+    ],
+)
+def test_without_annotation_sleep_sleeps_and_pods_of_jobs_end(
+    spec: dict[str, Any], owner: str | None, ends_after_s: float
+) -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock) as w:
+            await create_plain(w, spec, owner)
+            await asyncio.sleep(ends_after_s - 0.5)
+            assert phase(await w.get("plain")) != "Succeeded"
+            await asyncio.sleep(10)  # it took a moment to start
+            assert phase(await w.get("plain")) == "Succeeded"
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("spec", "owner", "restart_policy"),
+    [
+        ({"command": ["sleep", "infinity"]}, None, "Never"),
+        ({"command": ["perl", "pi.pl"]}, "ReplicaSet", "Never"),
+        ({"command": ["sleep", "5"]}, "ReplicaSet", "Always"),
+    ],
+)
+def test_without_annotation_other_pods_run_until_they_are_deleted(
+    spec: dict[str, Any], owner: str | None, restart_policy: str
+) -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock) as w:
+            await create_plain(w, spec, owner, restart_policy)
+            await asyncio.sleep(600)
+            pod = await w.get("plain")
+            assert phase(pod) == "Running"
+            assert pod.status.container_statuses[0].restart_count == 0
+
+    run_virtual(main)
+
+
+async def create_plain(
+    w: World, container: dict[str, Any], owner: str | None, restart_policy: str = "Never"
+) -> None:
+    meta: dict[str, Any] = {"name": "plain"}
+    if owner is not None:
+        meta["ownerReferences"] = [
+            {"apiVersion": "x/v1", "kind": owner, "name": "o", "uid": "u", "controller": True}
+        ]
+    spec = {"restartPolicy": restart_policy, "containers": [{"name": "main", "image": "i", **container}]}
+    await w.cluster.create(Pod, {"metadata": meta, "spec": spec}, "default")
+    await w.cluster.bind("default", "plain", "node-0")
+
+
+def test_addresses_are_those_of_hosts_not_of_the_network() -> None:
+    assert kubelet.host_ip(0) == "10.64.0.2"
+    assert kubelet.pod_ip(0) == "10.128.0.2"
+    assert kubelet.pod_ip(65_533) == "10.128.255.255"
+    assert kubelet.pod_ip(65_534) == "10.129.0.0"  # inside 10.128.0.0/10 an address like any other
+    assert len({kubelet.pod_ip(slot) for slot in range(100_000)}) == 100_000
 
 
 def test_a_pod_that_ran_its_time_restarts_when_its_policy_says_so() -> None:

@@ -1,9 +1,12 @@
 """What a simulated pod does: the annotation `simulation.koordinator.sh/behaviour` and its defaults."""
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 
+from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 
 DOMAIN = "simulation.koordinator.sh/"
@@ -44,12 +47,19 @@ class Behaviour(
         return (self.cpu_work_core_seconds is not None) or (self.run_seconds is not None)
 
 
+JOB_RUN_S = 10.0
+"""How long the pod of a Job runs that says nothing about it."""
+
+
 class Defaults(msgspec.Struct, frozen=True):
     """What a pod without (readable) annotation does, relative to its requests."""
 
     cpu_ratio: float
     memory_ratio: float
 
+
+_SLEEP = re.compile(r"(?:(?:/bin/)?(?:ba)?sh -c )?(?:/bin/)?sleep (\d{1,9}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
+_UNIT_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 # Services use little of what they request (docs/models.md, section 3); batch pods use what they ask for.
 SERVICE = Defaults(cpu_ratio=0.15, memory_ratio=0.45)
@@ -65,6 +75,30 @@ def decode(text: str) -> Behaviour:
         return msgspec.json.decode(text, type=Behaviour)
     except msgspec.DecodeError as error:
         raise ProtocolError("", ANNOTATION, str(error)) from error
+
+
+def of_pod(pod: Pod) -> Behaviour:
+    """What a pod without annotation does: `sleep N` sleeps, other pods of Jobs end after a while.
+
+    Pods that are always restarted have no end of their own.
+    """
+    if pod.spec.restart_policy == "Always":
+        return Behaviour()
+    sleeps_s = [sleep_s([*one.command, *one.args]) for one in pod.spec.containers]
+    longest_s = max((one for one in sleeps_s if one is not None), default=None)
+    if longest_s is not None and None not in sleeps_s:
+        return Behaviour(run_seconds=longest_s)
+    of_job = any(owner.controller and owner.kind == "Job" for owner in pod.metadata.owner_references)
+    return Behaviour(run_seconds=JOB_RUN_S) if of_job else Behaviour()
+
+
+def sleep_s(words: Sequence[str]) -> float | None:
+    """Seconds that the command `sleep N` takes, also as `sh -c "sleep N"`; None for any other one."""
+    found = _SLEEP.fullmatch(" ".join(words))
+    if found is None:
+        return None
+    seconds = float(found[1]) * _UNIT_S[found[2]]
+    return seconds or None
 
 
 def encode(behaviour: Behaviour) -> str:

@@ -109,7 +109,8 @@ class HollowNodes:
         self._on_step = on_step
         self._backoff = Backoff(TICK_BACKOFF, rng)
         self._factory = InformerFactory(cluster, rng)
-        self._events = EventRecorder(cluster, "koordlet", rng=rng)
+        self._events = EventRecorder(cluster, "kubelet", rng=rng)
+        self._agent_events = EventRecorder(cluster, "koordlet", rng=rng)
         self._pods: dict[str, _Pod] = {}
         self._pod_in: dict[int, _Pod] = {}
         self._due: list[tuple[float, int, _Action, str]] = []
@@ -153,6 +154,7 @@ class HollowNodes:
             metrics.add_handler(self._on_metric, lambda old, new: self._on_metric(new), self._on_metric_gone)
             self._factory.start(group)
             group.create_task(self._events.run(), name="hollow events")
+            group.create_task(self._agent_events.run(), name="hollow agent events")
             await self._factory.wait_synced()
             self.registered.set()
             await supervise(self._tick_and_pause, self._backoff, self.guard)
@@ -341,9 +343,11 @@ class HollowNodes:
         reason = "trigger by koordlet feature BEMemoryEvict"
         if await self._attempt(self._cluster.evict(meta.namespace, meta.name, uid=meta.uid), pod.obj):
             self.evicted_count += 1
-            self._events.warning(pod.obj, "evictPodSuccess", f"{reason}, kill pod: {meta.name}")
+            self._agent_events.warning(pod.obj, "evictPodSuccess", f"{reason}, kill pod: {meta.name}")
         else:
-            self._events.warning(pod.obj, "evictPodFail", f"{reason}, the API refused to evict {meta.name}")
+            self._agent_events.warning(
+                pod.obj, "evictPodFail", f"{reason}, the API refused to evict {meta.name}"
+            )
 
     def _stop_delay_s(self, pod: _Pod, grace_s: int) -> float:
         """How long the pod takes to stop, never above its grace period; no time if nothing runs in it."""

@@ -20,12 +20,22 @@ _PRESSURES = (
 )
 
 
+_FIRST_HOST = 2  # .0 is the network's own address, .1 its gateway
+
+
 def host_ip(row: int) -> str:
-    return f"10.{64 + row // 65_536}.{row // 256 % 256}.{row % 256}"
+    """An address of 10.64.0.0/10."""
+    return _address(64, row)
 
 
 def pod_ip(slot: int) -> str:
-    return f"10.{128 + slot // 65_536 % 64}.{slot // 256 % 256}.{slot % 256}"
+    """An address of 10.128.0.0/10."""
+    return _address(128, slot)
+
+
+def _address(second: int, index: int) -> str:
+    host = index + _FIRST_HOST
+    return f"10.{second + host // 65_536 % 64}.{host // 256 % 256}.{host % 256}"
 
 
 def node_object(shape: NodeShape, row: int, now_s: float) -> dict[str, Any]:

@@ -44,8 +44,10 @@ def read(pod: Pod) -> tuple[PodShape, ProtocolError | None]:
     """The shape, and what is wrong with the behaviour annotation (then the defaults count)."""
     text = pod.metadata.annotations.get(behaviour.ANNOTATION)
     error: ProtocolError | None = None
-    wanted = Behaviour()
-    if text is not None:
+    if text is None:
+        wanted = behaviour.of_pod(pod)
+    else:
+        wanted = Behaviour()
         try:
             wanted = behaviour.decode(text)
         except ProtocolError as caught:
