@@ -92,6 +92,14 @@ _METADATA_ONLY: tuple[Resource, ...] = (
         categories=("all",),
         subresources=_STATUS,
     ),
+    _namespaced(
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+        short_names=("hpa",),
+        categories=("all",),
+        subresources=_STATUS,
+    ),
     _cluster(
         "apiregistration.k8s.io",
         "APIService",
@@ -109,7 +117,7 @@ _METADATA_ONLY: tuple[Resource, ...] = (
 )
 
 BUILT_IN: tuple[Resource, ...] = (*(view.resource for view in _VIEWS), *_METADATA_ONLY)
-"""Kinds of Kubernetes itself, in their preferred version."""
+"""Kinds of Kubernetes itself; the first of several versions of one kind is the preferred one, which is stored."""
 
 CUSTOM: tuple[Resource, ...] = tuple(view.resource for definition in DEFINITIONS for view in definition.views)
 """Kinds that our CRDs add, in every served version."""

@@ -1,10 +1,13 @@
 """One stored object, shown in several API versions.
 
 Custom resources (conversion strategy None) differ in `apiVersion` only. Events are stored in their core form;
-`events.k8s.io/v1` has other names for the same fields.
+`events.k8s.io/v1` has other names for the same fields. Autoscalers have a translation of their own.
 """
 
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import Record
@@ -25,13 +28,29 @@ _EVENT_FIELDS = {
 
 _CORE_FIELDS = {new: old for old, new in _EVENT_FIELDS.items()}
 
+Translate = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """How an object changes besides its `apiVersion`; both functions leave their argument alone."""
+
+    shown: Translate
+    stored: Translate
+
+
+def _renamed(names: dict[str, str]) -> Translate:
+    return lambda obj: {names.get(field, field): value for field, value in obj.items()}
+
+
+EVENTS = Translation(shown=_renamed(_EVENT_FIELDS), stored=_renamed(_CORE_FIELDS))
+
 
 class Converter:
     """Translates between the stored form of a kind and what is served under `group/version`s."""
 
-    def __init__(self, stored: Resource, *, renames_events: bool = False) -> None:
+    def __init__(self, stored: Resource, translation: Translation | None = None) -> None:
         self._stored = stored
-        self._renames = renames_events
+        self._translation = translation
         self._cache: dict[tuple[int, str], Record] = {}
 
     def shown(self, record: Record, resource: Resource) -> Record:
@@ -41,7 +60,8 @@ class Converter:
         key = (record.version, resource.version)
         found = self._cache.get(key) if record.version else None
         if found is None:
-            found = Record(self._renamed(record.obj, _EVENT_FIELDS, resource), record.version)
+            obj = record.obj if self._translation is None else self._translation.shown(record.obj)
+            found = Record({**obj, "apiVersion": resource.api_version}, record.version)
             if len(self._cache) >= CACHE_MAX:
                 self._cache.clear()
             self._cache[key] = found
@@ -51,9 +71,6 @@ class Converter:
         """An object of a served version in its stored form."""
         if obj.get("apiVersion") == self._stored.api_version:
             return obj
-        return self._renamed(obj, _CORE_FIELDS, self._stored)
-
-    def _renamed(self, obj: dict[str, Any], names: dict[str, str], resource: Resource) -> dict[str, Any]:
-        if self._renames:
-            obj = {names.get(field, field): value for field, value in obj.items()}
-        return {**obj, "apiVersion": resource.api_version}
+        if self._translation is not None:
+            obj = self._translation.stored(obj)
+        return {**obj, "apiVersion": self._stored.api_version}

@@ -7,8 +7,9 @@ from koordinator.api.kinds import BUILT_IN
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import Record
 from koordinator.local.registry import builtin, refusals
+from koordinator.local.registry.autoscalers import AUTOSCALERS
 from koordinator.local.registry.builtin import Facts
-from koordinator.local.registry.conversion import Converter
+from koordinator.local.registry.conversion import EVENTS, Converter
 from koordinator.local.registry.crds import DefinitionStrategy
 from koordinator.local.registry.expiry import EVENT_LIFE_S, Expiry
 from koordinator.local.registry.pods import PodStrategy
@@ -27,6 +28,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 _EVENTS = "events"
+_AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
 _NEW_EVENTS = "events.events.k8s.io"  # the same stored events under the names of another group
 
 
@@ -81,7 +83,11 @@ class Kinds:
         self._kinds: dict[tuple[str, str], Kind] = {}
         self.event_expiry = Expiry(store.table(_EVENTS), EVENT_LIFE_S)
         for resource in BUILT_IN:
-            self._kinds[(resource.group, resource.plural)] = self._builtin(resource)
+            known = self._kinds.get((resource.group, resource.plural))
+            if known is None:
+                self._kinds[(resource.group, resource.plural)] = self._builtin(resource)
+            else:
+                known.versions[resource.version] = resource
 
     def resources(self) -> list[Resource]:
         return [served for kind in self._kinds.values() for served in kind.versions.values()]
@@ -134,7 +140,9 @@ class Kinds:
         converter = None
         if resource.qualified == _NEW_EVENTS:
             stored = next(one for one in BUILT_IN if one.qualified == _EVENTS)
-            converter = Converter(stored, renames_events=True)
+            converter = Converter(stored, EVENTS)
+        elif resource.qualified == _AUTOSCALERS:
+            converter = Converter(resource, AUTOSCALERS)
         return Kind(
             resource,
             self._store.table(name, INDEXES.get(name)),

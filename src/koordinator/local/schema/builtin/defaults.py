@@ -209,6 +209,8 @@ def _autoscaler(obj: Json) -> Json:
         "type": "Resource",
         "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
     }
+    if obj["apiVersion"] == "autoscaling/v1":
+        return change(obj, "spec", lambda spec: fill(spec, minReplicas=1))
     return change(obj, "spec", lambda spec: fill(spec, minReplicas=1, metrics=[cpu]))
 
 
