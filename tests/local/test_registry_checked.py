@@ -74,6 +74,18 @@ async def test_wrong_types_are_a_bad_request_in_an_object_and_invalid_by_a_patch
         await patch(api, "a", {"spec": {"containers": "x"}}, PatchType.MERGE)
 
 
+async def test_wrong_types_in_a_strategic_patch_are_told_by_the_patch_alone() -> None:
+    api = checked()
+    await create(api, "pods", pod("a"), "default")
+
+    with pytest.raises(errors.Invalid) as refused:
+        await patch(api, "a", {"spec": {"containers": None, "nodeName": [1, True]}})
+
+    assert str(refused.value).startswith(
+        ' "" is invalid: patch: Invalid value: "map[spec:map[containers:<nil> nodeName:[1 true]]]": json: cannot'
+    )
+
+
 async def test_unknown_fields_warn_or_refuse() -> None:
     api = checked()
     warnings: list[str] = []

@@ -9,7 +9,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.protocol import PatchType
 from koordinator.local.interfaces import SchemaCatalog
-from koordinator.local.schema.errors import invalid_patch
+from koordinator.local.schema.errors import go_text, invalid_patch, shown
 
 
 class Decoder:
@@ -25,8 +25,9 @@ class Decoder:
         obj: dict[str, Any],
         options: WriteOptions,
         patch_type: PatchType | None = None,
+        patch: Any = None,
     ) -> dict[str, Any]:
-        """The object with known fields only, and defaults. `patch_type`: what made it, if a patch did.
+        """The object with known fields only, and defaults. `patch_type` and `patch`: what made it, if a patch did.
 
         Raises: BadRequest (wrong kind or types, unknown fields in Strict mode); Invalid instead when a patch
         made the object of wrong types.
@@ -43,7 +44,9 @@ class Decoder:
             try:
                 decoded, warnings = schema.decode(obj, "Ignore" if is_strict else options.field_validation)
             except errors.BadRequest as error:
-                raise invalid_patch(obj, error.message.partition(": ")[2] or error.message) from error
+                # A strategic merge patch is shown itself, the others by what they made, as kube-apiserver does.
+                value = go_text(patch) if patch_type is PatchType.STRATEGIC else shown(obj)
+                raise invalid_patch(value, error.message.partition(": ")[2] or error.message) from error
             if is_strict:
                 schema.decode(obj, "Strict")
         if options.warn is not None:

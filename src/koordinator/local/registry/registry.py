@@ -246,7 +246,7 @@ class Registry:
             if old is None:
                 _check_applied_name(obj, name)
                 return await self._create(kind, resource, namespace, obj, options, is_tracked=True)
-            obj = self._decoder.decoded(resource, dict(obj), options, patch_type)
+            obj = self._decoder.decoded(resource, dict(obj), options, patch_type, patch)
             admitted = await self._admit_update(kind, resource, old, obj, options, subresource)
             if kind.table.get(namespace, name) is old:
                 return await self._replace(

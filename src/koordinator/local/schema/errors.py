@@ -86,10 +86,28 @@ def invalid_kind(group: str, kind: str, name: str, causes: Sequence[StatusCause]
     )
 
 
-def invalid_patch(patched: Any, reason: str) -> Invalid:
+def invalid_patch(value: Any, reason: str) -> Invalid:
     """The 422 answer when a patch makes an object that cannot be decoded: the registry turns the BadRequest of
-    `ObjectSchema.decode` (its text after `: `) into this one for patches."""
-    return invalid_kind("", "", "", [invalid("patch", shown(patched), reason)])
+    `ObjectSchema.decode` (its text after `: `) into this one for patches.
+
+    `value` is what the answer shows: the text of a strategic merge patch (`go_text`), else the JSON of the
+    patched object.
+    """
+    return invalid_kind("", "", "", [invalid("patch", value, reason)])
+
+
+def go_text(value: Any) -> str:
+    """A JSON value as Go prints it: `map[spec:map[replicas:x]]`."""
+    match value:
+        case dict():
+            return f"map[{' '.join(f'{key}:{go_text(value[key])}' for key in sorted(value))}]"
+        case list():
+            return f"[{' '.join(map(go_text, value))}]"
+        case None:
+            return "<nil>"
+        case bool():
+            return "true" if value else "false"
+    return str(value)
 
 
 def unreadable(resource: Resource, reason: str) -> BadRequest:
@@ -108,6 +126,7 @@ def strict(resource: Resource, unknown: Sequence[str]) -> BadRequest:
 __all__ = [
     "duplicate",
     "forbidden",
+    "go_text",
     "invalid",
     "invalid_kind",
     "invalid_object",
