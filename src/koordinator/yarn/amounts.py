@@ -1,0 +1,64 @@
+"""The two views of one batch pool, and the units of both sides. Pure, elementwise. Source: spec 12, 1.1 and 3.4."""
+
+import enum
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+
+MILLI = 1_000
+MEBIBYTE = 1 << 20
+MEGABYTE = 10**6
+VCORES_MAX = 2**31 - 1
+"""YARN's field has 32 bits; its memory has 64."""
+
+
+class Rounding(enum.Enum):
+    """How batch amounts become vcores and MB. YARN's MB are mebibytes."""
+
+    EXACT = "exact"  # never promises what is not there
+    REFERENCE = "reference"  # as the Go operator: up, and 4.86 % too much memory
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """An amount of batch resources."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class YarnResource(msgspec.Struct, frozen=True):
+    """An amount as YARN counts it; `memory_mb` in mebibytes."""
+
+    vcores: int = 0
+    memory_mb: int = 0
+
+
+def view_total(origin: I64, taken_by_others: I64) -> I64:
+    """What one scheduler may have in all: the pool without what the other one has given out.
+
+    With `origin` O, K requested by Kubernetes pods and Y used by YARN: max(O − Y, 0) for Kubernetes, max(O − K, 0)
+    for YARN. Any shape.
+    """
+    left: I64 = np.maximum(origin - taken_by_others, 0)
+    return left
+
+
+def overbooked(origin: I64, requested: I64, used: I64) -> I64:
+    """By how much both schedulers together have given out more than the pool. Any shape."""
+    excess: I64 = np.maximum(requested + used - origin, 0)
+    return excess
+
+
+def to_yarn(batch: Batch, rounding: Rounding) -> YarnResource:
+    """The node's total in YARN's units."""
+    if rounding is Rounding.EXACT:
+        return YarnResource(min(batch.cpu_milli // MILLI, VCORES_MAX), batch.memory_bytes // MEBIBYTE)
+    return YarnResource(min(-(-batch.cpu_milli // MILLI), VCORES_MAX), -(-batch.memory_bytes // MEGABYTE))
+
+
+def to_batch(used: YarnResource) -> Batch:
+    """What YARN uses in the units of Kubernetes; always exact."""
+    return Batch(used.vcores * MILLI, used.memory_mb * MEBIBYTE)

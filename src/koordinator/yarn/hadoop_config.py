@@ -1,0 +1,225 @@
+"""YARN clusters and their ResourceManagers, from the files of a Hadoop configuration folder.
+
+Pure: the caller reads the folder. `Dialect.HADOOP` reads files as Hadoop does; `Dialect.REFERENCE` as literally as the
+Go operator. Source: spec 12, sections 3.2 and 3.3.
+"""
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from xml.etree import ElementTree
+
+import msgspec
+
+from koordinator.api.errors import KoordinatorError
+from koordinator.yarn.names import DEFAULT_CLUSTER
+
+SITE_FILE = "yarn-site.xml"
+FILES = ("core-default.xml", "core-site.xml", "yarn-default.xml", SITE_FILE)
+"""What is read for a cluster, in this order; a later file wins. Only the last one must be there."""
+
+HA_ENABLED = "yarn.resourcemanager.ha.enabled"
+RM_IDS = "yarn.resourcemanager.ha.rm-ids"
+HOSTNAME = "yarn.resourcemanager.hostname"
+ADDRESS = "yarn.resourcemanager.address"
+ADMIN_ADDRESS = "yarn.resourcemanager.admin.address"
+WEB_ADDRESS = "yarn.resourcemanager.webapp.address"
+AUTHENTICATION = "hadoop.security.authentication"
+
+DEFAULT_HOST = "0.0.0.0"
+PORTS = {ADDRESS: 8032, ADMIN_ADDRESS: 8033, WEB_ADDRESS: 8088}
+
+_TRUE = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE = ("0", "f", "F", "FALSE", "false", "False")
+_VARIABLE = re.compile(r"\$\{([^${}\s]+)\}")
+_EXPANSIONS_MAX = 20  # as Hadoop: more means that variables name each other in a circle
+
+
+class ConfigError(KoordinatorError, ValueError):
+    """A cluster's configuration cannot be used."""
+
+    def __init__(self, cluster: str, field: str, reason: str) -> None:
+        super().__init__(cluster, field, reason)
+        self.cluster, self.field, self.reason = cluster, field, reason
+
+    def __str__(self) -> str:
+        return f"YARN cluster {self.cluster}: {self.field}: {self.reason}"
+
+
+class Dialect(enum.Enum):
+    """How literally files are read."""
+
+    HADOOP = "hadoop"  # trimmed values, hostname keys, variables
+    REFERENCE = "reference"
+
+
+class ResourceManager(msgspec.Struct, frozen=True):
+    """One ResourceManager; `id` is empty without high availability."""
+
+    id: str
+    admin: str
+    client: str
+    web: str
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """A YARN cluster; `managers` in the order in which they are asked who is active."""
+
+    id: str
+    is_ha: bool
+    managers: tuple[ResourceManager, ...]
+    authentication: str
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """All clusters of a folder, and what is wrong with the others."""
+
+    clusters: dict[str, Cluster]
+    errors: dict[str, ConfigError]
+
+
+def load(
+    files: Mapping[str, str], environment: Mapping[str, str], dialect: Dialect = Dialect.HADOOP
+) -> Loaded:
+    """The clusters of a folder given as relative path → text; a bad cluster does not take the others down."""
+    suffix = f".{SITE_FILE}"
+    found = {path.rpartition("/")[2].removesuffix(suffix) for path in files if path.endswith(suffix)}
+    loaded = Loaded({}, {})
+    for cluster_id in (DEFAULT_CLUSTER, *sorted(found - {"", DEFAULT_CLUSTER})):
+        try:
+            loaded.clusters[cluster_id] = _load_one(cluster_id, files, environment, dialect)
+        except ConfigError as error:
+            loaded.errors[cluster_id] = error
+    return loaded
+
+
+def start_fails(loaded: Loaded, dialect: Dialect) -> bool:
+    """Whether the process must not start: no cluster can be used (reference: any one cannot)."""
+    return not loaded.clusters if dialect is Dialect.HADOOP else bool(loaded.errors)
+
+
+def refusal(cluster: Cluster) -> str:
+    """Why the cluster cannot be talked to, or empty."""
+    if cluster.authentication.strip().lower() == "kerberos":
+        return f"{AUTHENTICATION} is kerberos, which is not supported: use simple authentication"
+    return ""
+
+
+def active(statuses: Sequence[tuple[str, str]]) -> str:
+    """The id of the first ResourceManager that says it is active, of (id, state) in configured order.
+
+    Raises: ConfigError.
+    """
+    for manager_id, state in statuses:
+        if state == "ACTIVE":
+            return manager_id
+    asked = ", ".join(f"{manager_id} ({state})" for manager_id, state in statuses)
+    raise ConfigError("", RM_IDS, f"active rm not found in [{asked}]")
+
+
+def is_controller_enabled(name: str, listed: Sequence[str]) -> bool:
+    """What `--controllers` says of a controller: its first mention, `-name` being off; else whether `*` is listed."""
+    for item in listed:
+        if item in (name, f"-{name}"):
+            return item == name
+    return "*" in listed
+
+
+class _Properties:
+    """The merged properties of one cluster."""
+
+    def __init__(
+        self, cluster: str, values: Mapping[str, str], environment: Mapping[str, str], dialect: Dialect
+    ):
+        self._cluster, self._values, self._environment = cluster, values, environment
+        self._is_literal = dialect is Dialect.REFERENCE
+
+    def text(self, key: str, default: str = "") -> str:
+        raw = self._values.get(key)
+        if raw is None:
+            return default
+        if self._is_literal:
+            return raw
+        return self._expanded(key, raw.strip()) or default
+
+    def is_true(self, key: str) -> bool:
+        text = self.text(key, "false")
+        if not self._is_literal:
+            return text.lower() == "true"
+        if text not in _TRUE + _FALSE:
+            raise ConfigError(self._cluster, key, f"{text!r} is neither true nor false")
+        return text in _TRUE
+
+    def items(self, key: str) -> list[str]:
+        items = self.text(key).split(",")
+        return items if self._is_literal else [item.strip() for item in items if item.strip()]
+
+    def address(self, key: str, manager_id: str | None) -> str:
+        ending = "" if manager_id is None else f".{manager_id}"
+        default = f"{DEFAULT_HOST}:{PORTS[key]}"
+        if self._is_literal:
+            return self.text(key + ending, default)
+        if host := self.text(HOSTNAME + ending):
+            default = f"{host}:{PORTS[key]}"
+        address = self.text(key + ending, default)
+        return address if ":" in address else f"{address}:{PORTS[key]}"
+
+    def _expanded(self, key: str, text: str) -> str:
+        for _ in range(_EXPANSIONS_MAX):
+            found = next((v for v in _VARIABLE.finditer(text) if self._variable(v[1]) is not None), None)
+            if found is None:
+                return text
+            text = f"{text[: found.start()]}{self._variable(found[1])}{text[found.end() :]}"
+        raise ConfigError(
+            self._cluster, key, f"more than {_EXPANSIONS_MAX} variables: do they name each other?"
+        )
+
+    def _variable(self, name: str) -> str | None:
+        """What a variable stands for, None when unknown (it then stays as it is)."""
+        if name in self._values:
+            return self._values[name].strip()
+        variable, dash, default = name.removeprefix("env.").partition("-")
+        if dash and name.startswith("env."):  # ${env.NAME-default} and ${env.NAME:-default}
+            value = self._environment.get(variable.removesuffix(":"))
+            is_missing = value is None or (variable.endswith(":") and not value)
+            return default if is_missing else value
+        return self._environment.get(name.removeprefix("env."))
+
+
+def _load_one(
+    cluster: str, files: Mapping[str, str], environment: Mapping[str, str], dialect: Dialect
+) -> Cluster:
+    prefix = "" if cluster == DEFAULT_CLUSTER else f"{cluster}."
+    if prefix + SITE_FILE not in files:
+        raise ConfigError(cluster, prefix + SITE_FILE, "the file is missing")
+    values: dict[str, str] = {}
+    for name in FILES:
+        if prefix + name in files:
+            values.update(_parse(cluster, prefix + name, files[prefix + name]))
+    properties = _Properties(cluster, values, environment, dialect)
+    is_ha = properties.is_true(HA_ENABLED)
+    ids: Sequence[str | None] = properties.items(RM_IDS) if is_ha else [None]
+    managers = (
+        ResourceManager(
+            manager_id or "",
+            properties.address(ADMIN_ADDRESS, manager_id),
+            properties.address(ADDRESS, manager_id),
+            properties.address(WEB_ADDRESS, manager_id),
+        )
+        for manager_id in ids
+    )
+    return Cluster(cluster, is_ha, tuple(managers), properties.text(AUTHENTICATION, "simple"))
+
+
+def _parse(cluster: str, file: str, text: str) -> dict[str, str]:
+    """The properties of one file; of equal names the last one counts."""
+    try:
+        root = ElementTree.fromstring(text.encode())
+    except ElementTree.ParseError as error:
+        raise ConfigError(cluster, file, f"not XML: {error}") from error
+    if root.tag != "configuration":
+        raise ConfigError(cluster, file, f"the root element is {root.tag!r}, not 'configuration'")
+    return {
+        (each.findtext("name") or "").strip(): each.findtext("value") or ""
+        for each in root.findall("property")
+    }

@@ -1,0 +1,203 @@
+"""One pass over one node: what the ResourceManager is told, and what is recorded on the node.
+
+Pure. The pass has two acts in this order: send `total`, then write `allocation`. When the first fails, the second
+does not happen (`after_failure`). Source: spec 12, sections 3.4 and 6.
+"""
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api import labels, pod_resources, quantity, resources
+from koordinator.api.annotations.codec import Annotation, Payload
+from koordinator.api.core import Node, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import ResourceList
+from koordinator.api.resource_vector import AMOUNT_MAX
+from koordinator.yarn import amounts, names
+from koordinator.yarn.amounts import Batch, Rounding, YarnResource
+
+PORT_MAX = 65_535
+
+_PORT = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
+
+
+class Outcome(enum.Enum):
+    """How a pass ended."""
+
+    SYNCED = "synced"
+    NO_NODE_MANAGER = "no-nm"
+    BAD_NODE_ID = "bad-node-id"
+    BAD_ORIGIN = "bad-origin"
+    RM_ERROR = "rm-error"
+    NODE_GONE = "node-gone"
+
+
+class NodeId(msgspec.Struct, frozen=True, order=True):
+    """A NodeManager as YARN names it."""
+
+    host: str
+    port: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the ResourceManager says of a NodeManager; None where it says nothing."""
+
+    node: NodeId
+    state: str = "RUNNING"
+    used: YarnResource | None = None
+    total: YarnResource | None = None
+
+
+class NodeTotal(msgspec.Struct, frozen=True):
+    """What a node may give out through YARN."""
+
+    cluster: str
+    node: NodeId
+    total: YarnResource
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How the operator counts (flags `--rounding`, `--subtract-kube-batch-requests`)."""
+
+    rounding: Rounding = Rounding.EXACT
+    is_kube_subtracted: bool = True
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The acts of one pass; None for an act that does not happen.
+
+    `reason` is for people, `retry` asks for another pass with back-off.
+    """
+
+    outcome: Outcome
+    total: NodeTotal | None = None
+    allocation: Batch | None = None
+    retry: bool = False
+    reason: str = ""
+
+
+class _Origin(Payload, frozen=True, kw_only=True):
+    """The origin annotation, where no resources are not the same as none named."""
+
+    resources: ResourceList | None = None
+
+
+_ORIGIN = Annotation(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE, _Origin)
+
+Reports = Mapping[str, Mapping[NodeId, Report]]
+"""YARN cluster → its NodeManagers, as last polled."""
+
+
+def plan(node: Node | None, pods: Sequence[Pod], reports: Reports, policy: Policy) -> Plan:
+    """What to do for a node, given all pods that may be on it."""
+    if node is None:
+        return Plan(Outcome.NODE_GONE, reason="the node is gone")
+    here = [pod for pod in pods if pod.spec.node_name == node.metadata.name and not _is_finished(pod)]
+    manager = node_manager(here)
+    if manager is None:
+        return Plan(Outcome.NO_NODE_MANAGER, allocation=Batch(), reason="no NodeManager pod runs on the node")
+    try:
+        node_id = node_id_of(manager)
+    except ProtocolError as error:
+        return Plan(Outcome.BAD_NODE_ID, reason=str(error))
+    if node_id is None:
+        return Plan(Outcome.NO_NODE_MANAGER, allocation=Batch(), reason="the NodeManager has no address yet")
+    try:
+        pool = origin(node)
+    except (ProtocolError, quantity.QuantityError) as error:
+        return Plan(Outcome.BAD_ORIGIN, retry=True, reason=str(error))
+    taken = kube_requested(here) if policy.is_kube_subtracted else Batch()
+    cluster = cluster_of(manager)
+    total = NodeTotal(cluster, node_id, amounts.to_yarn(yarn_pool(pool, taken), policy.rounding))
+    report = reports.get(cluster, {}).get(node_id)
+    return Plan(Outcome.SYNCED, total=total, allocation=amounts.to_batch(used_now(report)))
+
+
+def after_failure(made: Plan, error: str) -> Plan:
+    """The plan when the ResourceManager did not take the total: the node is left as it is."""
+    return msgspec.structs.replace(
+        made, outcome=Outcome.RM_ERROR, allocation=None, retry=True, reason=f"ResourceManager: {error}"
+    )
+
+
+def node_manager(pods: Sequence[Pod]) -> Pod | None:
+    """The NodeManager among the pods of a node: Running and Ready before others, then the newest, then the first."""
+    found = [pod for pod in pods if pod.metadata.labels.get(names.COMPONENT_LABEL) == names.NODE_MANAGER]
+    return max(found, key=lambda pod: (_is_ready(pod), pod.metadata.creation_timestamp or ""), default=None)
+
+
+def node_id_of(pod: Pod) -> NodeId | None:
+    """The NodeId that a NodeManager pod announces; None while host or port are still unset.
+
+    Raises: ProtocolError when the annotation is missing or malformed.
+    """
+    text = pod.metadata.annotations.get(names.NODE_ID_ANNOTATION)
+    if text is None:
+        raise ProtocolError(
+            pod.key, names.NODE_ID_ANNOTATION, "missing; the NodeManager sets it when it starts"
+        )
+    host, colon, port_text = text.partition(":")
+    if not colon or _PORT.fullmatch(port_text) is None or not 0 <= int(port_text) <= PORT_MAX:
+        raise ProtocolError(pod.key, names.NODE_ID_ANNOTATION, f"{text!r} is not host:port")
+    return NodeId(host, int(port_text)) if host and int(port_text) else None
+
+
+def cluster_of(pod: Pod) -> str:
+    """The YARN cluster of a NodeManager pod; empty text is the default cluster, too."""
+    return pod.metadata.annotations.get(names.CLUSTER_ID_ANNOTATION) or names.DEFAULT_CLUSTER
+
+
+def origin(node: Node) -> Batch:
+    """The batch pool of a node before anyone took from it.
+
+    An older manager writes no annotation: then what the node says is all there is.
+
+    Raises: ProtocolError, QuantityError.
+    """
+    found = _ORIGIN.read(node.metadata.annotations, node.key)
+    amounts_of = found.resources if found is not None else None
+    if amounts_of is None:
+        amounts_of = node.status.allocatable
+    return Batch(_amount(amounts_of, resources.BATCH_CPU), _amount(amounts_of, resources.BATCH_MEMORY))
+
+
+def kube_requested(pods: Sequence[Pod]) -> Batch:
+    """Batch resources that pods of a node request, overhead of the NodeManager pod included."""
+    cpu_milli = memory_bytes = 0
+    for pod in pods:
+        requests = pod_resources.requests(pod)
+        cpu_milli += requests.get(resources.BATCH_CPU, quantity.ZERO).value
+        memory_bytes += requests.get(resources.BATCH_MEMORY, quantity.ZERO).value
+    return Batch(min(cpu_milli, AMOUNT_MAX), min(memory_bytes, AMOUNT_MAX))
+
+
+def yarn_pool(pool: Batch, taken: Batch) -> Batch:
+    """What is left of a node's pool for YARN (`amounts.view_total` for one node)."""
+    left = amounts.view_total(
+        np.array([pool.cpu_milli, pool.memory_bytes], np.int64),
+        np.array([taken.cpu_milli, taken.memory_bytes], np.int64),
+    )
+    return Batch(*left.tolist())
+
+
+def used_now(report: Report | None) -> YarnResource:
+    """What a NodeManager uses as far as its report says so; nothing when it does not run."""
+    is_running = report is not None and report.state == "RUNNING"
+    return (report.used if report is not None and is_running else None) or YarnResource()
+
+
+def _amount(listed: ResourceList, name: str) -> int:
+    return min(max(quantity.value(listed.get(name, 0)), 0), AMOUNT_MAX)
+
+
+def _is_finished(pod: Pod) -> bool:
+    return pod.status.phase in ("Succeeded", "Failed")
+
+
+def _is_ready(pod: Pod) -> bool:
+    is_running = pod.status.phase in ("", "Running")
+    return is_running and not any(c.type == "Ready" and c.status != "True" for c in pod.status.conditions)

@@ -1,0 +1,1 @@
+"""Hadoop RPC as bytes: no sockets here. Source: spec 12, section 4."""

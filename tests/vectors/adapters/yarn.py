@@ -1,0 +1,255 @@
+"""Areas `yarn-config`, `yarn-node-resource`, `yarn-batch-subtract`, `yarn-evict-order`, `yarn-rpc`."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api import labels, quantity, resources
+from koordinator.api.annotations import node as node_annotations
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.manager.noderesource import prepare
+from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync
+from koordinator.yarn.amounts import Batch, Rounding, YarnResource
+from koordinator.yarn.hadoop_config import Cluster, ConfigError, Dialect
+from koordinator.yarn.node_sync import NodeId, Plan, Policy, Report
+from koordinator.yarn.rpc import digest, requests, responses
+from tests.vectors.compare import subset
+
+Case = dict[str, Any]
+BATCH = resources.BATCH_RESOURCES
+
+
+def config(case: Case) -> Any:
+    if case["op"] == "controllers":
+        return {"enabled": hadoop_config.is_controller_enabled(case["name"], case["list"])}
+    if case["op"] == "activeRM":
+        try:
+            statuses = [(manager, state) for manager, state in case["statuses"]]
+            return {"active": hadoop_config.active(statuses), "error": False}
+        except ConfigError:
+            return {"active": None, "error": True}
+    dialect = Dialect.REFERENCE if case["mode"] == "reference" else Dialect.HADOOP
+    loaded = hadoop_config.load(case["files"], case.get("env") or {}, dialect)
+    clusters: Case = {name: _cluster(cluster) for name, cluster in loaded.clusters.items()}
+    clusters.update({name: {"error": True} for name in loaded.errors})
+    return {"clusters": clusters, "startFails": hadoop_config.start_fails(loaded, dialect)}
+
+
+def _cluster(cluster: Cluster) -> Case:
+    managers = [{"id": rm.id, "admin": rm.admin, "client": rm.client} for rm in cluster.managers]
+    if cluster.is_ha:
+        return {"ha": True, "rms": managers}
+    return {"ha": False, "admin": managers[0]["admin"], "client": managers[0]["client"]}
+
+
+def node_resource(case: Case) -> Any:
+    match case["op"]:
+        case "convert":
+            batch = Batch(*(quantity.value(case[name]) for name in BATCH))
+            return {rounding.value: _yarn(amounts.to_yarn(batch, rounding)) for rounding in Rounding}
+        case "annotation":
+            used = amounts.to_batch(YarnResource(case["usedVcores"], case["usedMemoryMB"]))
+            entries = allocation.with_entry(allocation.read(case["existing"]), used)
+            return {
+                "allocations": [
+                    {"name": e.name, "priority": e.priority, "resources": _values(e.resources)}
+                    for e in entries
+                ]
+            }
+    made = _plan(case)
+    update = None
+    if made.total is not None:
+        node = made.total.node
+        update = {
+            "cluster": made.total.cluster,
+            "host": node.host,
+            "port": node.port,
+            **_yarn(made.total.total),
+        }
+    used_batch = made.allocation
+    return {
+        "outcome": made.outcome.value,
+        "update": update,
+        "allocated": None
+        if used_batch is None
+        else dict(zip(BATCH, msgspec.structs.astuple(used_batch), strict=True)),
+        "retry": made.retry,
+    }
+
+
+def _plan(case: Case) -> Plan:
+    options = case.get("options") or {}
+    policy = Policy(
+        Rounding(options.get("rounding", "exact")), options.get("subtractKubeBatchRequests", True)
+    )
+    node = None if case["node"] is None else from_builtins(case["node"], Node)
+    pods = [from_builtins(pod, Pod) for pod in case["pods"]]
+    polled = {
+        cluster: {report.node: report for report in map(_report, reports)}
+        for cluster, reports in case["reports"].items()
+    }
+    made = node_sync.plan(node, pods, polled, policy)
+    fails = case.get("rmUpdateFails") or options.get("rmUpdateFails")
+    return node_sync.after_failure(made, "refused") if fails and made.total is not None else made
+
+
+def _report(body: Case) -> Report:
+    used = YarnResource(body.get("usedVcores") or 0, body.get("usedMemoryMB") or 0)
+    return Report(NodeId(body["host"], body["port"]), body.get("state", "RUNNING"), used)
+
+
+def _yarn(resource: YarnResource) -> Case:
+    return {"vcores": resource.vcores, "memoryMB": resource.memory_mb}
+
+
+def _values(listed: Any) -> Case:
+    return {name: quantity.value(raw) for name, raw in listed.items()}
+
+
+def batch_subtract(case: Case) -> Any:
+    return {"prepare": _prepare, "sum": _sum, "views": _views}[case["op"]](case)
+
+
+def _sum(case: Case) -> Any:
+    annotations = case.get("annotations") or {}
+    if labels.NODE_THIRD_PARTY_ALLOCATIONS not in annotations:
+        return {"sum": None, "error": False}
+    try:
+        found = node_annotations.third_party_by_priority(annotations, case["class"])
+    except (ProtocolError, QuantityError):
+        return {"sum": None, "error": True}
+    return {"sum": {name: amount.value for name, amount in found.items()}, "error": False}
+
+
+def _prepare(case: Case) -> Any:
+    annotations = case.get("annotations") or {}
+    node = from_builtins({"metadata": {"name": "n", "annotations": annotations}}, Node)
+    calculated = {
+        name: None if raw is None else quantity.milli(raw) for name, raw in case["calculated"].items()
+    }
+    found = prepare.node_target(node, calculated, case.get("cpuNormalizationRatio") or 0.0)
+    origin = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE.decode(found.origin_annotation)
+    is_subtracted = all(calculated.get(name) is not None for name in BATCH)
+    return {
+        "origin": _values(origin.resources),
+        "kubeTotal": {name: found.amounts.get(name) for name in BATCH},
+        "error": is_subtracted and _sum({"annotations": annotations, "class": "koord-batch"})["error"],
+    }
+
+
+def _views(case: Case) -> Any:
+    origin, requested, used = (
+        np.array([case[part].get(name, 0) for name in BATCH], np.int64)
+        for part in ("origin", "kubeRequested", "yarnUsed")
+    )
+    found = {
+        "kubeTotal": amounts.view_total(origin, used),
+        "yarnTotal": amounts.view_total(origin, requested),
+        "overbooked": amounts.overbooked(origin, requested, used),
+    }
+    return {part: dict(zip(BATCH, column.tolist(), strict=True)) for part, column in found.items()}
+
+
+def evict_order(case: Case) -> Any:
+    match case["op"]:
+        case "list":
+            found = containers.live(containers.parse(case["nm"]), case["cgroupPath"])
+            varying = ("labels", "annotations", "createTimestamp")
+            listed = [msgspec.to_builtins(each) for each in found]
+            return {"containers": [{k: v for k, v in each.items() if k not in varying} for each in listed]}
+        case "parentShares":
+            parsed = containers.parse({"containers": {"container": case["containers"]}})
+            return {"cpuShares": containers.parent_shares(parsed)}
+        case "isMaster":
+            return {"isMaster": containers.is_master(case["id"])}
+        case "validId":
+            return {"valid": containers.is_id(case["id"])}
+    candidates = [from_builtins(each, eviction.Candidate) for each in case["candidates"]]
+    if case["op"] == "order":
+        return {"order": [each.id for each in eviction.order(candidates, case["resource"])]}
+    mode = eviction.Mode(case.get("mode", "satisfaction"))
+    chosen = eviction.select(candidates, case["resource"], case["targets"], mode)
+    return {
+        "victims": [each.id for each in chosen.victims],
+        "released": chosen.released,
+        "shortfall": chosen.shortfall,
+    }
+
+
+def rpc(case: Case) -> Any:
+    client_id = bytes.fromhex(case.get("clientId", ""))
+    match case["op"]:
+        case "header":
+            auth = requests.Auth.SIMPLE if case["auth"] in ("simple", "none") else requests.Auth.SASL
+            return {"hex": requests.connection_header(auth).hex()}
+        case "context":
+            frame = requests.connection_context(
+                client_id, case["protocol"], case.get("effectiveUser"), case.get("realUser")
+            )
+        case "updateNodeResource":
+            updates = [
+                requests.NodeUpdate(
+                    NodeId(node["host"], node["port"]),
+                    YarnResource(node["vcores"], node["memoryMB"]),
+                    node.get("overCommitTimeout"),
+                )
+                for node in case["nodes"]
+            ]
+            frame = requests.update_node_resource(client_id, case["callId"], updates)
+        case "getClusterNodes":
+            frame = requests.get_cluster_nodes(client_id, case["callId"], case["states"])
+        case "getServiceStatus":
+            frame = requests.get_service_status(client_id, case["callId"])
+        case "response":
+            return _response(case, client_id)
+        case "digest":
+            challenge = digest.Challenge(case["realm"], case["nonce"], case["protocol"], case["serverId"])
+            token = (bytes.fromhex(case["identifier"]), bytes.fromhex(case["password"]))
+            return msgspec.to_builtins(digest.answer(*token, challenge, case["cnonce"]))
+        case op:
+            raise ValueError(op)
+    return {"hex": frame.hex()}
+
+
+def _response(case: Case, client_id: bytes) -> Any:
+    found = responses.parse(bytes.fromhex(case["hex"]), client_id)
+    if found.status is not responses.Status.SUCCESS:
+        return {
+            "ok": False,
+            "status": found.status.value,
+            "exception": found.exception,
+            "detail": found.detail,
+            "standby": found.is_standby,
+        }
+    if case["kind"] == "getServiceStatus":
+        return {"ok": True, "state": responses.service_state(found.result)}
+    if case["kind"] == "getClusterNodes":
+        return {"ok": True, "nodes": [_rpc_node(node) for node in responses.cluster_nodes(found.result)]}
+    return {"ok": True}
+
+
+def _rpc_node(node: responses.NodeReport) -> Case:
+    return {
+        "host": node.host,
+        "port": node.port,
+        "state": node.state,
+        "usedVcores": node.used.vcores,
+        "usedMemoryMB": node.used.memory_mb,
+        "totalVcores": node.total.vcores,
+        "totalMemoryMB": node.total.memory_mb,
+    }
+
+
+ADAPTERS = {
+    "yarn-config": config,
+    "yarn-node-resource": node_resource,
+    "yarn-batch-subtract": batch_subtract,
+    "yarn-evict-order": evict_order,
+    "yarn-rpc": rpc,
+}
+
+COMPARE = {"yarn-rpc": subset}

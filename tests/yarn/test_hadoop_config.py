@@ -1,0 +1,68 @@
+"""What Hadoop's configuration files say of clusters."""
+
+import pytest
+
+from koordinator.yarn import hadoop_config
+from koordinator.yarn.hadoop_config import ConfigError, Dialect
+from koordinator.yarn.names import DEFAULT_CLUSTER
+
+
+def site(**properties: str) -> str:
+    items = "".join(
+        f"<property><name>{name.replace('_', '.')}</name><value>{value}</value></property>"
+        for name, value in properties.items()
+    )
+    return f"<configuration>{items}</configuration>"
+
+
+def address(text: str, environment: dict[str, str] | None = None) -> str:
+    loaded = hadoop_config.load({"yarn-site.xml": text}, environment or {})
+    if loaded.errors:
+        raise loaded.errors[DEFAULT_CLUSTER]
+    return loaded.clusters[DEFAULT_CLUSTER].managers[0].client
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param(" rm:1\n", "rm:1", id="values are trimmed"),
+        pytest.param("rm", "rm:8032", id="a missing port is the usual one"),
+        pytest.param("${my.host}:1", "h:1", id="other properties are variables"),
+        pytest.param("${env.HOST}:1", "e:1", id="so is the environment"),
+        pytest.param("${env.NONE:-d}:1", "d:1", id="which may have defaults"),
+        pytest.param("${none}:1", "${none}:1", id="an unknown variable stays"),
+    ],
+)
+def test_values_are_read_as_hadoop_reads_them(value: str, expected: str) -> None:
+    assert address(site(yarn_resourcemanager_address=value, my_host="h"), {"HOST": "e"}) == expected
+
+
+def test_variables_in_a_circle_are_an_error_of_their_cluster_only() -> None:
+    files = {
+        "yarn-site.xml": site(),
+        "c.yarn-site.xml": site(yarn_resourcemanager_address="${a}", a="${b}", b="${a}"),
+    }
+
+    loaded = hadoop_config.load(files, {})
+
+    assert list(loaded.clusters) == [DEFAULT_CLUSTER]
+    assert "name each other" in str(loaded.errors["c"])
+    assert not hadoop_config.start_fails(loaded, Dialect.HADOOP)
+    assert hadoop_config.start_fails(loaded, Dialect.REFERENCE)
+
+
+@pytest.mark.parametrize("text", ["", "<configuration>", "<other/>", "x"])
+def test_a_file_that_is_no_configuration_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"yarn-site\.xml"):
+        address(text)
+
+
+def test_kerberos_is_refused_with_what_to_do() -> None:
+    files = {"yarn-site.xml": site(hadoop_security_authentication="Kerberos")}
+    cluster = hadoop_config.load(files, {}).clusters[DEFAULT_CLUSTER]
+    assert "simple" in hadoop_config.refusal(cluster)
+
+
+def test_no_active_manager_is_an_error_with_every_state() -> None:
+    with pytest.raises(ConfigError, match=r"rm1 \(STANDBY\), rm2 \(UNREACHABLE\)"):
+        hadoop_config.active([("rm1", "STANDBY"), ("rm2", "UNREACHABLE")])

@@ -1,0 +1,126 @@
+"""One pass over one node, the two views of its batch pool, and what is recorded."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api.annotations.node import ThirdPartyAllocation
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.yarn import allocation, amounts, hold, names, node_sync
+from koordinator.yarn.amounts import Batch, Rounding, YarnResource
+from koordinator.yarn.node_sync import NodeId, Outcome, Policy, Report
+
+numbers = st.integers(0, 2**50)
+batches = st.builds(Batch, numbers, numbers)
+
+
+def node(**allocatable: str) -> Node:
+    listed = {"kubernetes.io/batch-cpu": "8000", "kubernetes.io/batch-memory": "16Gi", **allocatable}
+    return from_builtins({"metadata": {"name": "n"}, "status": {"allocatable": listed}}, Node)
+
+
+def manager(node_id: str | None = "nm:8041", name: str = "nm", **status: object) -> Pod:
+    annotations = {} if node_id is None else {names.NODE_ID_ANNOTATION: node_id}
+    meta = {"name": name, "labels": {names.COMPONENT_LABEL: names.NODE_MANAGER}, "annotations": annotations}
+    return from_builtins({"metadata": meta, "spec": {"nodeName": "n"}, "status": status}, Pod)
+
+
+@given(origin=numbers, requested=numbers, used=numbers)
+def test_overbooked_schedulers_get_no_more_than_they_have(origin: int, requested: int, used: int) -> None:
+    o, k, y = (np.array([each]) for each in (origin, requested, used))
+    excess = amounts.overbooked(o, k, y)
+    if excess > 0:
+        assert amounts.view_total(o, y) < k or k == 0
+        assert amounts.view_total(o, k) < y or y == 0
+
+
+@given(batch=batches)
+def test_exact_rounding_never_promises_more_than_there_is(batch: Batch) -> None:
+    back = amounts.to_batch(amounts.to_yarn(batch, Rounding.EXACT))
+    assert back.cpu_milli <= batch.cpu_milli
+    assert back.memory_bytes <= batch.memory_bytes
+
+
+@given(used=batches, foreign=st.lists(st.sampled_from(["slurm", "flux", names.ALLOCATION_NAME]), max_size=4))
+def test_recording_twice_writes_once_and_keeps_foreign_entries(used: Batch, foreign: list[str]) -> None:
+    entries = [ThirdPartyAllocation(name=name, priority="koord-batch") for name in foreign]
+
+    merged = allocation.with_entry(entries, used)
+
+    others = [name for name in foreign if name != names.ALLOCATION_NAME]
+    assert [each.name for each in merged if each.name != names.ALLOCATION_NAME] == others
+    assert allocation.with_entry(merged, used) == merged
+    text = allocation.new_text(None, used)
+    assert text is None or allocation.new_text(text, used) is None
+
+
+def test_a_node_that_never_had_yarn_gets_no_annotation() -> None:
+    assert allocation.new_text(None, Batch()) is None
+
+
+def test_a_manager_that_is_not_ready_gives_way_to_one_that_is() -> None:
+    waiting = manager("old:1", "old", phase="Running", conditions=[{"type": "Ready", "status": "False"}])
+    ready = manager("new:1", "new", phase="Running")
+
+    plan = node_sync.plan(node(), [waiting, ready, manager("x:1", phase="Failed")], {}, Policy())
+
+    assert plan.total is not None
+    assert plan.total.node == NodeId("new", 1)
+
+
+@pytest.mark.parametrize("node_id", [None, "", "nm", "nm:", "nm:-1", "nm:65536", "nm:http", "a:1:2"])
+def test_a_bad_node_id_leaves_the_node_alone_and_says_why(node_id: str | None) -> None:
+    plan = node_sync.plan(node(), [manager(node_id)], {}, Policy())
+
+    assert (plan.outcome, plan.total, plan.allocation) == (Outcome.BAD_NODE_ID, None, None)
+    assert names.NODE_ID_ANNOTATION in plan.reason
+
+
+def test_a_resource_manager_that_refuses_leaves_the_node_as_it_is() -> None:
+    plan = node_sync.plan(node(), [manager()], {}, Policy())
+
+    failed = node_sync.after_failure(plan, "standby")
+
+    assert (failed.outcome, failed.allocation, failed.retry) == (Outcome.RM_ERROR, None, True)
+
+
+def test_an_absurd_pool_is_bounded() -> None:
+    plan = node_sync.plan(node(**{"kubernetes.io/batch-cpu": "1e40"}), [manager()], {}, Policy())
+    assert plan.total is not None
+    assert plan.total.total.vcores == amounts.VCORES_MAX
+
+
+USED = YarnResource(4, 1024)
+LOST = Report(NodeId("nm", 1), "LOST")
+
+
+@pytest.mark.parametrize(
+    ("report", "held", "has_polled", "expected"),
+    [
+        pytest.param(None, None, False, None, id="nothing is written before the first poll"),
+        pytest.param(
+            None, hold.Held(USED, 0.0), False, USED, id="before the first poll the last figure counts"
+        ),
+        pytest.param(LOST, hold.Held(USED, 0.0), True, USED, id="a lost manager keeps its figure"),
+        pytest.param(
+            LOST, hold.Held(USED, -1.0), True, YarnResource(), id="and loses it after the hold time"
+        ),
+        pytest.param(Report(NodeId("nm", 1), used=USED), None, True, USED, id="a running one says it itself"),
+        pytest.param(
+            Report(NodeId("nm", 1), "DECOMMISSIONING", USED), None, True, USED, id="a leaving one still uses"
+        ),
+    ],
+)
+def test_what_yarn_is_believed_to_use(
+    report: Report | None, held: hold.Held | None, has_polled: bool, expected: YarnResource | None
+) -> None:
+    assert (
+        hold.believe(report, held, has_polled, now_s=hold.HOLD_S - 1.0, hold_s=hold.HOLD_S).used == expected
+    )
+
+
+def test_a_manager_that_leaves_gets_no_more() -> None:
+    assert not hold.may_raise_total(Report(NodeId("nm", 1), "DECOMMISSIONING"))
+    assert hold.may_raise_total(None)
