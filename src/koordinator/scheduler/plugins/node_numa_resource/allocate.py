@@ -1,0 +1,236 @@
+"""A pod's share of each NUMA node, and its CPUs. Source: spec 04, section 9."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import resources
+from koordinator.api.annotations.placement import CPUBindPolicy
+from koordinator.api.node_labels import NUMAAllocateStrategy
+from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource.accumulator import (
+    NOT_ENOUGH,
+    CPURequest,
+    FreeCPUs,
+    take_preferred,
+)
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.ledger import FreeZones, Ledger
+from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
+from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+
+NUMAMask = int
+"""A set of NUMA node ids: bit i is NUMA node i."""
+
+NO_ZONES = unresolvable("insufficient resources on NUMA Node")
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    """A node as far as CPUs and NUMA nodes go."""
+
+    options: TopologyOptions
+    ledger: Ledger
+    zones: Zones
+    """What each NUMA node offers, amplified."""
+    cpu_ratio: float = 1.0
+    """CPU amplification; 1 is none."""
+    strategy: str = NUMAAllocateStrategy.LEAST_ALLOCATED
+
+
+class AllocationRequest(msgspec.Struct, frozen=True):
+    """What a pod wants of a node. `amounts` are not amplified."""
+
+    amounts: Amounts
+    cpu_count: int = 0
+    """CPUs to bind; 0 when the pod binds none."""
+    bind_policy: str = ""
+    is_policy_required: bool = False
+    exclusive: str = ""
+
+    @property
+    def binds_cpus(self) -> bool:
+        return self.cpu_count > 0
+
+    @property
+    def required_policy(self) -> str:
+        """The bind policy that must be met exactly; "" is none."""
+        return self.bind_policy if self.binds_cpus and self.is_policy_required else ""
+
+
+class GivenBack(msgspec.Struct, frozen=True):
+    """What others let go of for this pod: reservations that it may use, victims of a preemption."""
+
+    zones: Zones = {}
+    preferred_cpus: CPUMask = 0
+    """Used up before others."""
+    preemptible_cpus: CPUMask = 0
+    required_zones: Zones | None = None
+    """All that the pod may use, when it must stay within a reservation."""
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """What a pod gets: amounts per NUMA node (CPU not amplified) and CPUs; nothing when `status` is a refusal."""
+
+    numa: Zones = {}
+    cpus: CPUMask = 0
+    status: Status = SUCCESS
+
+
+NOTHING_GIVEN_BACK = GivenBack()
+
+
+def allocate(
+    node: NodeState,
+    request: AllocationRequest,
+    numa_nodes: NUMAMask | None,
+    given_back: GivenBack = NOTHING_GIVEN_BACK,
+) -> Allocation:
+    """The pod's part of these NUMA nodes (None leaves them open), and its CPUs when it binds any."""
+    free = free_cpus(node, given_back)
+    numa: Zones = {}
+    if numa_nodes is not None:
+        if not node.zones:
+            return Allocation(status=NO_ZONES)
+        available = given_back.required_zones
+        if available is None:
+            available = free_zones(node, given_back).available
+        numa, status = split(
+            request,
+            trimmed(available, node.options.cpus, free, request),
+            node.zones,
+            numa_nodes,
+            node.options.cpus,
+        )
+        if not status.is_success:
+            return Allocation(status=status)
+    if not request.binds_cpus:
+        return Allocation(numa)
+    return _with_cpus(node, request, numa, free, given_back.preferred_cpus)
+
+
+def free_cpus(node: NodeState, given_back: GivenBack) -> FreeCPUs:
+    """CPUs that the pod may take."""
+    options = node.options
+    return ledgers.free_cpus(
+        node.ledger,
+        options.cpus,
+        options.reserved_mask,
+        (given_back.preferred_cpus, given_back.preemptible_cpus),
+        options.ref_count_max,
+    )
+
+
+def free_zones(node: NodeState, given_back: GivenBack) -> FreeZones:
+    """What is left of each NUMA node."""
+    return ledgers.free_zones(node.ledger, node.options.cpus, node.zones, given_back.zones, node.cpu_ratio)
+
+
+def usable_cpus(topology: CPUTopology, cpus: CPUMask, required_policy: str) -> CPUMask:
+    """Those CPUs that can serve under a required policy: whole cores, or one CPU per core."""
+    if required_policy == CPUBindPolicy.FULL_PCPUS:
+        return topology.whole_cores(cpus)
+    if required_policy == CPUBindPolicy.SPREAD_BY_PCPUS:
+        return topology.one_per_core(cpus)
+    return cpus
+
+
+def trimmed(available: Zones, topology: CPUTopology, free: FreeCPUs, request: AllocationRequest) -> Zones:
+    """The available amounts with no more CPU than there are CPUs usable under the required policy."""
+    if not request.required_policy:
+        return available
+    usable = usable_cpus(topology, free.cpus, request.required_policy)
+    left: Zones = {}
+    for numa, amounts in available.items():
+        left[numa] = amounts
+        if amounts.get(resources.CPU, 0):
+            usable_milli = CPU_MILLI * (topology.numa_nodes.get(numa, 0) & usable).bit_count()
+            left[numa] = {**amounts, resources.CPU: min(amounts[resources.CPU], usable_milli)}
+    return left
+
+
+def split(
+    request: AllocationRequest,
+    available: Mapping[int, Mapping[str, int]],
+    zones: Mapping[int, Mapping[str, int]],
+    numa_nodes: NUMAMask,
+    topology: CPUTopology,
+) -> tuple[Zones, Status]:
+    """Each requested resource that any zone offers, spread evenly; the emptiest take what others lack.
+
+    The fullest NUMA node is asked first: it gives what it can, and the remainder is shared among the others.
+    """
+    offered = {name for zone in zones.values() for name in zone}
+    ids = [numa for numa in zones if numa_nodes >> numa & 1]
+    given: Zones = {}
+    short: list[str] = []
+    for name in sorted(request.amounts.keys() & offered):
+        left = request.amounts[name]
+        free_of = {numa: max(0, available.get(numa, {}).get(name, 0)) for numa in ids}
+        order = sorted(ids, key=lambda numa: (free_of[numa], numa))
+        for i, numa in enumerate(order):
+            got = min(free_of[numa], _share(request, name, left, len(order) - i, topology))
+            left -= got
+            if got > 0:
+                given.setdefault(numa, {})[name] = got
+        if left > 0:
+            short.append(f"Insufficient NUMA {name}")
+    if short:
+        return {}, unschedulable(*short)
+    return dict(sorted(given.items())), SUCCESS
+
+
+def _share(request: AllocationRequest, name: str, left: int, parts: int, topology: CPUTopology) -> int:
+    """One of `parts` equal parts, cut off: of CPUs to bind whole ones, or whole cores."""
+    if name != resources.CPU or not request.binds_cpus:
+        return left // parts
+    cpus = -(-left // CPU_MILLI)
+    if request.required_policy == CPUBindPolicy.FULL_PCPUS:
+        per_core = topology.cpus_per_core
+        return cpus // per_core // parts * per_core * CPU_MILLI
+    return cpus // parts * CPU_MILLI
+
+
+def _with_cpus(
+    node: NodeState, request: AllocationRequest, numa: Zones, free: FreeCPUs, preferred: CPUMask
+) -> Allocation:
+    topology = node.options.cpus
+    free = msgspec.structs.replace(free, cpus=usable_cpus(topology, free.cpus, request.required_policy))
+    if free.cpus.bit_count() < request.cpu_count:
+        return Allocation(status=NOT_ENOUGH)
+    wanted = CPURequest(request.cpu_count, request.bind_policy, request.exclusive, node.strategy)
+    if not numa:
+        decision = take_preferred(topology, free, preferred, wanted)
+        cpus, status = decision.cpus, decision.status
+    else:
+        cpus, status = _cpus_of_zones(topology, free, preferred, wanted, numa)
+    if status.is_success:
+        status = _check_required(topology, cpus, request.required_policy)
+    return Allocation(numa, cpus) if status.is_success else Allocation(status=status)
+
+
+def _cpus_of_zones(
+    topology: CPUTopology, free: FreeCPUs, preferred: CPUMask, wanted: CPURequest, numa: Zones
+) -> tuple[CPUMask, Status]:
+    """As many CPUs of each NUMA node as the pod has whole CPUs there."""
+    cpus: CPUMask = 0
+    for numa_id, amounts in numa.items():
+        inside = free.cpus & topology.numa_nodes.get(numa_id, 0)
+        count = min(inside.bit_count(), amounts.get(resources.CPU, 0) // CPU_MILLI)
+        decision = take_preferred(
+            topology,
+            msgspec.structs.replace(free, cpus=inside),
+            preferred,
+            msgspec.structs.replace(wanted, count=count),
+        )
+        if not decision.status.is_success:
+            return 0, decision.status
+        cpus |= decision.cpus
+    return (cpus, SUCCESS) if cpus.bit_count() == wanted.count else (0, NOT_ENOUGH)
+
+
+def _check_required(topology: CPUTopology, cpus: CPUMask, policy: str) -> Status:
+    per_core = {CPUBindPolicy.FULL_PCPUS: topology.cpus_per_core, CPUBindPolicy.SPREAD_BY_PCPUS: 1}
+    if not policy or topology.core_count_of(cpus) * per_core[CPUBindPolicy(policy)] == cpus.bit_count():
+        return SUCCESS
+    return unschedulable(f"insufficient CPUs to satisfy required cpu bind policy {policy}")

@@ -1,0 +1,25 @@
+"""Arguments of NodeNUMAResource. Source: spec 04, section 2.5."""
+
+from typing import Literal
+
+import msgspec
+
+from koordinator.api.node_labels import NUMAAllocateStrategy
+from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
+
+
+class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Defaults as upstream's."""
+
+    default_cpu_bind_policy: Literal["", "FullPCPUs", "SpreadByPCPUs"] = msgspec.field(
+        name="defaultCPUBindPolicy", default="FullPCPUs"
+    )
+    """Of LSE and LSR pods that name none; "" leaves them unbound."""
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+    numa_scoring_strategy: ScoringStrategy = ScoringStrategy()
+    """Scores NUMA nodes within a node; its type is also the order in which they fill."""
+
+    @property
+    def default_allocate_strategy(self) -> NUMAAllocateStrategy:
+        """Of nodes whose label names none."""
+        return NUMAAllocateStrategy(self.numa_scoring_strategy.type)

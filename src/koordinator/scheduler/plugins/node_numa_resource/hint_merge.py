@@ -1,0 +1,279 @@
+"""One NUMA hint out of those of all providers, by policy. Source: spec 04, section 7.3."""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.scheduler.plugins.node_numa_resource.allocate import NUMAMask
+from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
+from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """NUMA nodes that would do; None stands for any."""
+
+    numa_nodes: NUMAMask | None
+    is_preferred: bool = True
+    score: int = 0
+    is_unsatisfied: bool = False
+    """It stands for "impossible" and is there only so that the merge says so."""
+
+
+Hints = Mapping[str, Sequence[Hint] | None]
+"""Resource → hints in the order of generation; None is no preference, empty is impossible."""
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """The NUMA nodes that were chosen, and whether the policy admits the pod with them."""
+
+    hint: Hint
+    status: Status = SUCCESS
+
+
+class Exclusivity(msgspec.Struct, frozen=True):
+    """What the pod demands of the NUMA nodes' other pods, and how those are."""
+
+    policy: str = ""
+    """`NUMANodeExclusive`; "" is none."""
+    statuses: Mapping[int, NUMAStatus] = {}
+
+    def allows(self, numa_nodes: NUMAMask) -> bool:
+        """Whether several NUMA nodes disturb no pod that has one of them alone, or one is not shared."""
+        if self.policy != NUMANodeExclusive.REQUIRED:
+            return True
+        refused = NUMAStatus.SINGLE if numa_nodes.bit_count() > 1 else NUMAStatus.SHARED
+        return not any(s is refused and numa_nodes >> numa & 1 for numa, s in self.statuses.items())
+
+
+NOT_EXCLUSIVE = Exclusivity()
+_ANY = Hint(None)
+_IMPOSSIBLE = Hint(None, is_preferred=False, is_unsatisfied=True)
+
+
+class _Joiner(enum.StrEnum):
+    """What stands between the parts of a refusal; users know them so."""
+
+    RESTRICTED = " & "
+    SINGLE_NUMA_NODE = ","
+
+
+def admit(
+    policy: NUMATopologyPolicy,
+    numa_nodes: NUMAMask,
+    providers: Sequence[Hints],
+    exclusivity: Exclusivity = NOT_EXCLUSIVE,
+) -> Admission:
+    """The best combination of one hint per provider and resource, if the policy admits it.
+
+    `policy` is one of the three that are not none; `numa_nodes` are all of the node.
+    """
+    lists, impossible, summaries = _collected(providers)
+    if policy is NUMATopologyPolicy.BEST_EFFORT:
+        best = best_hint(numa_nodes, lists, exclusivity)
+        return Admission(Hint(numa_nodes, is_preferred=False) if best.is_unsatisfied else best)
+    if impossible:
+        return Admission(Hint(None, is_preferred=False), unschedulable(*impossible))
+    joiner = _Joiner.RESTRICTED
+    if policy is NUMATopologyPolicy.SINGLE_NUMA_NODE:
+        joiner = _Joiner.SINGLE_NUMA_NODE
+        lists = [[hint for hint in hints if hint.is_preferred and _is_single(hint)] for hints in lists]
+    best = best_hint(numa_nodes, lists, exclusivity)
+    if policy is NUMATopologyPolicy.SINGLE_NUMA_NODE and best.numa_nodes == numa_nodes:
+        best = msgspec.structs.replace(best, numa_nodes=None)
+    if best.is_preferred:
+        return Admission(best)
+    return Admission(best, unschedulable(f"Unaligned NUMA Hint cause {joiner.join(sorted(summaries))}"))
+
+
+def _is_single(hint: Hint) -> bool:
+    return hint.numa_nodes is None or hint.numa_nodes.bit_count() == 1
+
+
+def _collected(providers: Sequence[Hints]) -> tuple[list[list[Hint]], list[str], list[str]]:
+    """A list of hints per provider and resource, reasons of what is impossible, and texts of the others."""
+    lists: list[list[Hint]] = []
+    impossible: list[str] = []
+    summaries: list[str] = []
+    for provider in providers:
+        if not provider:
+            lists.append([_ANY])
+        for name in sorted(provider):
+            hints = provider[name]
+            if hints is None:
+                lists.append([_ANY])
+            elif not hints:
+                lists.append([_IMPOSSIBLE])
+                impossible.append(f"Unsatisfied NUMA {name}")
+            else:
+                lists.append(list(hints))
+                summaries.append(_summary(name, hints))
+    return lists, impossible, summaries
+
+
+def _summary(name: str, hints: Sequence[Hint]) -> str:
+    satisfied = [hint for hint in hints if not hint.is_unsatisfied]
+    preferred = " ".join(mask_text(hint.numa_nodes) for hint in satisfied if hint.is_preferred)
+    return f"{name} prefer [{preferred}] among [{' '.join(mask_text(hint.numa_nodes) for hint in satisfied)}]"
+
+
+def mask_text(numa_nodes: NUMAMask | None) -> str:
+    """Binary, the lowest id rightmost, at least two digits; longer masks get two digits more at each power of 4.
+
+    Source: spec 04, section 14.2.
+    """
+    if numa_nodes is None:
+        return "<nil>"
+    digits = 2
+    while numa_nodes > 4 ** (digits // 2):
+        digits += 2
+    return f"{numa_nodes:0{digits}b}"
+
+
+def best_hint(
+    numa_nodes: NUMAMask, lists: Sequence[Sequence[Hint]], exclusivity: Exclusivity = NOT_EXCLUSIVE
+) -> Hint:
+    """The best of all permutations, each being one hint out of every list.
+
+    A permutation's NUMA nodes are those that all its hints share. It is preferred when its hints are preferred
+    and name the same NUMA nodes. Preferred comes before narrow, narrow before score; among equally narrow ones
+    a smaller mask always replaces, a larger one only with a higher score, so that the order of visits counts:
+    the first list varies slowest.
+
+    That product grows with the power of the number of lists, so it is not walked through: preferred
+    permutations need equal masks, which leaves few; for the others, subtrees that cannot improve are cut.
+    """
+    preferred = _Best()
+    for permutation in _alike(lists, numa_nodes):
+        if exclusivity.allows(permutation.numa_nodes):
+            preferred.offer(permutation)
+    if preferred.found is not None:
+        return preferred.found.hint(is_preferred=True)
+    return _Search(numa_nodes, lists).run().hint(is_preferred=False)
+
+
+class _Permutation(msgspec.Struct, frozen=True):
+    """What one hint of each list makes together."""
+
+    numa_nodes: NUMAMask
+    score: int = 0
+    is_unsatisfied: bool = False
+
+    def hint(self, *, is_preferred: bool) -> Hint:
+        return Hint(self.numa_nodes, is_preferred, self.score, self.is_unsatisfied)
+
+
+class _Best:
+    """The best permutation so far, among those of equal preference."""
+
+    def __init__(self, start: _Permutation | None = None) -> None:
+        self.found = start
+
+    def offer(self, new: _Permutation) -> None:
+        old = self.found
+        if old is None or self._replaces(old, new):
+            self.found = new
+
+    @staticmethod
+    def _replaces(old: _Permutation, new: _Permutation) -> bool:
+        if _narrowness(new.numa_nodes) < _narrowness(old.numa_nodes):
+            return True
+        return new.numa_nodes.bit_count() == old.numa_nodes.bit_count() and new.score > old.score
+
+
+def _narrowness(numa_nodes: NUMAMask) -> tuple[int, int]:
+    return numa_nodes.bit_count(), numa_nodes
+
+
+def _alike(
+    lists: Sequence[Sequence[Hint]], all_nodes: NUMAMask, chosen: tuple[Hint, ...] = (), common: NUMAMask = 0
+) -> Iterator[_Permutation]:
+    """The permutations of preferred hints that name the same NUMA nodes, in order."""
+    if len(chosen) == len(lists):
+        mask = all_nodes & common if common else all_nodes
+        if mask:
+            yield _permutation(mask, chosen)
+        return
+    for hint in lists[len(chosen)]:
+        if hint.is_preferred and (not common or hint.numa_nodes is None or hint.numa_nodes == common):
+            yield from _alike(lists, all_nodes, (*chosen, hint), common or hint.numa_nodes or 0)
+
+
+class _Search:
+    """The best permutation where none is preferred: depth first in order, without what cannot improve."""
+
+    def __init__(self, all_nodes: NUMAMask, lists: Sequence[Sequence[Hint]]) -> None:
+        self.all_nodes, self.lists = all_nodes, lists
+        self.best = _Best()
+        self._suffixes = self._reachable_suffixes()
+        self._scores = self._score_bounds()
+        sizes = [mask.bit_count() for mask in self._suffixes[0] if mask]
+        self._size = min(sizes, default=0)
+        self._goals: dict[tuple[int, NUMAMask], list[NUMAMask]] = {}
+
+    def _reachable_suffixes(self) -> list[set[NUMAMask]]:
+        """Per depth, the intersections that the lists from there on can make."""
+        suffixes = [{self.all_nodes}]
+        for hints in reversed(self.lists):
+            own = {_mask(hint, self.all_nodes) for hint in hints}
+            suffixes.append({a & b for a in own for b in suffixes[-1]})
+        return suffixes[::-1]
+
+    def _score_bounds(self) -> list[dict[NUMAMask, int]]:
+        """Per depth and NUMA nodes, the highest sum of scores that the lists from there on can add."""
+        bounds: list[dict[NUMAMask, int]] = [{}]
+        for hints in reversed(self.lists):
+            highest: dict[NUMAMask, int] = {}
+            for hint in hints:
+                if hint.numa_nodes is not None:
+                    highest[hint.numa_nodes] = max(highest.get(hint.numa_nodes, 0), hint.score)
+            below = bounds[-1]
+            bounds.append({m: highest.get(m, 0) + below.get(m, 0) for m in highest.keys() | below.keys()})
+        return bounds[::-1]
+
+    def run(self) -> _Permutation:
+        start = _Permutation(self.all_nodes)
+        if not self._size:
+            return start
+        if self._size == self.all_nodes.bit_count():
+            self.best = _Best(start)
+        self._visit(0, self.all_nodes, ())
+        return self.best.found or start
+
+    def _visit(self, depth: int, mask: NUMAMask, chosen: tuple[Hint, ...]) -> None:
+        if not self._can_improve(depth, mask, chosen):
+            return
+        if depth == len(self.lists):
+            self.best.offer(_permutation(mask, chosen))
+            return
+        for hint in self.lists[depth]:
+            self._visit(depth + 1, mask & _mask(hint, self.all_nodes), (*chosen, hint))
+
+    def _can_improve(self, depth: int, mask: NUMAMask, chosen: tuple[Hint, ...]) -> bool:
+        key = (depth, mask)
+        goals = self._goals.get(key)
+        if goals is None:
+            ends = {mask & suffix for suffix in self._suffixes[depth]}
+            goals = self._goals[key] = sorted(end for end in ends if end.bit_count() == self._size)
+        best = self.best.found
+        if best is None or not goals or goals[0] < best.numa_nodes:
+            return bool(goals)
+        bounds = self._scores[depth]
+        return any(_score(goal, chosen) + bounds.get(goal, 0) > best.score for goal in goals)
+
+
+def _mask(hint: Hint, all_nodes: NUMAMask) -> NUMAMask:
+    return all_nodes if hint.numa_nodes is None else all_nodes & hint.numa_nodes
+
+
+def _score(mask: NUMAMask, chosen: Sequence[Hint]) -> int:
+    return sum(hint.score for hint in chosen if hint.numa_nodes == mask)
+
+
+def _permutation(mask: NUMAMask, chosen: Sequence[Hint]) -> _Permutation:
+    widest = max((h.numa_nodes.bit_count() for h in chosen if h.numa_nodes is not None), default=0)
+    is_unsatisfied = any(hint.is_unsatisfied for hint in chosen) or (
+        widest != 0 and widest != mask.bit_count()
+    )
+    return _Permutation(mask, _score(mask, chosen), is_unsatisfied)

@@ -1,0 +1,87 @@
+"""Which sets of NUMA nodes can hold a pod, and how well. Source: spec 04, section 7.2."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from koordinator.api.annotations.placement import NUMATopologyPolicy
+from koordinator.scheduler.plugins.node_numa_resource import allocate, score, zones
+from koordinator.scheduler.plugins.node_numa_resource.allocate import (
+    NOTHING_GIVEN_BACK,
+    Allocation,
+    AllocationRequest,
+    GivenBack,
+    NodeState,
+    NUMAMask,
+)
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
+from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
+from koordinator.scheduler.plugins.node_numa_resource.zones import Zones
+
+ALL_SUBSETS_NODES_MAX = 8
+"""Up to here all sets of NUMA nodes are tried (255); beyond, single ones, pairs and all together.
+
+The kubelet refuses NUMA policies on larger machines.
+"""
+
+Trial = Callable[[NUMAMask], Allocation]
+
+
+def generate(
+    node: NodeState,
+    request: AllocationRequest,
+    policy: NUMATopologyPolicy,
+    strategy: ScoringStrategy | None = None,
+    given_back: GivenBack = NOTHING_GIVEN_BACK,
+    trial: Trial | None = None,
+) -> dict[str, list[Hint]]:
+    """Hints per requested resource that any zone offers, smaller sets first; an empty list means impossible.
+
+    `trial` tells whether the pod can be put on NUMA nodes; by default it is put on the node itself, and
+    reservations are the caller's. Without a `strategy`, hints score 0.
+    """
+
+    def try_node(numa_nodes: NUMAMask) -> Allocation:
+        return allocate.allocate(node, request, numa_nodes, given_back)
+
+    trial = trial or try_node
+    free = allocate.free_cpus(node, given_back)
+    available = allocate.free_zones(node, given_back).available
+    available = allocate.trimmed(available, node.options.cpus, free, request)
+    lacking = _lacking(node.zones, available)
+    demand = score.demand(request.amounts, node.cpu_ratio, binds_cpus=request.binds_cpus)
+    known: dict[str, list[tuple[NUMAMask, int]]] = {}
+    smallest = dict.fromkeys(request.amounts, len(node.zones))
+    for subset in _subsets(node.zones):
+        total = zones.total(node.zones[numa] for numa in subset)
+        for name in request.amounts.keys() & total.keys():
+            known.setdefault(name, [])
+        mask = sum(1 << numa for numa in subset)
+        if not trial(mask).status.is_success:
+            continue
+        left = zones.total(available[numa] for numa in subset)
+        points = score.score(strategy, zones.less(total, left), total, demand) if strategy else 0
+        for name, hints in known.items():
+            if not mask & lacking.get(name, 0):
+                smallest[name] = min(smallest[name], len(subset))
+                hints.append((mask, points))
+    is_restricted = policy is NUMATopologyPolicy.RESTRICTED
+    return {
+        name: [
+            Hint(mask, is_restricted or mask.bit_count() == smallest[name], points) for mask, points in hints
+        ]
+        for name, hints in sorted(known.items())
+    }
+
+
+def _subsets(numa_nodes: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    ids = sorted(numa_nodes)
+    sizes: Iterable[int] = range(1, len(ids) + 1)
+    if len(ids) > ALL_SUBSETS_NODES_MAX:
+        sizes = (1, 2, len(ids))
+    return itertools.chain.from_iterable(itertools.combinations(ids, size) for size in sizes)
+
+
+def _lacking(offered: Zones, available: Mapping[int, Mapping[str, int]]) -> dict[str, NUMAMask]:
+    """NUMA nodes where nothing is left, per resource that any zone offers."""
+    names = {name for zone in offered.values() for name in zone}
+    return {name: sum(1 << numa for numa in offered if available[numa].get(name, 0) <= 0) for name in names}

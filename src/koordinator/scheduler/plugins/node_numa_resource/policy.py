@@ -1,0 +1,248 @@
+"""Who binds CPUs, how, and where that is possible. Source: spec 04, sections 3.4, 5, 6.2 and 13."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import amplification, labels, pod_resources, priority, qos, resource_list, resources
+from koordinator.api.annotations import placement
+from koordinator.api.annotations.placement import CPUBindPolicy, NUMATopologyPolicy, ResourceSpec
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.node_labels import NodeCPUBindPolicy
+from koordinator.api.priority import PriorityClass
+from koordinator.api.qos import QoSClass
+from koordinator.scheduler.plugins.node_numa_resource import allocate, zones
+from koordinator.scheduler.plugins.node_numa_resource.allocate import (
+    Allocation,
+    AllocationRequest,
+    NodeState,
+)
+from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts
+from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+
+POLICY_MISMATCH = unresolvable("node(s) NUMA Topology policy not match")
+NOT_INTEGER = unresolvable("the requested CPUs must be integer")
+AMPLIFIED_SHORT = unschedulable("Insufficient amplified cpu")
+INVALID_TOPOLOGY = unresolvable("node(s) invalid CPU Topology")
+POLICY_CONFLICT = unresolvable("node(s) cpu bind policy conflicts with pod's required cpu bind policy")
+BROKEN_CORES = unresolvable("node(s) requested cpus not multiple cpus per core")
+
+_BINDING_POLICIES = (CPUBindPolicy.FULL_PCPUS, CPUBindPolicy.SPREAD_BY_PCPUS)
+_FORCED = {
+    NodeCPUBindPolicy.FULL_PCPUS_ONLY: CPUBindPolicy.FULL_PCPUS,
+    NodeCPUBindPolicy.SPREAD_BY_PCPUS: CPUBindPolicy.SPREAD_BY_PCPUS,
+}
+
+
+class PodPlan(msgspec.Struct, frozen=True):
+    """What a pod asks of CPUs and NUMA nodes, before any node is looked at."""
+
+    requests: Amounts = {}
+    binds_cpus: bool = False
+    required_policy: str = ""
+    policy: str = ""
+    """The bind policy that counts: the required one, else the preferred one; "" unless CPUs are bound."""
+    exclusive: str = ""
+    numa_policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
+    numa_exclusive: str = ""
+    status: Status = SUCCESS
+
+    @property
+    def cpu_milli(self) -> int:
+        return self.requests.get(resources.CPU, 0)
+
+    @property
+    def cpu_count(self) -> int:
+        """Whole CPUs requested."""
+        return self.cpu_milli // CPU_MILLI
+
+
+class BindDecision(msgspec.Struct, frozen=True):
+    """How a pod binds CPUs on one node. `status` refuses what cannot be."""
+
+    binds_cpus: bool
+    policy: str = ""
+    is_required: bool = False
+    status: Status = SUCCESS
+
+
+class NUMAPolicyDecision(msgspec.Struct, frozen=True):
+    """The NUMA policy of a pod on a node."""
+
+    policy: NUMATopologyPolicy
+    status: Status = SUCCESS
+
+
+class CPUUsage(msgspec.Struct, frozen=True):
+    """CPU of a node whose CPU is amplified: what it offers, what its pods request (not amplified)."""
+
+    allocatable_milli: int
+    requested_milli: int
+    pinned_cpu_count: int
+
+
+# The pod
+
+
+def plan_pod(pod: Pod, default_bind_policy: str = CPUBindPolicy.FULL_PCPUS) -> PodPlan:
+    """What the pod asks for; a refusal holds on every node, SKIP means that it requests nothing."""
+    annotations, obj = pod.metadata.annotations, f"Pod {pod.metadata.namespace}/{pod.metadata.name}"
+    try:
+        spec = placement.RESOURCE_SPEC.read(annotations, obj) or ResourceSpec()
+        numa = placement.NUMA_TOPOLOGY_SPEC.read(annotations, obj) or placement.NUMATopologySpec()
+    except ProtocolError as bad:
+        return PodPlan(status=error(str(bad)))
+    amounts = pod_resources.requests(pod)
+    if resource_list.is_zero(amounts):
+        return PodPlan(status=SKIP)
+    plan = PodPlan(
+        requests=zones.amounts_of(resource_list.to_wire(amounts)),
+        numa_policy=numa_policy_of(numa.numa_topology_policy),
+        numa_exclusive=numa.single_numa_node_exclusive,
+    )
+    return _with_binding(plan, pod, spec, default_bind_policy)
+
+
+def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> PodPlan:
+    # Only the label counts: a Guaranteed pod without it is treated as LSR elsewhere, but is not bound.
+    wants = qos.raw(pod) in (QoSClass.LSE, QoSClass.LSR) and priority.default(pod) is PriorityClass.PROD
+    preferred, required = spec.preferred_cpu_bind_policy, spec.required_cpu_bind_policy
+    if preferred in ("", CPUBindPolicy.DEFAULT):
+        preferred = default
+    if required == CPUBindPolicy.DEFAULT:
+        required = default
+    policy = required or preferred
+    if not wants or policy not in _BINDING_POLICIES:
+        return plan
+    if plan.cpu_milli % CPU_MILLI:
+        return msgspec.structs.replace(plan, status=NOT_INTEGER)
+    if not plan.cpu_milli:
+        return plan
+    return msgspec.structs.replace(
+        plan,
+        binds_cpus=True,
+        required_policy=required,
+        policy=policy,
+        exclusive=spec.preferred_cpu_exclusive_policy,
+    )
+
+
+def numa_policy_of(text: str) -> NUMATopologyPolicy:
+    """The policy of that name; any other text is no policy."""
+    return NUMATopologyPolicy(text) if text in _NUMA_POLICIES else NUMATopologyPolicy.NONE
+
+
+_NUMA_POLICIES = frozenset(policy.value for policy in NUMATopologyPolicy)
+
+
+# The pod on a node
+
+
+def node_numa_policy(
+    node_labels: Mapping[str, str], kubelet: NUMATopologyPolicy = NUMATopologyPolicy.NONE
+) -> NUMATopologyPolicy:
+    """The label's policy if it names one, else the kubelet's."""
+    return numa_policy_of(node_labels.get(labels.NODE_NUMA_TOPOLOGY_POLICY, "")) or kubelet
+
+
+def merge_numa_policies(node: NUMATopologyPolicy, pod: NUMATopologyPolicy) -> NUMAPolicyDecision:
+    """That of the one that has any; two that differ do not fit each other."""
+    if node and pod and node is not pod:
+        return NUMAPolicyDecision(NUMATopologyPolicy.NONE, POLICY_MISMATCH)
+    return NUMAPolicyDecision(pod or node)
+
+
+def decide_binding(plan: PodPlan, node_policy: NodeCPUBindPolicy) -> BindDecision:
+    """Whether and how the pod binds CPUs on a node; the node's policy binds whoever requests `cpu`."""
+    forced = _FORCED.get(node_policy)
+    if not plan.binds_cpus and (forced is None or plan.cpu_milli == 0):
+        return BindDecision(False)
+    if plan.cpu_milli % CPU_MILLI:
+        return BindDecision(True, status=NOT_INTEGER)
+    if plan.required_policy:
+        conflicts = forced is not None and forced != plan.required_policy
+        return BindDecision(True, plan.required_policy, True, POLICY_CONFLICT if conflicts else SUCCESS)
+    if forced is not None:
+        return BindDecision(True, forced, True)
+    return BindDecision(True, plan.policy)
+
+
+def request_of(plan: PodPlan, binding: BindDecision) -> AllocationRequest:
+    """What to allocate for a pod on a node."""
+    return AllocationRequest(
+        amounts=plan.requests,
+        cpu_count=plan.cpu_count if binding.binds_cpus else 0,
+        bind_policy=binding.policy,
+        is_policy_required=binding.is_required,
+        exclusive=plan.exclusive,
+    )
+
+
+def check_amplified(cpu_milli: int, binds_cpus: bool, node: CPUUsage, ratio: float) -> Status:
+    """Whether the CPU fits on a node whose CPU is amplified; bound CPUs count amplified, new and old."""
+    if ratio <= 1 or cpu_milli <= 0:
+        return SUCCESS
+    need_milli = amplification.amplify(cpu_milli, ratio) if binds_cpus else cpu_milli
+    pinned_milli, used_milli = CPU_MILLI * node.pinned_cpu_count, node.requested_milli
+    if used_milli >= pinned_milli > 0:
+        used_milli += amplification.amplify(pinned_milli, ratio) - pinned_milli
+    return SUCCESS if need_milli <= node.allocatable_milli - used_milli else AMPLIFIED_SHORT
+
+
+def check_node(
+    plan: PodPlan,
+    node_policy: NodeCPUBindPolicy,
+    numa_policy: NUMAPolicyDecision,
+    node: NodeState,
+    usage: CPUUsage | None = None,
+) -> Status:
+    """Whether a node can take the pod, as far as CPUs decide; NUMA admission is the caller's next question.
+
+    `usage` is needed for nodes with amplified CPU. A node without a report has no CPUs in its options.
+    """
+    if not numa_policy.status.is_success:
+        return numa_policy.status
+    binding = decide_binding(plan, node_policy)
+    if binding.status == NOT_INTEGER:
+        return NOT_INTEGER
+    if usage is not None:
+        status = check_amplified(plan.cpu_milli, binding.binds_cpus, usage, node.cpu_ratio)
+        if not status.is_success:
+            return status
+    if not binding.binds_cpus:
+        return SUCCESS
+    if not node.options.cpus.is_valid:
+        return INVALID_TOPOLOGY
+    if not binding.status.is_success:
+        return binding.status
+    is_full = binding.is_required and binding.policy == CPUBindPolicy.FULL_PCPUS
+    if is_full and plan.cpu_count % node.options.cpus.cpus_per_core:
+        return BROKEN_CORES
+    if binding.is_required and not numa_policy.policy:
+        return try_node(plan, binding, node).status
+    return SUCCESS
+
+
+def try_node(plan: PodPlan, binding: BindDecision, node: NodeState) -> Allocation:
+    """What the pod would get on the node, with no NUMA policy in force."""
+    return allocate.allocate(node, request_of(plan, binding), None)
+
+
+# What is written back
+
+
+def completed_spec(spec: ResourceSpec, binding: BindDecision) -> ResourceSpec:
+    """The pod's `resource-spec` with the bind policy that was used, for the node agent and for people."""
+    required, preferred, policy = (
+        spec.required_cpu_bind_policy,
+        spec.preferred_cpu_bind_policy,
+        binding.policy,
+    )
+    if binding.is_required and required in ("", CPUBindPolicy.DEFAULT):
+        required = policy
+    if preferred == CPUBindPolicy.DEFAULT or not (required or preferred):
+        preferred = policy
+    return msgspec.structs.replace(
+        spec, required_cpu_bind_policy=required, preferred_cpu_bind_policy=preferred
+    )

@@ -1,0 +1,186 @@
+"""What the scheduler derives from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies.
+
+Source: spec 04, sections 3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`;
+the others still apply.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from koordinator.api import cpuset, resources, scalars
+from koordinator.api.annotations import node, topology
+from koordinator.api.annotations.placement import NUMATopologyPolicy
+from koordinator.api.annotations.topology import KubeletCPUManagerPolicy
+from koordinator.api.cpuset import CPUSet
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.node_topology import NodeResourceTopology, Zone
+from koordinator.api.scalars import ScalarError
+from koordinator.scheduler.plugins.node_numa_resource import zones
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    NO_TOPOLOGY,
+    CPUMask,
+    CPUTopology,
+    topology_of,
+)
+from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
+
+NUMA_ID_MAX = 1_023
+"""The highest NUMA node id: that of the kernel, and hints stay small masks."""
+
+_KUBELET_POLICIES = {
+    "BestEffort": NUMATopologyPolicy.BEST_EFFORT,
+    "Restricted": NUMATopologyPolicy.RESTRICTED,
+    "SingleNUMANodePodLevel": NUMATopologyPolicy.SINGLE_NUMA_NODE,
+}
+"""Only what the kubelet decides for whole pods; container level means no policy."""
+
+_Read = Callable[[Mapping[str, str], str], CPUSet]
+
+
+class TopologyOptions(msgspec.Struct, frozen=True):
+    """A node's CPUs and NUMA nodes as pods may use them."""
+
+    cpus: CPUTopology = NO_TOPOLOGY
+    reserved: CPUSet = frozenset()
+    """CPUs that no pod gets; may name some that the machine does not have."""
+    zones: Zones = {}
+    """By ascending id; CPU of reserved CPUs is subtracted, which may leave less than nothing."""
+    kubelet_policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
+    kubelet: KubeletCPUManagerPolicy | None = None
+    ratios: Mapping[str, float] | None = None
+    """Amplification that the zones contain already; None when they do not."""
+    ref_count_max: int = 1
+    """How many pods may hold one CPU."""
+    problems: tuple[KoordinatorError, ...] = ()
+    """What could not be read, for the log."""
+
+    @property
+    def reserved_mask(self) -> CPUMask:
+        return self.cpus.mask_of(self.reserved)
+
+    def amplified_zones(self, node_ratios: Mapping[str, float]) -> Zones:
+        """The zones in amplified amounts, by the node's ratios unless the report is amplified."""
+        if self.ratios is not None or not node_ratios:
+            return self.zones
+        return {numa: zones.amplified(amounts, node_ratios) for numa, amounts in self.zones.items()}
+
+
+def options_of(report: NodeResourceTopology) -> TopologyOptions:
+    """What the report says.
+
+    Raises: nothing; what is malformed is among `problems`.
+    """
+    obj = f"NodeResourceTopology {report.metadata.name}"
+    annotations = report.metadata.annotations
+    problems: list[KoordinatorError] = []
+    cpus, kubelet, ratios = NO_TOPOLOGY, None, None
+    try:
+        cpus = _cpus(annotations, obj)
+    except KoordinatorError as error:
+        problems.append(error)
+    try:
+        kubelet = topology.KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
+    except KoordinatorError as error:
+        problems.append(error)
+    try:
+        ratios = node.AMPLIFICATION_RATIO.read(annotations, obj)
+    except KoordinatorError as error:
+        problems.append(error)
+    reserved: CPUSet = frozenset()
+    for read in (_by_kubelet, _of_kubelet, _by_node, _by_system_qos):
+        try:
+            reserved |= read(annotations, obj)
+        except KoordinatorError as error:
+            problems.append(error)
+    return TopologyOptions(
+        cpus=cpus,
+        reserved=reserved,
+        zones=_without_reserved(_zones(report.zones, problems), cpus, reserved),
+        kubelet_policy=next(
+            (_KUBELET_POLICIES[name] for name in report.topology_policies if name in _KUBELET_POLICIES),
+            NUMATopologyPolicy.NONE,
+        ),
+        kubelet=kubelet,
+        ratios=ratios,
+        problems=tuple(problems),
+    )
+
+
+def _cpus(annotations: Mapping[str, str], obj: str) -> CPUTopology:
+    found = topology.CPU_TOPOLOGY.read(annotations, obj)
+    if found is None:
+        return NO_TOPOLOGY
+    return topology_of((cpu.socket, cpu.node, cpu.core, cpu.id) for cpu in found.detail)
+
+
+# The four sources of reserved CPUs
+
+
+def _by_kubelet(annotations: Mapping[str, str], obj: str) -> CPUSet:
+    """CPUs that the kubelet bound to pods; a pod whose list is malformed is left out."""
+    cpus: set[int] = set()
+    for pod in topology.POD_CPU_ALLOCS.read(annotations, obj) or ():
+        if not (pod.managed_by_kubelet and pod.uid and pod.cpuset):
+            continue
+        try:
+            cpus |= cpuset.parse(pod.cpuset)
+        except cpuset.CPUSetError:
+            continue
+    return frozenset(cpus)
+
+
+def _of_kubelet(annotations: Mapping[str, str], obj: str) -> CPUSet:
+    kubelet = topology.KUBELET_CPU_MANAGER_POLICY.read(annotations, obj)
+    return cpuset.parse(kubelet.reserved_cpus) if kubelet is not None else frozenset()
+
+
+def _by_node(annotations: Mapping[str, str], obj: str) -> CPUSet:
+    reservation = node.NODE_RESERVATION.read(annotations, obj)
+    return cpuset.parse(reservation.reserved_cpus) if reservation is not None else frozenset()
+
+
+def _by_system_qos(annotations: Mapping[str, str], obj: str) -> CPUSet:
+    system = node.SYSTEM_QOS_RESOURCE.read(annotations, obj)
+    return cpuset.parse(system.cpuset) if system is not None and system.is_exclusive else frozenset()
+
+
+# Zones
+
+
+def _zones(reported: list[Zone], problems: list[KoordinatorError]) -> Zones:
+    found: Zones = {}
+    for numa, zone in _numa_zones(reported):
+        try:
+            found[numa] = zones.amounts_of({r.name: r.allocatable for r in zone.resources})
+        except KoordinatorError as error:
+            problems.append(error)
+    return dict(sorted(found.items()))
+
+
+def _numa_zones(reported: list[Zone]) -> Iterator[tuple[int, Zone]]:
+    """Zones of type Node with the id in their names; other names are not NUMA nodes."""
+    for zone in reported:
+        parts = zone.name.split("node-")
+        if zone.type != "Node" or len(parts) != 2:
+            continue
+        try:
+            numa = scalars.parse_int(parts[1], 32)
+        except ScalarError:
+            continue
+        if 0 <= numa <= NUMA_ID_MAX:
+            yield numa, zone
+
+
+def _without_reserved(found: Zones, cpus: CPUTopology, reserved: CPUSet) -> Zones:
+    mask = cpus.mask_of(reserved)
+    left: Zones = {}
+    for numa, amounts in found.items():
+        lost = CPU_MILLI * (cpus.numa_nodes.get(numa, 0) & mask).bit_count()
+        left[numa] = _less_cpu(amounts, lost)
+    return left
+
+
+def _less_cpu(amounts: Amounts, lost_milli: int) -> Amounts:
+    has_cpu = amounts.get(resources.CPU, 0) != 0
+    return {**amounts, resources.CPU: amounts[resources.CPU] - lost_milli} if has_cpu else amounts
