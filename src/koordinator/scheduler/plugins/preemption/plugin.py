@@ -25,8 +25,9 @@ from koordinator.scheduler.status import SUCCESS, Code, Status, error, unresolva
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = unresolvable("No preemption victims found for incoming pod")
-DRY_RUNS_MAX = 1_000
-"""Nodes tried per attempt: other pods wait meanwhile. The next attempt begins elsewhere."""
+NOT_TRIED = "Preemption was not tried in this attempt"
+DRY_RUNS_MAX = 256
+"""Nodes tried per attempt, about 0.2 s for which other pods wait. The next attempt begins elsewhere."""
 NO_POD = np.iinfo(np.int64).max
 
 Check = Callable[[int], Status]
@@ -55,7 +56,7 @@ class DefaultPreemption(PostFilterPlugin[None], RowKeeper):
         self._lowest = handle.columns["lowestPriority"]
         self._priorities: dict[int, Counter[int]] = {}
         self._budgets: dict[str, Budget] = {}
-        self._attempts: Counter[str] = Counter()
+        self._attempt_count = 0
         self._eviction = Eviction(handle)
         handle.watch(
             Watch(
@@ -110,7 +111,6 @@ class DefaultPreemption(PostFilterPlugin[None], RowKeeper):
         candidates = self.dry_run(pod, rows[~is_hopeless], diagnosis.check, refusals)
         best = victims.choose(candidates)
         if best is None:
-            self._attempts.pop(pod.uid, None)
             # A nomination that preemption does not confirm would only keep room from others.
             return PostFilterResult(unresolvable(self._message(refusals)), nominated_node="")
         self._eviction.start(pod, best, diagnosis.profile_name)
@@ -138,7 +138,9 @@ class DefaultPreemption(PostFilterPlugin[None], RowKeeper):
         wanted = min(max(rows.size * self._percentage // 100, self._absolute), int(rows.size))
         found: list[Candidate] = []
         harmless_count = 0
-        for row in self._from_somewhere(pod, rows)[:DRY_RUNS_MAX].tolist():
+        rows = self._from_somewhere(pod, rows)
+        refusals[NOT_TRIED] += int(rows[DRY_RUNS_MAX:].size)
+        for row in rows[:DRY_RUNS_MAX].tolist():
             candidate = self._try(pod, row, check)
             if isinstance(candidate, Candidate):
                 found.append(candidate)
@@ -153,8 +155,8 @@ class DefaultPreemption(PostFilterPlugin[None], RowKeeper):
         """All rows; those that were left out last time come first sooner or later."""
         if rows.size <= self._absolute:
             return rows
-        self._attempts[pod.uid] += 1
-        start = pick.chance_of(0, pod.uid, self._attempts[pod.uid]) % rows.size
+        self._attempt_count += 1
+        start = pick.chance_of(0, pod.uid, self._attempt_count) % rows.size
         return np.roll(rows, -start)
 
     def _try(self, pod: PodInfo, row: int, check: Check) -> Candidate | Status:
