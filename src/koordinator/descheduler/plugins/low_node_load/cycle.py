@@ -1,0 +1,151 @@
+"""One cycle of LowNodeLoad over its pools. Source: spec 09, section 6.2."""
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import duration
+from koordinator.api.core import Node, Pod
+from koordinator.api.label_selector import compile_selector
+from koordinator.api.node_metric import NodeMetric
+from koordinator.descheduler import pod_filter
+from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.config.low_node_load import LowNodeLoadArgs, NodePool, pools
+from koordinator.descheduler.plugins.low_node_load import thresholds, usage
+from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass, classify
+from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detectors
+from koordinator.descheduler.plugins.low_node_load.evict import Balance, Options
+
+
+class Outcome(enum.StrEnum):
+    """How a pass over a pool ended."""
+
+    NO_NODES = "no-nodes"
+    NO_SOURCE = "no-source"
+    NOT_ABNORMAL_YET = "not-abnormal-yet"
+    NO_TARGET = "no-target"
+    TOO_FEW_TARGETS = "too-few-targets"
+    BALANCED = "balanced"
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What a cycle sees. `pods_of` and `metrics` are by node name."""
+
+    now_s: float
+    nodes: Sequence[Node]
+    pods_of: Mapping[str, Sequence[Pod]]
+    metrics: Mapping[str, NodeMetric]
+
+
+class PoolReport(msgspec.Struct, frozen=True):
+    """What a pass over a pool did; `found` is None when it ended before it looked at usage."""
+
+    pool: str
+    outcome: Outcome
+    evicted: list[Eviction] = []
+    found: Classified | None = None
+
+
+class LowNodeLoad:
+    """The plugin's memory between cycles: which nodes have been hot, for how long.
+
+    `profile_filter` says whether a pod may be evicted now; it is asked again right before each eviction.
+    """
+
+    def __init__(self, args: LowNodeLoadArgs, profile_filter: Callable[[Pod], bool]) -> None:
+        self._args = args
+        self._pools = pools(args)
+        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
+        ttl_s = duration.parse(args.detector_cache_timeout)
+        self._node_detectors = Detectors(ttl_s)
+        self._prod_detectors = Detectors(ttl_s)
+
+    def cycle(self, seen: Observation) -> Evictions[list[PoolReport]]:
+        """Pass over each pool in order."""
+        if self._args.paused:
+            return []
+        reports = []
+        processed: set[str] = set()
+        for pool in self._pools:
+            report = yield from self.balance_pool(pool, seen, processed)
+            if report.outcome is Outcome.BALANCED and report.found is not None:
+                processed.update(report.found.names(NodeClass.HIGH))
+            reports.append(report)
+        return reports
+
+    def balance_pool(
+        self, pool: NodePool, seen: Observation, processed: set[str] | frozenset[str] = frozenset()
+    ) -> Evictions[PoolReport]:
+        """One pass. `processed`: nodes that earlier pools relieved, left out if the pool has a selector."""
+        nodes = pool_nodes(pool, seen.nodes, processed)
+        if not nodes:
+            return PoolReport(pool.name, Outcome.NO_NODES)
+        filled = thresholds.fill(pool)
+        expiration_s = self._args.node_metric_expiration_seconds
+        loads = usage.loads(nodes, seen.pods_of, seen.metrics, filled.names, seen.now_s, expiration_s)
+        found = classify(loads, filled)
+        high, prod_high = found.rows(NodeClass.HIGH), found.rows(NodeClass.PROD_HIGH)
+        if not high and not prod_high:
+            return PoolReport(pool.name, Outcome.NO_SOURCE, [], found)
+        high, prod_high = self._abnormal(pool, found, high, prod_high, seen.now_s)
+        if not high and not prod_high:
+            return PoolReport(pool.name, Outcome.NOT_ABNORMAL_YET, [], found)
+        outcome = self._gate(found, seen.now_s)
+        if outcome is not Outcome.BALANCED:
+            return PoolReport(pool.name, outcome, [], found)
+        balance = Balance(found, self._options(pool), self._recovery(seen.now_s))
+        evicted = yield from balance.run(high, prod_high)
+        for detectors, rows in ((self._node_detectors, high), (self._prod_detectors, prod_high)):
+            for row in rows:
+                detectors.mark_normal(found.loads[row].name, seen.now_s)
+        return PoolReport(pool.name, outcome, evicted, found)
+
+    def _abnormal(
+        self, pool: NodePool, found: Classified, high: list[int], prod_high: list[int], now_s: float
+    ) -> tuple[list[int], list[int]]:
+        """Sources that have been hot for long enough."""
+        condition = pool.anomaly_condition
+        if condition is None or condition.consecutive_abnormalities == 1:
+            return high, prod_high
+        rule = AnomalyRule(
+            condition.timeout_s, condition.consecutive_abnormalities, condition.consecutive_normalities
+        )
+        node, prod = self._node_detectors, self._prod_detectors
+        return (
+            [row for row in high if node.mark_abnormal(found.loads[row].name, rule, now_s)],
+            [row for row in prod_high if prod.mark_abnormal(found.loads[row].name, rule, now_s)],
+        )
+
+    def _gate(self, found: Classified, now_s: float) -> Outcome:
+        """Whether there are enough targets; those found are known to be fine."""
+        low, prod_low = found.names(NodeClass.LOW), found.names(NodeClass.PROD_LOW)
+        both_low = found.names(NodeClass.BOTH_LOW)
+        count = len(low) + len(prod_low) + len(both_low)
+        if not count:
+            return Outcome.NO_TARGET
+        self._node_detectors.reset([*low, *both_low], now_s)
+        self._prod_detectors.reset(prod_low, now_s)
+        return Outcome.TOO_FEW_TARGETS if count <= self._args.number_of_nodes else Outcome.BALANCED
+
+    def _options(self, pool: NodePool) -> Options:
+        return Options(
+            may_evict=self._may_evict,
+            weights=pool.resource_weights or {},
+            needs_fit=self._args.node_fit,
+            is_dry_run=self._args.dry_run,
+        )
+
+    def _recovery(self, now_s: float) -> Callable[[str, bool], None]:
+        def recovered(node: str, prod: bool) -> None:
+            (self._prod_detectors if prod else self._node_detectors).reset([node], now_s)
+
+        return recovered
+
+
+def pool_nodes(pool: NodePool, nodes: Sequence[Node], processed: set[str] | frozenset[str]) -> list[Node]:
+    """The pool's nodes; without a selector all of them, also those already processed (as the reference)."""
+    if pool.node_selector is None:
+        return list(nodes)
+    matches = compile_selector(pool.node_selector)
+    return [n for n in nodes if n.metadata.name not in processed and matches(n.metadata.labels)]

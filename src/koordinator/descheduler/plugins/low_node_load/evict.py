@@ -1,0 +1,202 @@
+"""Which pods leave hot nodes, as long as cold ones have room. Pure. Source: spec 09, sections 6.8 and 6.9.
+
+A phase works on simulated usage: what leaves a source is subtracted there and from the budget, what could
+land on a target is added to it, also when it is not evicted later.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api.core import Pod
+from koordinator.descheduler import node_fit, pod_order, usage_score
+from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.config.low_node_load import Thresholds
+from koordinator.descheduler.node_fit import Room
+from koordinator.descheduler.plugins.low_node_load import reason, usage
+from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass
+from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeLoad
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How pods are chosen. `may_evict`: namespaces, filters, selectors; `needs_fit`: onto some target."""
+
+    may_evict: Callable[[Pod], bool]
+    weights: Mapping[str, int]
+    needs_fit: bool
+    is_dry_run: bool
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """One of the two phases, over rows of the classified nodes; `limit` is the high limit in nanos by row."""
+
+    prod: bool
+    sources: list[int]
+    targets: list[int]
+    limit: list[Nanos]
+    high: Thresholds
+
+
+class Balance:
+    """One pass over the abnormal nodes of a pool; `recovered(node, prod)` is called for each that is fine."""
+
+    def __init__(self, found: Classified, options: Options, recovered: Callable[[str, bool], None]) -> None:
+        self._found = found
+        self._options = options
+        self._recovered = recovered
+        self._names = found.filled.names
+        self._rooms: dict[int, Room] = {}  # by row, made when a target is first tried
+        self._usage: list[Nanos] = [dict(load.usage) for load in found.loads]
+        self._prod_usage: list[Nanos] = [dict(load.prod_usage) for load in found.loads]
+
+    def run(self, high: list[int], prod_high: list[int]) -> Evictions[list[Eviction]]:
+        """Both phases for the abnormal rows; gives what was evicted (in a dry run: would have been)."""
+        found = self._found
+        low, both_low = found.rows(NodeClass.LOW), found.rows(NodeClass.BOTH_LOW)
+        node_limit = _nanos(found.limits.high, self._names)
+        prod_limit = _nanos(found.limits.prod_high, self._names)
+        both = self._room(both_low, node_limit, self._usage)
+        both_prod = self._room(both_low, prod_limit, self._prod_usage)
+        prod_part = self._room(found.rows(NodeClass.PROD_LOW), prod_limit, self._prod_usage)
+        budget = _plus(self._room(low, node_limit, self._usage), both)
+
+        sources = self._hottest_first(high, found.usage, self._usage)
+        phase = Phase(False, sources, low + both_low, node_limit, found.filled.high)
+        evicted = yield from self._run(phase, budget)
+
+        sources = self._hottest_first(prod_high, found.prod_usage, self._prod_usage)
+        targets = found.rows(NodeClass.PROD_LOW) + both_low
+        phase = Phase(True, sources, targets, prod_limit, found.filled.prod_high)
+        prod_budget = {
+            name: prod_part[name] + min(both_prod[name], both[name], budget[name]) for name in self._names
+        }
+        evicted += yield from self._run(phase, prod_budget)
+        return evicted
+
+    def _run(self, phase: Phase, budget: Nanos) -> Evictions[list[Eviction]]:
+        evicted: list[Eviction] = []
+        if not phase.targets:
+            return evicted
+        for row in phase.sources:
+            removable = self._removable(row, phase)
+            if removable:
+                ranked = self._rank(row, removable, phase)
+                evicted += yield from self._relieve(row, ranked, phase, budget)
+        return evicted
+
+    def _relieve(self, row: int, ranked: list[Pod], phase: Phase, budget: Nanos) -> Evictions[list[Eviction]]:
+        """Evict from one node until it is fine or the targets are full."""
+        evicted: list[Eviction] = []
+        load = self._found.loads[row]
+        used = self._used(phase)[row]
+        for pod in ranked:
+            over = self._over(row, phase)
+            if not over:
+                self._recovered(load.name, phase.prod)
+                break
+            if any(budget[name] <= 0 for name in self._names):
+                break
+            if not self._options.may_evict(pod):
+                continue
+            wanted = Eviction(pod, reason.text(used, load.capacity, phase.high, over, phase.prod))
+            if not self._options.is_dry_run and not (yield wanted):
+                continue
+            evicted.append(wanted)
+            self._remove(row, load.pod_usage.get(pod.key), phase, budget)
+        return evicted
+
+    def _remove(self, row: int, pod_usage: Nanos | None, phase: Phase, budget: Nanos) -> None:
+        """Take a pod's usage off; nothing for a pod whose usage is unknown."""
+        if pod_usage is None:
+            return
+        ledgers = [budget, self._usage[row]]
+        if phase.prod:
+            ledgers.append(self._prod_usage[row])
+        for name in self._names:
+            amount = usage.NANO if name == PODS else pod_usage.get(name, 0)
+            for ledger in ledgers:
+                ledger[name] -= amount
+
+    # Choosing
+
+    def _removable(self, row: int, phase: Phase) -> list[Pod]:
+        load = self._found.loads[row]
+        candidates = load.prod_pods if phase.prod else load.pods
+        allowed = [pod for pod in candidates if self._options.may_evict(pod)]
+        if not self._options.needs_fit:
+            return allowed
+        return [pod for pod in allowed if self._place(pod, load, phase)]
+
+    def _place(self, pod: Pod, load: NodeLoad, phase: Phase) -> bool:
+        """Charge the first target that can take the pod; False without one or without known usage."""
+        pod_usage = load.pod_usage.get(pod.key)
+        if pod_usage is None:
+            return False
+        used = self._used(phase)
+        for target in phase.targets:
+            limit, own = phase.limit[target], used[target]
+            has_margin = all(own[name] + pod_usage.get(name, 0) <= limit[name] for name in self._names)
+            if has_margin and node_fit.fits(pod, self._room_of(target)):
+                for name, amount in pod_usage.items():
+                    if name in own:
+                        own[name] += amount
+                return True
+        return False
+
+    def _room_of(self, row: int) -> Room:
+        room = self._rooms.get(row)
+        if room is None:
+            load = self._found.loads[row]
+            room = self._rooms[row] = node_fit.room_of(load.node, load.pods)
+        return room
+
+    def _rank(self, row: int, pods: list[Pod], phase: Phase) -> list[Pod]:
+        load = self._found.loads[row]
+        used, limit = self._used(phase)[row], phase.limit[row]
+        excess = {name: (used[name] - limit[name]) for name in self._over(row, phase)}
+        whole_excess = {name: usage.rounded_up(name, nanos) for name, nanos in excess.items()}
+
+        def score(pod: Pod) -> float | None:
+            own = load.pod_usage.get(pod.key)
+            if own is None:
+                return None
+            whole = {name: usage.rounded_up(name, nanos) for name, nanos in own.items()}
+            return usage_score.pod_score(whole, whole_excess, self._options.weights)
+
+        return sorted(pods, key=lambda pod: pod_order.usage_key(pod, score(pod)))
+
+    def _hottest_first(self, rows: list[int], counted: Columns, exact: Sequence[Nanos]) -> list[int]:
+        """By score over all resources of the node's usage, ties by name."""
+        loads = [self._found.loads[row] for row in rows]
+        names = [*self._names, *([] if PODS in self._names else [PODS])]
+        used = usage.columns((exact[row] for row in rows), names)
+        capacity = usage.capacity_columns(loads, names)
+        scores = usage_score.node_scores(used, capacity, names, self._options.weights)
+        ranked = sorted(range(len(rows)), key=lambda i: (-int(scores[i]), loads[i].name))
+        return [rows[i] for i in ranked]
+
+    # Amounts
+
+    def _used(self, phase: Phase) -> list[Nanos]:
+        return self._prod_usage if phase.prod else self._usage
+
+    def _over(self, row: int, phase: Phase) -> list[str]:
+        used, limit = self._used(phase)[row], phase.limit[row]
+        return [name for name in self._names if used[name] > limit[name]]
+
+    def _room(self, rows: list[int], limit: list[Nanos], used: Sequence[Nanos]) -> Nanos:
+        """What the rows can take in all before they reach their limits."""
+        return {name: sum(limit[row][name] - used[row][name] for row in rows) for name in self._names}
+
+
+def _plus(a: Nanos, b: Nanos) -> Nanos:
+    return {name: a[name] + b[name] for name in a}
+
+
+def _nanos(limits: Columns, names: Sequence[str]) -> list[Nanos]:
+    units = [usage.unit(name) for name in names]
+    return [
+        {name: amount * per for name, amount, per in zip(names, row, units, strict=True)}
+        for row in np.asarray(limits).tolist()
+    ]
