@@ -1,0 +1,129 @@
+"""How: pods come and go on drawn machines through the ledger; what is given out is added up from outside."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.annotations.placement import NUMATopologyPolicy
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, GivenBack, allocate
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.hints import generate
+from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus, PodHolding
+from tests.scheduler.node_numa_resource.machines import held, machine, node
+
+policies = st.sampled_from(("FullPCPUs", "SpreadByPCPUs"))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> AllocationRequest:
+    binds = draw(st.booleans())
+    cpus = draw(st.integers(1, 12))
+    milli = cpus * 1_000 if binds else draw(st.integers(1, 12_000))
+    amounts = {"cpu": milli, "memory": draw(st.integers(0, 1_500)), "example.com/other": 3}
+    return AllocationRequest(amounts, cpus if binds else 0, draw(policies), draw(st.booleans()))
+
+
+@given(st.lists(st.tuples(requests(), st.integers(0, 3), st.booleans()), max_size=12))
+@settings(max_examples=150)
+def test_what_is_given_out_never_exceeds_what_exists_and_no_cpu_is_given_twice(
+    steps: list[tuple[AllocationRequest, int, bool]],
+) -> None:
+    topology = machine()
+    state = node(topology)
+    given_out: dict[str, PodHolding] = {}
+
+    for i, (request, hint, leaves) in enumerate(steps):
+        allocation = allocate(state, request, hint or None)
+        if allocation.status.is_success:
+            holding = PodHolding(f"{i}", frozenset(cpus_of(allocation.cpus)), numa=allocation.numa)
+            state.ledger.add(holding)
+            given_out[holding.uid] = holding
+        if leaves and given_out:
+            state.ledger.remove(given_out.pop(min(given_out)).uid)
+
+        bound = [cpu for holding in given_out.values() for cpu in holding.cpus]
+        assert len(bound) == len(set(bound))
+        for numa, zone in state.zones.items():
+            for name, amount in zone.items():
+                used = sum(h.numa.get(numa, {}).get(name, 0) for h in given_out.values())
+                assert used <= amount
+
+
+@given(requests(), st.integers(1, 3), st.integers(0, 2**16 - 1))
+@settings(max_examples=200)
+def test_an_allocation_is_all_that_was_asked_within_the_hint(
+    request: AllocationRequest, hint: int, taken: int
+) -> None:
+    topology = machine()
+    state = node(topology, held("other", topology, taken))
+
+    allocation = allocate(state, request, hint)
+
+    if not allocation.status.is_success:
+        assert (allocation.numa, allocation.cpus) == ({}, 0)
+        return
+    assert all(hint >> numa & 1 for numa in allocation.numa)
+    for name in ("cpu", "memory"):
+        assert sum(part.get(name, 0) for part in allocation.numa.values()) == request.amounts[name]
+    assert allocation.cpus.bit_count() == request.cpu_count
+    assert not allocation.cpus & taken
+    if request.required_policy == "FullPCPUs":
+        assert topology.core_count_of(allocation.cpus) * 2 == request.cpu_count
+    if request.required_policy == "SpreadByPCPUs":
+        assert topology.core_count_of(allocation.cpus) == request.cpu_count
+
+
+@given(requests(), st.integers(0, 2**16 - 1), st.sampled_from(("BestEffort", "Restricted", "SingleNUMANode")))
+@settings(max_examples=100)
+def test_every_hint_can_be_allocated(request: AllocationRequest, taken: int, policy: str) -> None:
+    topology = machine()
+    state = node(topology, held("other", topology, taken))
+
+    hints = generate(state, request, NUMATopologyPolicy(policy))
+
+    assert set(hints) == {"cpu", "memory"}
+    for hint in (hint for found in hints.values() for hint in found):
+        assert allocate(state, request, hint.numa_nodes).status.is_success
+
+
+def test_the_emptier_numa_node_absorbs_what_the_fuller_one_lacks_whatever_their_ids() -> None:
+    topology = machine(sockets=4)
+    state = node(topology, PodHolding("full", numa={2: {"cpu": 7_000}}))
+
+    allocation = allocate(state, AllocationRequest({"cpu": 9_000}), 0b1110)
+
+    assert allocation.numa == {1: {"cpu": 4_000}, 2: {"cpu": 1_000}, 3: {"cpu": 4_000}}
+
+
+def test_cpus_given_back_by_a_reservation_are_used_first() -> None:
+    topology = machine()
+    state = node(topology, held("reservation", topology, mask_of((12, 13))))
+
+    allocation = allocate(
+        state,
+        AllocationRequest({"cpu": 2_000}, 2, "FullPCPUs"),
+        None,
+        GivenBack(preferred_cpus=mask_of((12, 13))),
+    )
+
+    assert list(cpus_of(allocation.cpus)) == [12, 13]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**16 - 1)), max_size=12))
+def test_a_ledger_that_everybody_left_is_empty(steps: list[tuple[int, int]]) -> None:
+    topology, ledger = machine(), Ledger()
+
+    for uid, cpus in steps:
+        ledger.update(held(f"{uid}", topology, cpus))
+    for uid, _ in steps:
+        ledger.remove(f"{uid}")
+
+    assert (ledger.holdings, ledger.holds, ledger.numa) == ({}, {}, {})
+
+
+def test_a_numa_node_is_shared_as_soon_as_one_pod_reaches_beyond_it() -> None:
+    topology = machine()
+    state = node(topology, held("a", topology, 0b1), held("b", topology, 0b110 | 1 << 8))
+
+    assert state.ledger.numa_status(topology) == {0: NUMAStatus.SHARED, 1: NUMAStatus.SHARED}
+    state.ledger.remove("b")
+    assert state.ledger.numa_status(topology) == {0: NUMAStatus.SINGLE, 1: NUMAStatus.IDLE}
