@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from koordinator.scheduler import config
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]
@@ -133,6 +134,24 @@ def test_a_volume_is_made_for_the_node_that_the_pod_gets() -> None:
         assert world.api.placements()["db"] == "node-0"
 
     play(story)
+
+
+def test_pods_that_wait_for_volumes_do_not_hold_up_others() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="64", memory="256Gi")
+        classes(world)
+        for number in range(20):
+            world.api.put("PersistentVolumeClaim", claim(f"c{number}", "made"))
+        await world.settle(1)
+        for number in range(20):
+            world.api.put("Pod", user_of(f"db{number}", f"c{number}", cpu="100m"))
+        await world.settle(2)
+        world.api.put("Pod", pod("web", cpu="100m"))
+        await world.settle(2)
+
+        assert {name for name, host in world.api.placements().items() if host} == {"web"}
+
+    play(story, config.decode({"parallelism": 1}))
 
 
 def test_a_driver_that_gives_up_lets_the_pod_try_again() -> None:

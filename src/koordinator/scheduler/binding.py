@@ -49,8 +49,8 @@ class Binder:
         return len(self._tasks)
 
     async def start(self, job: Job) -> None:
-        """Begin a binding; waits while too many are under way. Pods that wait for Permit hold no slot."""
-        needs_slot = not job.placed.waits
+        """Begin a binding; waits while too many are under way. Pods that wait for somebody hold no slot."""
+        needs_slot = not job.placed.waits and not _is_slow(job)
         if needs_slot:
             await self._slots.acquire()
         name = f"bind {job.placed.pod.key}"
@@ -72,8 +72,9 @@ class Binder:
                 status = await self._waiting.wait(placed.pod, placed.node_name, placed.waits)
                 if not status.is_success:
                     return
-                await self._slots.acquire()
-                has_slot = True
+                if not _is_slow(job):
+                    await self._slots.acquire()
+                    has_slot = True
             outcome: list[Status] = []
             failure = await self._guard.call_async(self._bind_into, job, outcome)
             status = outcome[0] if failure is None else error(f"binding failed: {failure}")
@@ -102,6 +103,15 @@ class Binder:
             if status.code is not Code.SKIP:
                 return status.by(binder.name)
         return error("no Bind plugin took the pod")
+
+
+def _is_slow(job: Job) -> bool:
+    """Whether a plugin waits for others before the pod can be bound (a volume to be made)."""
+    placed = job.placed
+    return any(
+        plugin.is_slow(placed.evaluation.state_of(plugin.name), placed.pod)
+        for plugin in job.profile.pre_binds
+    )
 
 
 def _changed_since(placed: Pod, live: Pod | None, profile_name: str) -> Status | None:

@@ -312,6 +312,10 @@ class PermitPlugin(Plugin[S]):
 class PreBindPlugin(Plugin[S]):
     """Prepares the binding; what shall be written on the pod goes into `patch`."""
 
+    def is_slow(self, state: S, pod: PodInfo) -> bool:
+        """Whether `pre_bind` waits for somebody else, perhaps for minutes: others are bound meanwhile."""
+        return False
+
     async def pre_bind(self, state: S, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         raise NotImplementedError
 

@@ -264,6 +264,9 @@ class VolumeBinding(
     def unreserve(self, state: BindingState, pod: PodInfo, node_name: str) -> None:
         self._commitments.withdraw(pod.uid)
 
+    def is_slow(self, state: BindingState, pod: PodInfo) -> bool:
+        return bool(state.unbound)
+
     async def pre_bind(self, state: BindingState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
         return await self._commitments.fulfil(pod, [claim.metadata for claim in state.unbound], node_name)
 
