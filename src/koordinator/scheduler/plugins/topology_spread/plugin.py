@@ -262,6 +262,8 @@ class PodTopologySpread(
         subjects = [each for each in (happening.old, happening.new) if isinstance(each, PodInfo)]
         if happening.event is ClusterEvent.POD_UPDATED or not subjects:
             return True
+        if not pod.pod.spec.topology_spread_constraints:
+            return True  # defaults follow the owner, in which pods of one class may differ
         state = self.prepare(pod)
         namespaces = NamespaceLabels()
         return any(c.term.matches(each.pod, namespaces) for c in state.hard for each in subjects)
