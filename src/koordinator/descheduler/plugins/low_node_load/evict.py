@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from koordinator.api.core import Pod
+from koordinator.api.quantity import NANO
 from koordinator.descheduler import node_fit, pod_order, usage_score
 from koordinator.descheduler.actions import Eviction, Evictions
 from koordinator.descheduler.config.low_node_load import Thresholds
@@ -114,7 +115,7 @@ class Balance:
         if phase.prod:
             ledgers.append(self._prod_usage[row])
         for name in self._names:
-            amount = usage.NANO if name == PODS else pod_usage.get(name, 0)
+            amount = NANO if name == PODS else pod_usage.get(name, 0)
             for ledger in ledgers:
                 ledger[name] -= amount
 

@@ -1,0 +1,107 @@
+"""The Reservation that keeps room for a migrated pod's successor. Pure. Source: spec 09, section 7.5.
+
+Works on wire objects: the pod's template goes into the Reservation as it is, fields unknown to us included.
+"""
+
+from copy import deepcopy
+from typing import Any
+
+from koordinator.api import duration, labels
+from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.scalars import ScalarError
+
+CREATED_BY = "koord-descheduler"
+
+Wire = dict[str, Any]
+
+
+def reservation(job: PodMigrationJob, pod: Wire, now_s: float, without_claims: bool) -> Wire:
+    """Metadata and spec of the Reservation to create for the pod of `job` (a wire object, left as it is).
+
+    `without_claims`: leave out volumes that claims stand behind (gate DisablePVCReservation).
+    Raises: ProtocolError when the job's ttl is no duration.
+    """
+    options = job.spec.reservation_options
+    given = deepcopy(options.template) if options is not None and options.template is not None else {}
+    metadata, spec = _member(given, "metadata"), _member(given, "spec")
+    metadata["name"] = metadata.get("name") or job.metadata.uid
+    own_labels = _member(metadata, "labels")
+    own_labels[labels.CREATED_BY] = CREATED_BY
+    own_labels[labels.RESERVATION_ORDER] = order_text(now_s)
+
+    if not spec.get("template"):
+        spec["template"] = {
+            "metadata": deepcopy(pod.get("metadata") or {}),
+            "spec": deepcopy(pod.get("spec") or {}),
+        }
+    _shape_template(_member(spec["template"], "spec"), pod, without_claims)
+    if not spec.get("owners") and (owner := _owner(pod)):
+        spec["owners"] = [owner]
+    spec["allocateOnce"] = True
+    if not spec.get("ttl") and not spec.get("expires") and _ttl_s(job) > 0:
+        spec["ttl"] = job.spec.ttl
+    return {"metadata": metadata, "spec": spec}
+
+
+def order_text(now_s: float) -> str:
+    """Value of the label that tells which of several Reservations goes first: Unix milliseconds."""
+    return str(round(now_s * 1000))
+
+
+def _shape_template(spec: Wire, pod: Wire, without_claims: bool) -> None:
+    spec.pop("nodeName", None)
+    if node := (pod.get("spec") or {}).get("nodeName"):
+        _avoid(spec, node)
+    if without_claims and "volumes" in spec:
+        claims = ("persistentVolumeClaim", "ephemeral")
+        spec["volumes"] = [v for v in spec["volumes"] or [] if not any(claim in v for claim in claims)]
+
+
+def _avoid(spec: Wire, node: str) -> None:
+    """Require another node: terms are alternatives, so each one must say so."""
+    affinity = _member(_member(spec, "affinity"), "nodeAffinity")
+    required = _member(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
+    terms = required.get("nodeSelectorTerms") or [{}]
+    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    for term in terms:
+        term["matchFields"] = [*(term.get("matchFields") or []), elsewhere]
+    required["nodeSelectorTerms"] = terms
+
+
+def _owner(pod: Wire) -> Wire | None:
+    """The pod itself while it is unscheduled, else whoever makes its successor; None for a bare pod."""
+    metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
+    namespace = metadata.get("namespace", "")
+    if status.get("phase") == "Pending" and any(
+        one.get("type") == "PodScheduled" and one.get("status") == "False"
+        for one in status.get("conditions") or []
+    ):
+        ref = {
+            "kind": "Pod",
+            "namespace": namespace,
+            "name": metadata.get("name"),
+            "uid": metadata.get("uid"),
+        }
+        return {"object": ref}
+    owners = metadata.get("ownerReferences") or []
+    controller = next((owner for owner in owners if owner.get("controller")), None)
+    return {"controller": {**controller, "namespace": namespace}} if controller is not None else None
+
+
+def _ttl_s(job: PodMigrationJob) -> float:
+    if not job.spec.ttl:
+        return 0.0
+    try:
+        return duration.parse(job.spec.ttl)
+    except ScalarError as error:
+        raise ProtocolError(f"PodMigrationJob {job.metadata.name}", "spec.ttl", str(error)) from error
+
+
+def _member(obj: Wire, name: str) -> Wire:
+    """The object under `name`, made when absent or null."""
+    found = obj.get(name)
+    if found is None:
+        found = obj[name] = {}
+    member: Wire = found
+    return member

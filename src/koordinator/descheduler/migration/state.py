@@ -1,0 +1,319 @@
+"""The steps of a migration job: reserve room, evict, wait for the successor. Pure.
+
+Source: spec 09, section 7.4; the numbers in comments are its rows. `reconcile` is a generator: it yields
+what to do in the cluster, is sent how that went, and returns the job as it should be.
+"""
+
+from collections.abc import Callable, Generator
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import duration, labels
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_migration import MigrateReservationOptions, PodMigrationJob
+from koordinator.api.references import ObjectReference
+from koordinator.api.reservation import Reservation, ReservationCondition
+from koordinator.api.scalars import ScalarError
+from koordinator.descheduler import facts
+from koordinator.descheduler.config.migration import EVICT_DIRECTLY
+from koordinator.descheduler.migration import job_status as js
+from koordinator.descheduler.migration import jobs
+from koordinator.descheduler.migration.job_status import Draft, Step, quoted, quoted_ref
+
+
+class CreateReservation(msgspec.Struct, frozen=True):
+    """Create the Reservation for the pod; the reply says how it is called."""
+
+    pod: Pod
+
+
+class DeleteReservation(msgspec.Struct, frozen=True):
+    """Delete it; that it is gone already is no error."""
+
+    name: str
+
+
+class SetReservationOrder(msgspec.Struct, frozen=True):
+    """Label it with the present time as its order."""
+
+    name: str
+
+
+class EvictPod(msgspec.Struct, frozen=True):
+    """Evict the pod, and charge the object limiter if that succeeds."""
+
+    pod: Pod
+    reason: str
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """How an action went; `error` is empty when it succeeded, `created` names a new Reservation."""
+
+    error: str = ""
+    created: ObjectReference | None = None
+
+
+Action = CreateReservation | DeleteReservation | SetReservationOrder | EvictPod
+Actions = Generator[Action, Reply, Step]
+Part = Generator[Action, Reply, Step | None]
+"""A part of a step; None: go on."""
+
+
+class World(msgspec.Struct, frozen=True):
+    """What a job sees. `reservation`: the one that the job refers to; `pod_of`: by namespace and name."""
+
+    pod_of: Callable[[str, str], Pod | None]
+    reservation: Reservation | None
+    is_limited: bool
+
+
+class Controller(msgspec.Struct, frozen=True):
+    """Which controller looks: jobs of another one are left alone."""
+
+    uid: str
+    default_mode: str
+
+
+def reconcile(job: PodMigrationJob, world: World, controller: Controller, now_s: float) -> Actions:
+    """One look at the job. Raises: ProtocolError for a ttl that is no duration."""
+    draft = Draft(job, now_s)
+    created_by = job.metadata.annotations.get(labels.JOB_CREATED_BY, controller.uid)
+    if created_by != controller.uid or job.spec.paused or not jobs.is_open(job):  # 1, 2, 3
+        return draft.stop()
+    if is_timed_out(job, now_s):  # 4
+        return (yield from _time_out(draft))
+    ref = job.spec.pod_ref
+    pod = world.pod_of(ref.namespace, ref.name) if ref.namespace and ref.name else None
+    if (end := _start(draft, pod)) is not None:  # 5
+        return end
+    has_priority = labels.DESCHEDULER_EVICT in job.metadata.annotations
+    has_begun = draft.condition(js.EVICTION) is not None  # its own eviction must not hold the job back
+    if pod is not None and world.is_limited and not has_priority and not has_begun:  # 6
+        return draft.wait()
+    if (job.spec.mode or controller.default_mode) == EVICT_DIRECTLY:  # 7
+        end = yield from _evict(draft, pod, world)
+        return end or draft.succeed(f"Pod {quoted_ref(ref)} has been evicted")
+    if reservation_ref(job) is None:  # 8
+        return (yield from _create_reservation(draft, pod))
+    return (yield from _with_reservation(draft, pod, world))
+
+
+def reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
+    """The Reservation that the job uses."""
+    options = job.spec.reservation_options
+    return options.reservation_ref if options is not None else None
+
+
+def is_timed_out(job: PodMigrationJob, now_s: float) -> bool:
+    """Whether the job is as old as its ttl allows; without ttl it never is. Raises: ProtocolError."""
+    created = job.metadata.creation_timestamp
+    if not job.spec.ttl or created is None:
+        return False
+    try:
+        ttl_s = duration.parse(job.spec.ttl)
+    except ScalarError as error:
+        raise ProtocolError(f"PodMigrationJob {job.metadata.name}", "spec.ttl", str(error)) from error
+    return ttl_s > 0 and now_s - clock.parse_rfc3339(created) >= ttl_s
+
+
+def eviction_reason(job: PodMigrationJob) -> str:
+    """Why the pod is evicted: the reason given, else who asked."""
+    annotations = job.metadata.annotations
+    return annotations.get(labels.EVICT_REASON) or annotations.get(labels.EVICT_TRIGGER) or "NotSet"
+
+
+# Parts of a step
+
+
+def _time_out(draft: Draft) -> Actions:
+    if (ref := reservation_ref(draft.job)) is not None:
+        reply = yield DeleteReservation(ref.name)
+        if reply.error:
+            return draft.stop(reply.error)
+    return draft.fail(js.TIMEOUT, "Abort job caused by timeout")
+
+
+def _start(draft: Draft, pod: Pod | None) -> Step | None:
+    if draft.status.phase == jobs.RUNNING:
+        return None
+    ref = draft.job.spec.pod_ref
+    if not ref.namespace or not ref.name:
+        return draft.fail(js.INVALID_POD_REF, "Abort job caused by invalid PodRef", error=True)
+    if pod is None:
+        return _missing_pod(draft, error=True)
+    draft.refer(pod.metadata.uid)
+    draft.update(phase=jobs.RUNNING)
+    return None
+
+
+def _missing_pod(draft: Draft, error: bool = False) -> Step:
+    message = f"Abort job caused by missing Pod {quoted_ref(draft.job.spec.pod_ref)}"
+    return draft.fail(js.MISSING_POD, message, error=error)
+
+
+def _missing_reservation(draft: Draft, name: str, error: bool = False) -> Step:
+    message = f"Abort job caused by missing Reservation {quoted('/' + name)}"
+    return draft.fail(js.MISSING_RESERVATION, message, error=error)
+
+
+def _create_reservation(draft: Draft, pod: Pod | None) -> Actions:
+    if pod is None:
+        return _missing_pod(draft, error=True)
+    reply = yield CreateReservation(pod)
+    if reply.error or reply.created is None:
+        message = f"Failed to create Reservation caused by {reply.error}"
+        draft.set(js.RESERVATION_CREATED, False, js.FAILED_CREATE_RESERVATION, message)
+        draft.event(js.WARNING, js.FAILED_CREATE_RESERVATION, message)
+        return draft.stop(message)
+    options = draft.job.spec.reservation_options or MigrateReservationOptions()
+    options = msgspec.structs.replace(options, reservation_ref=reply.created)
+    spec = msgspec.structs.replace(draft.job.spec, reservation_options=options)
+    draft.job = msgspec.structs.replace(draft.job, spec=spec)
+    message = f"Successfully create Reservation {quoted(reply.created.name)}"
+    draft.event(js.NORMAL, js.RESERVATION_CREATED, message)
+    return draft.stop()  # the change of the spec wakes the job
+
+
+def _with_reservation(draft: Draft, pod: Pod | None, world: World) -> Actions:
+    reservation = world.reservation
+    if reservation is not None and labels.RESERVATION_ORDER not in reservation.metadata.labels:  # 9
+        reply = yield SetReservationOrder(reservation.metadata.name)
+        if reply.error:
+            return draft.stop(reply.error)
+    draft.set(js.RESERVATION_CREATED, True)  # 10
+    if reservation is None:  # 11
+        ref = reservation_ref(draft.job)
+        return _missing_reservation(draft, ref.name if ref is not None else "")
+    if (end := _await_schedule(draft, pod, reservation)) is not None:  # 12 to 16
+        return end
+    if _is_for_pod_itself(reservation):  # 17
+        return _await_own_schedule(draft, pod, reservation)
+    end = yield from _evict(draft, pod, world)  # 18
+    return end or _await_successor(draft, reservation, world)
+
+
+def _await_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> Step | None:
+    scheduled = _condition(reservation, "Scheduled")
+    if (
+        not draft.is_true(js.RESERVATION_SCHEDULED)
+        and scheduled is not None
+        and scheduled.reason == js.UNSCHEDULABLE
+    ):  # 12
+        draft.set(js.RESERVATION_SCHEDULED, False, js.UNSCHEDULABLE, scheduled.message)
+        draft.event(js.WARNING, js.UNSCHEDULABLE, scheduled.message)
+    phase, node = reservation.status.phase, reservation.status.node_name
+    if phase in ("", jobs.PENDING):  # 13
+        return draft.wait()
+    ready = _condition(reservation, "Ready")
+    if phase == jobs.FAILED and ready is not None and ready.reason == "Expired":  # 14
+        return draft.fail(js.RESERVATION_EXPIRED, "Reservation expired", has_event=False)
+    has_node = node and scheduled is not None and scheduled.status == "True"
+    if not has_node or scheduled is None or scheduled.reason != "Scheduled":  # 15
+        message = scheduled.message if scheduled is not None else ""
+        return draft.fail(js.UNSCHEDULABLE, message, has_event=False)
+    if draft.is_true(js.RESERVATION_SCHEDULED):
+        return None
+    name = reservation.metadata.name
+    if pod is not None and pod.spec.node_name == node:  # 16
+        message = f"Scheduler assignes the Reservation {quoted(name)} on the same node as the Pod"
+        return draft.fail(js.FORBIDDEN_MIGRATE_POD, message, error=True)
+    draft.update(node_name=node)
+    draft.set(js.RESERVATION_SCHEDULED, True)
+    message = f"Assigned Reservation {quoted(name)} to node {quoted(node)}"
+    draft.event(js.NORMAL, js.RESERVATION_SCHEDULED, message)
+    return None
+
+
+def _await_own_schedule(draft: Draft, pod: Pod | None, reservation: Reservation) -> Step:
+    """Step P: the pod itself waits for the room, so nothing is evicted."""
+    if pod is None:
+        return _missing_pod(draft)
+    scheduled = next((one for one in pod.status.conditions if one.type == js.POD_SCHEDULED), None)
+    if scheduled is None or scheduled.status == "False":
+        owners = reservation.status.current_owners
+        is_own = bool(owners) and owners[0].uid == pod.metadata.uid
+        if reservation.status.phase == jobs.SUCCEEDED and not is_own:
+            return _already_bound(draft)
+        message = scheduled.message if scheduled is not None else ""
+        draft.set(js.POD_SCHEDULED, False, js.UNSCHEDULABLE, message)
+        return draft.wait()
+    draft.set(js.POD_SCHEDULED, True)
+    ref, node = draft.job.spec.pod_ref, pod.spec.node_name
+    message = f"Assign Pod {quoted_ref(ref)} to node {quoted(node)}"
+    draft.event(js.NORMAL, js.COMPLETE, message)
+    return draft.succeed(message)
+
+
+def _evict(draft: Draft, pod: Pod | None, world: World) -> Part:
+    """Step E; None once the pod is gone."""
+    if draft.is_true(js.EVICTION):
+        return None
+    ref, eviction = draft.job.spec.pod_ref, draft.condition(js.EVICTION)
+    if pod is None or (eviction is not None and ref.uid != pod.metadata.uid):
+        if draft.status.status != js.EVICTION:
+            return _missing_pod(draft)
+        message = f"Pod {quoted_ref(ref)} has been evicted"
+        draft.set(js.EVICTION, True, js.EVICT_COMPLETE, message)
+        draft.event(js.NORMAL, js.EVICT_COMPLETE, message)
+        return None
+    if eviction is not None and eviction.reason == js.EVICTING:
+        return draft.wait()
+    if (room := reservation_ref(draft.job)) is not None:
+        if world.reservation is None:
+            return _missing_reservation(draft, room.name, error=True)
+        if world.reservation.status.phase == jobs.SUCCEEDED:
+            return _already_bound(draft)
+    reason = eviction_reason(draft.job)
+    reply = yield EvictPod(pod, reason)
+    if reply.error:
+        message = f"Failed evict Pod {quoted_ref(ref)} caused by {reply.error}"
+        draft.event(js.WARNING, js.EVICTING, message)
+        return draft.stop(message)
+    node = pod.spec.node_name
+    message = f"Pod {quoted_ref(ref)} evicted from node {quoted(node)} by the reason {quoted(reason)}"
+    draft.set(js.EVICTION, False, js.EVICTING, message)
+    draft.event(js.NORMAL, js.EVICTING, message)
+    return draft.wait()
+
+
+def _already_bound(draft: Draft) -> Step:
+    return draft.fail(js.FORBIDDEN_MIGRATE_POD, "Reservation is already bound by another Pod")
+
+
+def _await_successor(draft: Draft, reservation: Reservation, world: World) -> Step:
+    owners = reservation.status.current_owners
+    if not owners and not draft.is_true(js.POD_BOUND_RESERVATION):  # 19
+        draft.set(js.POD_BOUND_RESERVATION, False, js.WAIT_FOR_POD_BIND_RESERVATION)
+        draft.event(js.NORMAL, js.WAIT_FOR_POD_BIND_RESERVATION, "Waiting for Pod bind Reservation")
+        return draft.wait()
+    is_new = draft.write(js.RESERVATION_BOUND, True)
+    if owners and (is_new or draft.status.pod_ref is None):  # 20
+        draft.update(pod_ref=owners[0])
+        message = f"Reservation bound by pod {quoted_ref(owners[0])}"
+        draft.event(js.NORMAL, js.POD_BOUND_RESERVATION, message)
+    bound = draft.status.pod_ref or ObjectReference()
+    successor = world.pod_of(bound.namespace, bound.name)
+    if not draft.is_true(js.BOUND_POD_READY) and successor is not None and not facts.is_ready(successor):
+        draft.set(js.BOUND_POD_READY, False, js.WAIT_FOR_BOUND_POD_READY)  # 21
+        message = f"Waiting for Bound Pod {bound.namespace}/{bound.name} Ready"
+        draft.event(js.NORMAL, js.WAIT_FOR_BOUND_POD_READY, message)
+        return draft.wait()
+    draft.event(js.NORMAL, js.BOUND_POD_READY, f"Bind pod {quoted_ref(bound)} is ready")  # 22
+    draft.set(js.BOUND_POD_READY, True)
+    message = f"Bind Pod {quoted_ref(bound)} in Reservation {quoted(reservation.metadata.name)}"
+    draft.write(js.POD_BOUND_RESERVATION, True, "", message)
+    draft.event(js.NORMAL, js.COMPLETE, message)
+    return draft.succeed(message)
+
+
+def _is_for_pod_itself(reservation: Reservation) -> bool:
+    owners = reservation.spec.owners
+    return bool(owners) and all(
+        one.object is not None and one.controller is None and one.label_selector is None for one in owners
+    )
+
+
+def _condition(reservation: Reservation, kind: str) -> ReservationCondition | None:
+    return next((one for one in reservation.status.conditions if one.type == kind), None)
