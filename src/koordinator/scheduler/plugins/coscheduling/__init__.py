@@ -1,0 +1,1 @@
+"""Coscheduling: the pods of a gang are bound together or not at all."""

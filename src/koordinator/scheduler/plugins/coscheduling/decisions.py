@@ -1,0 +1,94 @@
+"""What is decided about members of gangs, and why."""
+
+import enum
+
+import msgspec
+
+
+class GateReason(enum.Enum):
+    """Why a pod may not enter the queue, or not be tried."""
+
+    OK = "no objection"
+    GANG_UNKNOWN = "the gang is not known"
+    GANG_UNCONFIGURED = "nobody has described the gang yet"
+    INCOMPLETE = "not all members of the gang group exist"
+    ROUND_RUNNING = "the gang group is being scheduled, the pod's turn will come"
+    ROUND_FAILED = "another member has failed the round"
+    NOT_PENDING = "the pod is no member without a place"
+    REPRESENTED = "another member is in the queue for the gang group"
+    NO_TOPOLOGY = "the gang asks for a network topology that is not known"
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """Whether a pod may go on, and the words if not."""
+
+    reason: GateReason
+    message: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.reason is GateReason.OK
+
+
+class EndReason(enum.Enum):
+    """Why a round is over; the words are those of the metric's label."""
+
+    SUCCEEDED = "gang is already succeed"
+    ALL_TRIED = "all pending pods is already been attempted"
+    GANG_GONE = "gang is nil, may be already deleted"
+    OTHER_GROUP = "another gang group is scheduled"
+
+
+class Next(msgspec.Struct, frozen=True):
+    """The member to try next, or none; when the round is over: why, and who must give its place back."""
+
+    pod: str = ""
+    ended: EndReason | None = None
+    rejected: tuple[str, ...] = ()
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Whether a pod may be tried, whether it starts a round, and how an older round was ended for it."""
+
+    gate: Gate
+    has_started: bool = False
+    ended: Next = Next()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What follows when no node holds a member."""
+
+    group_message: str = ""
+    """Why the round has failed; kept for the members that follow."""
+    message: str = ""
+    rejected: tuple[str, ...] = ()
+    """Waiting pods that must give their place back."""
+    condition_patches: tuple[str, ...] = ()
+    """Untried members that shall learn from their status why they are pending."""
+
+
+class PermitReason(enum.Enum):
+    """Whether a pod that has a place may be bound."""
+
+    NO_GANG = "no member of a gang"
+    RELEASED = "the gang group has enough places"
+    WAIT = "the gang group does not have enough places yet"
+    GANG_UNKNOWN = "Gang not found"
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """The answer, with the waiting pods that are released, too."""
+
+    reason: PermitReason
+    wait_s: float = 0.0
+    allowed: tuple[str, ...] = ()
+    ended: EndReason | None = None
+    activate: tuple[str, ...] = ()
+    """Members without a place that shall enter the queue now."""
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """Waiting pods that must give their place back; no message when the others are left alone."""
+
+    message: str = ""
+    rejected: tuple[str, ...] = ()

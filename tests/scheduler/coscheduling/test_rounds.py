@@ -1,0 +1,212 @@
+"""The state machine of gangs: all or nothing."""
+
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.sigs import PodGroup
+from koordinator.scheduler.plugins.coscheduling.decisions import EndReason, GateReason, PermitReason
+from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds, key_of
+
+GANG = "pod-group.scheduling.sigs.k8s.io"
+GROUPS = "gang.scheduling.koordinator.sh/groups"
+MODE = "gang.scheduling.koordinator.sh/mode"
+
+
+def pod(name: str, gang: str = "g", node: str = "") -> Pod:
+    body: dict[str, Any] = {"metadata": {"namespace": "d", "name": name, "labels": {GANG: gang}}}
+    body["spec"] = {"nodeName": node} if node else {}
+    return from_builtins(body, Pod)
+
+
+def pod_group(name: str = "g", minimum: int = 2, **annotations: str) -> PodGroup:
+    meta = {"namespace": "d", "name": name, "annotations": annotations}
+    return from_builtins({"metadata": meta, "spec": {"minMember": minimum}}, PodGroup)
+
+
+def gang_of(minimum: int, names: list[str], **annotations: str) -> tuple[GangRounds, dict[str, Pod]]:
+    rounds = GangRounds()
+    rounds.on_pod_group_add(pod_group("g", minimum, **annotations))
+    pods = {f"d/{name}": pod(name) for name in names}
+    for each in pods.values():
+        rounds.on_pod_add(each)
+    return rounds, pods
+
+
+class Cluster:
+    """Plays the scheduler around the state machine: a few slots, faults by chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.rounds = GangRounds()
+        self.minimum = {"g": self.rng.randint(1, 4), "h": self.rng.randint(1, 3)}
+        together = '["d/g","d/h"]'
+        for name, minimum in self.minimum.items():
+            self.rounds.on_pod_group_add(pod_group(name, minimum, **{GROUPS: together}))
+        self.pods: dict[str, Pod] = {}
+        for name, minimum in self.minimum.items():
+            for number in range(minimum + self.rng.randint(0, 2)):
+                each = pod(f"{name}{number}", name)
+                self.pods[key_of(each)] = each
+                self.rounds.on_pod_add(each)
+        self.waiting: set[str] = set()
+        self.released: set[str] = set()
+        self.slots = self.rng.randint(0, len(self.pods) + 1)
+
+    def run(self, cycles: int) -> None:
+        for _ in range(cycles):
+            self.cycle()
+            if self.waiting and self.rng.random() < 0.1:
+                self.give_back([self.rng.choice(sorted(self.waiting))])  # a timeout
+
+    def cycle(self) -> None:
+        found = self.rounds.next_pod()
+        self.give_back(found.rejected)
+        key = found.pod or self.popped()
+        if not key:
+            return
+        begun = self.rounds.begin(self.pods[key])
+        self.give_back(begun.ended.rejected)
+        if not begun.gate.is_open or len(self.waiting | self.released) >= self.slots:
+            is_root_cause = begun.gate.is_open
+            self.give_back(
+                self.rounds.filter_failed(self.pods[key], "no room", is_root_cause=is_root_cause).rejected
+            )
+            return
+        answer = self.rounds.permit(self.pods[key])
+        if answer.reason is PermitReason.WAIT:
+            self.waiting.add(key)
+            return
+        self.released |= {key, *answer.allowed}
+        self.waiting -= set(answer.allowed)
+
+    def popped(self) -> str:
+        """Any pod that may enter the queue."""
+        idle = sorted(self.pods.keys() - self.waiting - self.released)
+        self.rng.shuffle(idle)
+        return next((key for key in idle if self.rounds.pre_enqueue(self.pods[key]).is_open), "")
+
+    def give_back(self, keys: Any) -> None:
+        todo = list(keys)
+        while todo:
+            key = todo.pop()
+            assert key in self.waiting, key
+            self.waiting.remove(key)
+            todo += self.rounds.unreserve(self.pods[key]).rejected
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_no_gang_is_ever_released_by_half(seed: int) -> None:
+    cluster = Cluster(seed)
+
+    cluster.run(40)
+
+    if cluster.released:
+        for name, minimum in cluster.minimum.items():
+            assert sum(key.startswith(f"d/{name}") for key in cluster.released) >= minimum
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_pods_that_wait_are_those_that_the_gangs_know_to_wait(seed: int) -> None:
+    cluster = Cluster(seed)
+
+    cluster.run(25)
+
+    known = {key for gang in cluster.rounds.cache.gangs().values() for key in gang.waiting}
+    assert known == cluster.waiting | cluster.released
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_group_that_fits_is_released_in_the_end(seed: int) -> None:
+    cluster = Cluster(seed)
+    cluster.slots = len(cluster.pods)
+
+    for _ in range(200):
+        cluster.cycle()
+
+    assert cluster.released
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_member_is_in_one_place_only(seed: int) -> None:
+    cluster = Cluster(seed)
+
+    cluster.run(30)
+
+    for gang in cluster.rounds.cache.gangs().values():
+        assert not gang.pending & gang.waiting
+        assert gang.pending | gang.waiting | gang.bound == set(gang.children)
+
+
+def test_members_beyond_the_minimum_are_woken_when_the_gang_is_released() -> None:
+    rounds, pods = gang_of(2, ["a", "b", "c"])
+    rounds.begin(pods["d/a"])
+    rounds.permit(pods["d/a"])
+    rounds.begin(pods[rounds.next_pod().pod])
+
+    answer = rounds.permit(pods["d/b"])
+
+    assert answer.allowed == ("d/a",)
+    assert answer.activate == ("d/c",)
+
+
+def test_another_member_is_woken_when_the_one_that_failed_the_round_is_deleted() -> None:
+    rounds, pods = gang_of(2, ["a", "b", "c"])
+    rounds.begin(pods["d/a"])
+    rounds.filter_failed(pods["d/a"], "no room", is_root_cause=True)
+
+    assert rounds.on_pod_delete(pods["d/a"]) == ("d/b",)
+
+
+def test_a_round_that_another_group_interrupts_gives_its_places_back() -> None:
+    rounds, pods = gang_of(2, ["a", "b"])
+    rounds.begin(pods["d/a"])
+    rounds.permit(pods["d/a"])
+    rounds.on_pod_group_add(pod_group("other", 1))
+    other = pod("x", "other")
+    rounds.on_pod_add(other)
+
+    begun = rounds.begin(other)
+
+    assert begun.has_started
+    assert begun.ended.ended is EndReason.OTHER_GROUP
+    assert begun.ended.rejected == ("d/a",)
+
+
+def test_a_gang_follows_its_list_of_groups() -> None:
+    rounds, pods = gang_of(1, ["a"])
+    rounds.on_pod_group_add(pod_group("h", 1))
+    rounds.on_pod_group_update(pod_group("g", 1, **{GROUPS: '["d/g","d/h"]'}))
+
+    gate = rounds.pre_enqueue(pods["d/a"])
+
+    assert gate.reason is GateReason.INCOMPLETE
+    assert "memberGangs [d/g d/h] child pod not collect enough" in gate.message
+
+
+def test_a_member_of_a_lenient_gang_gives_back_its_own_place_only() -> None:
+    rounds, pods = gang_of(3, ["a", "b", "c"], **{MODE: "NonStrict"})
+    for key in ("d/a", "d/b"):
+        rounds.begin(pods[key])
+        rounds.permit(pods[key])
+
+    assert rounds.unreserve(pods["d/a"]).rejected == ()
+
+
+def test_ten_thousand_members_are_tried_once_each() -> None:
+    names = [f"m{number:05}" for number in range(10_000)]
+    rounds, pods = gang_of(10_000, names)
+    rounds.begin(pods["d/m00000"])
+
+    order = [rounds.next_pod().pod for _ in range(9_999)]
+
+    assert order == [f"d/{name}" for name in names[1:]]
+    assert rounds.next_pod().ended is EndReason.ALL_TRIED
