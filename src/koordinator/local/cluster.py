@@ -24,12 +24,14 @@ from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
+from koordinator.local.controllers import volumes
 from koordinator.local.controllers.disruption import DisruptionController
 from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.namespace import NamespaceController
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
 from koordinator.local.controllers.pod_gc import PodGarbageCollector
 from koordinator.local.controllers.taint_eviction import TaintEvictionController
+from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.controllers.workloads import workloads
 from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
@@ -150,6 +152,7 @@ class LocalCluster:
             TaintEvictionController(cluster, factory, events),
             PodGarbageCollector(cluster, factory),
             DisruptionController(cluster, factory, events),
+            VolumeController(cluster, factory, events),
         ]
         factory.start(group)
         self._start(group, events.run(), "events")
@@ -170,15 +173,15 @@ class LocalCluster:
 
 
 async def install(cluster: MemoryCluster) -> None:
-    """CRDs, priority classes and the default configuration; what exists already is left as it is,
-    except CRDs, which follow this version."""
+    """CRDs, priority classes, the default configuration and storage class; what exists already is left as
+    it is, except CRDs, which follow this version."""
     for manifest in crd.manifests():
         view = kinds.view_of(_resource(manifest))
         try:
             await cluster.create(view, manifest)
         except errors.AlreadyExists:
             await cluster.patch(view, manifest["metadata"]["name"], {"spec": manifest["spec"]})
-    for body in defaults.objects():
+    for body in (*defaults.objects(), volumes.standard_class()):
         try:
             await cluster.create(kinds.view_of(_resource(body)), body, body["metadata"].get("namespace", ""))
         except errors.AlreadyExists:

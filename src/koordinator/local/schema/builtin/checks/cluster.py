@@ -178,6 +178,8 @@ def check_claim(obj: Json) -> list[StatusCause]:
 def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
     """A claim may grow and be bound; all else is fixed."""
     mutable = {"resources", "volumeName", "volumeAttributesClassName"}
+    if (old.get("spec") or {}).get("storageClassName") is None:
+        mutable.add("storageClassName")  # a claim without a class gets the default one later
     new, before = ({k: v for k, v in (o.get("spec") or {}).items() if k not in mutable} for o in (obj, old))
     bound = (old.get("spec") or {}).get("volumeName")
     if tidy(new) != tidy(before) or (bound and (obj.get("spec") or {}).get("volumeName") != bound):

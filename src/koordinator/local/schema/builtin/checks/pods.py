@@ -1,6 +1,7 @@
 """Checks of pods and pod templates."""
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 from koordinator.cluster.errors import StatusCause
@@ -27,18 +28,21 @@ def check_pod(pod: Json) -> list[StatusCause]:
     return causes
 
 
-def check_template(template: Json, field: str) -> list[StatusCause]:
+def check_template(template: Json, field: str, more_volumes: Iterable[str] = ()) -> list[StatusCause]:
     """A pod template: labels, annotations and the pod's spec."""
     meta = template.get("metadata") or {}
     causes = names.check_labels(meta.get("labels"), f"{field}.metadata.labels")
     causes += names.check_annotations(meta.get("annotations"), f"{field}.metadata.annotations")
-    return causes + check_spec(template.get("spec") or {}, f"{field}.spec")
+    return causes + check_spec(template.get("spec") or {}, f"{field}.spec", more_volumes)
 
 
-def check_spec(spec: Json, field: str) -> list[StatusCause]:
-    """A PodSpec, after decoding and defaults. Required, enumerated and ranged fields are checked by `rules`."""
+def check_spec(spec: Json, field: str, more_volumes: Iterable[str] = ()) -> list[StatusCause]:
+    """A PodSpec, after decoding and defaults. Required, enumerated and ranged fields are checked by `rules`.
+
+    `more_volumes` are names that the pod will get from its workload (claim templates of a StatefulSet).
+    """
     causes: list[StatusCause] = []
-    volumes = {volume.get("name", "") for volume in spec.get("volumes") or ()}
+    volumes = {volume.get("name", "") for volume in spec.get("volumes") or ()}.union(more_volumes)
     causes += _check_volumes(spec.get("volumes") or (), f"{field}.volumes")
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):

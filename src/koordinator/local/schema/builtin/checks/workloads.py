@@ -35,7 +35,10 @@ def _check_selector_and_template(obj: Json, empty: str) -> list[StatusCause]:
         if not causes and not selects(selector, labels):
             detail = "`selector` does not match template `labels`"
             causes.append(errors.invalid("spec.template.metadata.labels", labels, detail))
-    causes += pods.check_template(template, "spec.template")
+    claims = [
+        (claim.get("metadata") or {}).get("name", "") for claim in spec.get("volumeClaimTemplates") or ()
+    ]
+    causes += pods.check_template(template, "spec.template", claims)
     return causes
 
 

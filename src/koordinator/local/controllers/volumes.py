@@ -1,0 +1,280 @@
+"""Binds claims to volumes, makes volumes on demand, and takes them back.
+
+Source: kube-controller-manager's persistent volume controller. Volumes of the class `standard` are made here:
+they stand for storage that every node reaches, with nothing behind them (hollow nodes run no processes).
+"""
+
+import logging
+from typing import Any
+
+import msgspec
+
+from koordinator.api.meta import Object
+from koordinator.api.references import ObjectReference
+from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.plugins.volumes import matching
+
+log = logging.getLogger(__name__)
+
+PROVISIONER = "hollow.koordinator.sh/volume"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+WORKERS = 4
+
+
+def standard_class() -> dict[str, Any]:
+    """The default StorageClass of a local cluster."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS: "true"}},
+        "provisioner": PROVISIONER,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+
+
+def is_waiting_for_consumer(claim: PersistentVolumeClaim, storage_class: StorageClass | None) -> bool:
+    """Whether the scheduler must choose a node before anything is done for the claim."""
+    waits = storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
+    return waits and SELECTED_NODE not in claim.metadata.annotations
+
+
+def new_volume(claim: PersistentVolumeClaim, storage_class: StorageClass) -> dict[str, Any]:
+    """The volume made for a claim, already promised to it."""
+    return {
+        "metadata": {
+            "name": f"pvc-{claim.metadata.uid}",
+            "annotations": {PROVISIONED_BY: PROVISIONER},
+        },
+        "spec": {
+            "capacity": {"storage": claim.spec.resources.requests.get("storage", "0")},
+            "accessModes": list(claim.spec.access_modes),
+            "volumeMode": claim.spec.volume_mode or "Filesystem",
+            "storageClassName": storage_class.metadata.name,
+            "persistentVolumeReclaimPolicy": storage_class.reclaim_policy or "Delete",
+            "claimRef": msgspec.to_builtins(claim_reference(claim)),
+            "csi": {"driver": PROVISIONER, "volumeHandle": claim.metadata.uid},
+        },
+    }
+
+
+def claim_reference(claim: PersistentVolumeClaim) -> ObjectReference:
+    """Who a volume belongs to."""
+    meta = claim.metadata
+    return ObjectReference(
+        api_version="v1",
+        kind="PersistentVolumeClaim",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+    )
+
+
+class VolumeController:
+    """The loop; its keys are claims ("namespace", "name") and volumes ("", "name")."""
+
+    def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
+        self._cluster = cluster
+        self._events = events
+        self._claims = factory.informer(PersistentVolumeClaim)
+        self._volumes = factory.informer(PersistentVolume)
+        self._classes = factory.informer(StorageClass)
+        self._controller: Controller[Key] = Controller("persistent volumes", self._reconcile, workers=WORKERS)
+        self._controller.watch(self._claims, lambda claim: [_key(claim), *_volume_key(claim)])
+        self._controller.watch(self._volumes, lambda volume: [_key(volume), *_claim_key(volume)])
+        self._volumes.add_handler(None, self._on_volume)
+        self._classes.add_handler(lambda _: self._look_at_waiting())
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run([self._claims, self._volumes, self._classes])
+
+    def _on_volume(self, old: PersistentVolume, new: PersistentVolume) -> None:
+        if new.status.phase == "Available" and old.status.phase != "Available":
+            self._look_at_waiting()
+
+    def _look_at_waiting(self) -> None:
+        for claim in self._claims.objects.values():
+            if not claim.spec.volume_name:
+                self._controller.queue.add(_key(claim))
+
+    async def _reconcile(self, key: Key) -> None:
+        try:
+            if key[0]:
+                await self._reconcile_claim(key)
+            else:
+                await self._reconcile_volume(key[1])
+        except errors.NotFound:
+            return  # gone meanwhile: its deletion is on the way to us
+
+    # Claims
+
+    async def _reconcile_claim(self, key: Key) -> None:
+        claim = self._claims.get(key[1], key[0])
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            return
+        if claim.spec.volume_name:
+            await self._complete(claim)
+            return
+        if claim.spec.storage_class_name is None:
+            await self._give_default_class(claim)
+            return
+        volume = self._volume_for(claim)
+        if volume is not None:
+            await self._bind(claim, volume)
+            return
+        storage_class = self._classes.get(claim.spec.storage_class_name)
+        if is_waiting_for_consumer(claim, storage_class):
+            self._events.normal(
+                claim, "WaitForFirstConsumer", "waiting for first consumer to be created before binding"
+            )
+        elif storage_class is not None and storage_class.provisioner == PROVISIONER:
+            await self._provision(claim, storage_class)
+        elif storage_class is None or not matching.can_provision(storage_class):
+            self._events.normal(
+                claim,
+                "FailedBinding",
+                "no persistent volumes available for this claim and no storage class is set",
+            )
+        if not claim.status.phase:
+            await self._set_phase(claim, {"phase": "Pending"})
+
+    def _volume_for(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
+        """A volume promised to the claim, else the smallest free one, unless a consumer must come first."""
+        volumes = self._volumes.objects.values()
+        promised = next((volume for volume in volumes if matching.is_meant_for(volume, claim)), None)
+        if promised is not None:
+            return promised if matching.could_serve(promised, claim) else None
+        if is_waiting_for_consumer(claim, self._classes.get(claim.spec.storage_class_name or "")):
+            return None
+        return next(iter(matching.free_volumes(claim, volumes)), None)
+
+    async def _give_default_class(self, claim: PersistentVolumeClaim) -> None:
+        defaults = [
+            found
+            for found in self._classes.objects.values()
+            if found.metadata.annotations.get(DEFAULT_CLASS) == "true"
+        ]
+        if defaults:
+            newest = max(
+                defaults, key=lambda found: (found.metadata.creation_timestamp or "", found.metadata.name)
+            )
+            await self._patch(claim, {"spec": {"storageClassName": newest.metadata.name}})
+
+    async def _provision(self, claim: PersistentVolumeClaim, storage_class: StorageClass) -> None:
+        body = new_volume(claim, storage_class)
+        try:
+            await self._cluster.create(PersistentVolume, body)
+        except errors.AlreadyExists:
+            return  # our cache is behind: its event brings us back
+        name = body["metadata"]["name"]
+        self._events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+
+    async def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
+        ref = volume.spec.claim_ref
+        if ref is None or ref.uid != claim.metadata.uid:
+            marks = {BOUND_BY_CONTROLLER: "yes"} if ref is None else {}
+            # Two claims may want one volume: only the version that we saw free may be taken.
+            guard = {"resourceVersion": volume.metadata.resource_version, "annotations": marks}
+            reference = msgspec.to_builtins(claim_reference(claim))
+            patch = {"metadata": guard, "spec": {"claimRef": reference}}
+            await self._cluster.patch(PersistentVolume, volume.metadata.name, patch)
+        annotations = {BIND_COMPLETED: "yes", BOUND_BY_CONTROLLER: "yes"}
+        await self._patch(
+            claim,
+            {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume.metadata.name}},
+        )
+
+    async def _complete(self, claim: PersistentVolumeClaim) -> None:
+        """The status of a claim that names its volume."""
+        volume = self._volumes.get(claim.spec.volume_name)
+        if volume is None:
+            if claim.status.phase == "Bound":
+                await self._set_phase(claim, {"phase": "Lost"})
+            return
+        if volume.spec.claim_ref is None or not matching.is_meant_for(volume, claim):
+            if matching.is_free_for(volume, claim):
+                await self._bind(claim, volume)
+            return
+        wanted = {
+            "phase": "Bound",
+            "accessModes": list(volume.spec.access_modes),
+            "capacity": dict(volume.spec.capacity),
+        }
+        status = claim.status
+        if (status.phase, status.access_modes, status.capacity) != tuple(wanted.values()):
+            await self._set_phase(claim, wanted)
+
+    async def _set_phase(self, claim: PersistentVolumeClaim, status: dict[str, Any]) -> None:
+        await self._patch(claim, {"status": status}, "status")
+
+    async def _patch(
+        self, claim: PersistentVolumeClaim, patch: dict[str, Any], subresource: str = ""
+    ) -> None:
+        meta = claim.metadata
+        guarded = {**patch, "metadata": {**patch.get("metadata", {}), "uid": meta.uid}}
+        await self._cluster.patch(
+            PersistentVolumeClaim, meta.name, guarded, meta.namespace, subresource=subresource
+        )
+
+    # Volumes
+
+    async def _reconcile_volume(self, name: str) -> None:
+        volume = self._volumes.get(name)
+        if volume is None or volume.metadata.deletion_timestamp is not None:
+            return
+        ref = volume.spec.claim_ref
+        if ref is None or not ref.uid:
+            await self._set_volume_phase(volume, "Available")
+            return
+        claim = self._claims.get(ref.name, ref.namespace)
+        if claim is not None and claim.metadata.uid == ref.uid:
+            if claim.spec.volume_name == name:
+                await self._set_volume_phase(volume, "Bound")
+            return
+        if await self._is_claim_gone(ref):
+            await self._reclaim(volume)
+
+    async def _is_claim_gone(self, ref: ObjectReference) -> bool:
+        """Asked of the API, not of our cache: what is deleted by mistake here would be data."""
+        try:
+            found = await self._cluster.get(PersistentVolumeClaim, ref.name, ref.namespace)
+        except errors.NotFound:
+            return True
+        return found.metadata.uid != ref.uid
+
+    async def _reclaim(self, volume: PersistentVolume) -> None:
+        is_ours = volume.metadata.annotations.get(PROVISIONED_BY) == PROVISIONER
+        if volume.spec.persistent_volume_reclaim_policy == "Delete" and is_ours:
+            await self._cluster.delete(PersistentVolume, volume.metadata.name, uid=volume.metadata.uid)
+            log.info("volume deleted", extra={"volume": volume.metadata.name})
+            return
+        await self._set_volume_phase(volume, "Released")
+
+    async def _set_volume_phase(self, volume: PersistentVolume, phase: str) -> None:
+        if volume.status.phase != phase:
+            patch = {"status": {"phase": phase}}
+            await self._cluster.patch(PersistentVolume, volume.metadata.name, patch, subresource="status")
+
+
+def _key(obj: Object) -> Key:
+    return obj.metadata.namespace, obj.metadata.name
+
+
+def _volume_key(claim: PersistentVolumeClaim) -> list[Key]:
+    names = {claim.spec.volume_name, f"pvc-{claim.metadata.uid}"} - {""}
+    return [("", name) for name in sorted(names)]
+
+
+def _claim_key(volume: PersistentVolume) -> list[Key]:
+    ref = volume.spec.claim_ref
+    return [(ref.namespace, ref.name)] if ref is not None else []
