@@ -1,7 +1,6 @@
 """Areas of the descheduler about LowNodeLoad."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -10,17 +9,16 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
-from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.actions import Eviction
 from koordinator.descheduler.config.low_node_load import NodePool
 from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
 from koordinator.descheduler.plugins.low_node_load import reason, thresholds, usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass, classify
 from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, Observation, PoolReport
 from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detector
+from tests.vectors.adapters.descheduler_plugins import drive
 from tests.vectors.adapters.descheduler_small import ORIGIN_S, amounts, nodes_of, on_node, pods_of, with_times
 from tests.vectors.compare import exact
-
-R = TypeVar("R")
 
 CLASS_NAMES = {
     "low": NodeClass.LOW,
@@ -29,18 +27,6 @@ CLASS_NAMES = {
     "prodHigh": NodeClass.PROD_HIGH,
     "bothLow": NodeClass.BOTH_LOW,
 }
-
-
-def drive(steps: Evictions[R], accept: Callable[[Eviction], bool]) -> R:
-    """Run a pass, answering each eviction."""
-    answer: bool | None = None
-    while True:
-        try:
-            wanted = next(steps) if answer is None else steps.send(answer)
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        answer = accept(wanted)
 
 
 def anomaly(case: dict[str, Any]) -> Any:
@@ -160,8 +146,8 @@ def evict(case: dict[str, Any]) -> Any:
     answer: dict[str, Any] = {
         "outcome": str(report.outcome),
         "evicted_count": 0 if decoded.dry_run else len(report.evicted),
-        "evicted": [one.pod.key for one in report.evicted],
-        "reasons": [one.reason for one in report.evicted],
+        "evicted": [] if decoded.dry_run else [one.pod.key for one in report.evicted],
+        "reasons": [] if decoded.dry_run else [one.reason for one in report.evicted],
     }
     if report.found is not None:
         answer["classes"] = class_names(report.found)

@@ -1,0 +1,141 @@
+"""CustomPriority: moves pods from node classes that are given up first to later ones. Pure. Source: spec 09, 9.
+
+Two differences from the reference: a dry run cordons nothing, and a node that was cordoned before stays so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import pod_resources, quantity, resources
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.core import Node, Pod
+from koordinator.api.label_selector import compile_selector
+from koordinator.descheduler import node_fit, pod_filter
+from koordinator.descheduler.actions import Actions, Eviction, Evictions, SetCordon
+from koordinator.descheduler.config.custom_priority import DRAIN_NODE, CustomPriorityArgs
+from koordinator.descheduler.node_fit import Room
+
+MISSES_MAX = 5
+"""So many pods in a row that fit nowhere end the walk over a node."""
+
+_RESERVED = (resources.CPU, resources.MEMORY)
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """Nodes by level, those without nodes left out."""
+
+    names: list[str]
+    nodes: list[list[Node]]
+
+
+class CustomPriority:
+    """The plugin; `profile_filter` says whether a pod may be evicted. Raises: ProtocolError for selectors."""
+
+    def __init__(self, args: CustomPriorityArgs, profile_filter: Callable[[Pod], bool]) -> None:
+        self._args = args
+        self._takes_part = compile_selector(args.node_selector or LabelSelector())
+        self._selectors = [
+            (level.name, compile_selector(level.node_selector or LabelSelector()))
+            for level in args.eviction_order
+        ]
+        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
+
+    def run(self, nodes: Sequence[Node], pods_of: Mapping[str, Sequence[Pod]]) -> Actions[list[Eviction]]:
+        """One cycle; gives what was evicted (in a dry run: would have been)."""
+        evicted: list[Eviction] = []
+        levels = self.levels(nodes)
+        if self._args.paused or len(levels.nodes) < 2:
+            return evicted
+        for index, sources in enumerate(levels.nodes[:-1]):
+            later = [node for level in levels.nodes[index + 1 :] for node in level]
+            targets = [node_fit.room_of(node, pods_of.get(node.metadata.name, ())) for node in later]
+            for source in sources:
+                pods = self._candidates(pods_of.get(source.metadata.name, ()))
+                if self._args.mode == DRAIN_NODE:
+                    done, targets = yield from self._drain(source, levels.names[index], pods, targets)
+                    evicted += done
+                else:
+                    evicted += yield from self._relieve(levels.names[index], pods, targets)
+        return evicted
+
+    def levels(self, nodes: Sequence[Node]) -> Levels:
+        """Each node at the first level whose selector matches."""
+        by_level: list[list[Node]] = [[] for _ in self._selectors]
+        for node in nodes:
+            own = node.metadata.labels
+            if self._takes_part(own):
+                matching = (i for i, (_, matches) in enumerate(self._selectors) if matches(own))
+                if (found := next(matching, None)) is not None:
+                    by_level[found].append(node)
+        kept = [(name, level) for (name, _), level in zip(self._selectors, by_level, strict=True) if level]
+        return Levels([name for name, _ in kept], [level for _, level in kept])
+
+    def _candidates(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Evictable pods, small ones first, so that as many as possible find a place."""
+        return sorted(filter(self._may_evict, pods), key=_size)
+
+    def _fits(self, pod: Pod, room: Room) -> bool:
+        return not self._args.node_fit or node_fit.fits(pod, room)
+
+    def _relieve(self, level: str, pods: list[Pod], targets: list[Room]) -> Evictions[list[Eviction]]:
+        """Evict each pod that fits a target; one that cannot be evicted does not stop the others."""
+        found: list[Pod] = []
+        misses = 0
+        for pod in pods:
+            if any(self._fits(pod, room) for room in targets):
+                found.append(pod)
+                misses = 0
+            elif (misses := misses + 1) == MISSES_MAX:
+                break
+        reason = f"evicting from {level} priority resource to lower priority resource"
+        evicted = []
+        for pod in found:
+            wanted = Eviction(pod, reason)
+            if self._args.dry_run or (yield wanted):
+                evicted.append(wanted)
+        return evicted
+
+    def _drain(
+        self, source: Node, level: str, pods: list[Pod], targets: list[Room]
+    ) -> Actions[tuple[list[Eviction], list[Room]]]:
+        """Evict all pods of the node, or none if one has no place; also the room that is left then."""
+        evicted: list[Eviction] = []
+        left = self._place_all(pods, targets)
+        if left is None or not pods:
+            return evicted, targets
+        name = source.metadata.name
+        cordons = self._args.auto_cordon and not self._args.dry_run and not source.spec.unschedulable
+        if cordons and not (yield SetCordon(name, True)):
+            return evicted, targets
+        for pod in pods:
+            wanted = Eviction(pod, f"drain node {name} (sourcePriority={level})")
+            if not self._args.dry_run and not (yield wanted):
+                if cordons:
+                    yield SetCordon(name, False)
+                break
+            evicted.append(wanted)
+        return evicted, left
+
+    def _place_all(self, pods: list[Pod], targets: list[Room]) -> list[Room] | None:
+        """The targets after all pods were placed, each on the first that takes it; None if one has none."""
+        left = list(targets)
+        for pod in pods:
+            need = {name: q.milli for name, q in pod_resources.requests(pod).items() if name in _RESERVED}
+            for index, room in enumerate(left):
+                free = room.free_milli
+                if all(need[n] <= free.get(n, 0) for n in need) and self._fits(pod, room):
+                    rest = {name: amount - need.get(name, 0) for name, amount in free.items()}
+                    left[index] = msgspec.structs.replace(room, free_milli=rest)
+                    break
+            else:
+                return None
+        return left
+
+
+def _size(pod: Pod) -> tuple[int, int, str, str]:
+    """Plain sums over containers: cpu in milli-cores, memory in bytes; then namespace and name."""
+    requests = [container.resources.requests for container in pod.spec.containers]
+    cpu_milli = sum(quantity.milli(one.get(resources.CPU, 0)) for one in requests)
+    memory = sum(quantity.value(one.get(resources.MEMORY, 0)) for one in requests)
+    return cpu_milli, memory, pod.metadata.namespace, pod.metadata.name

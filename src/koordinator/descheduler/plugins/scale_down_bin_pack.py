@@ -1,0 +1,122 @@
+"""ScaleDownBinPack: ranks pods so that scale-down empties whole nodes. Pure. Source: spec 09, section 11."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import labels, pod_labels, pod_resources, quantity
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.core import Node, Pod
+from koordinator.api.label_selector import compile_selector
+from koordinator.descheduler import facts, pod_filter
+from koordinator.descheduler.actions import Eviction, Evictions
+from koordinator.descheduler.config.scale_down_bin_pack import EVICT_DIRECTLY, ScaleDownBinPackArgs
+
+SKIPPED_COST = pod_labels.EVICTION_COST_NEVER
+REASON = "scale-down binpack"
+
+
+class NodePods(msgspec.Struct, frozen=True):
+    """The active pods of a node: those to rank, those that only the filter spares, and the rest."""
+
+    node: Node
+    eligible: list[Pod]
+    skipped: list[Pod]
+    others: list[Pod]
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """A pod with its rank over all nodes, which is also its deletion cost."""
+
+    pod: Pod
+    rank: int
+    node_score: float
+
+
+class ScaleDownBinPack:
+    """The plugin; `profile_filter` says whether a pod may be evicted. Raises: ProtocolError for selectors."""
+
+    def __init__(self, args: ScaleDownBinPackArgs, profile_filter: Callable[[Pod], bool]) -> None:
+        self._args = args
+        self._takes_part = compile_selector(args.node_selector or LabelSelector())
+        self._may_evict = pod_filter.compose(args.evictable_namespaces, args.pod_selectors, profile_filter)
+        has_null = any(one.selector is None for one in args.pod_selectors)
+        self._is_target = pod_filter.matches_some([] if has_null else args.pod_selectors)
+
+    def split(self, nodes: Iterable[Node], pods_of: Mapping[str, Sequence[Pod]]) -> list[NodePods]:
+        """Pods of the nodes that have something to rank."""
+        found = []
+        for node in nodes:
+            if not self._takes_part(node.metadata.labels):
+                continue
+            groups = NodePods(node, [], [], [])
+            for pod in filter(facts.is_active, pods_of.get(node.metadata.name, ())):
+                is_skipped = self._is_target(pod)
+                rest = groups.skipped if is_skipped else groups.others
+                (groups.eligible if self._may_evict(pod) else rest).append(pod)
+            if groups.eligible:
+                found.append(groups)
+        return found
+
+    def costs(self, found: Sequence[NodePods]) -> dict[str, int]:
+        """Deletion costs to write, by namespace/name; pods that have theirs already are left out."""
+        wanted = [(one.pod, one.rank) for one in rank(found, self._args.resource_weights)]
+        wanted += [(pod, SKIPPED_COST) for node in found for pod in node.skipped]
+        key = labels.POD_DELETION_COST
+        return {pod.key: cost for pod, cost in wanted if pod.metadata.annotations.get(key) != str(cost)}
+
+    def evictions(self, found: Sequence[NodePods]) -> Evictions[list[Eviction]]:
+        """Evict in the order of ranks until enough were; nothing under the other strategy."""
+        evicted: list[Eviction] = []
+        most = self._args.max_pods_to_evict or 0
+        if self._args.paused or self._args.strategy != EVICT_DIRECTLY:
+            return evicted
+        for one in rank(found, self._args.resource_weights):
+            if len(evicted) >= most:
+                break
+            wanted = Eviction(one.pod, REASON)
+            if (yield wanted):
+                evicted.append(wanted)
+        return evicted
+
+
+def rank(found: Iterable[NodePods], weights: Mapping[str, float]) -> list[Ranked]:
+    """Pods of the node that is emptied most easily first; there the largest first."""
+    scored = [(node_score(one, weights), one) for one in found if one.eligible]
+    scored.sort(key=lambda pair: (pair[0], len(pair[1].eligible), pair[1].node.metadata.name))
+    ranked: list[Ranked] = []
+    for score, one in scored:
+        for pod in sorted(one.eligible, key=lambda pod: _place(pod, one.node, weights)):
+            ranked.append(Ranked(pod, len(ranked), score))
+    return ranked
+
+
+def node_score(found: NodePods, weights: Mapping[str, float]) -> float:
+    """What stays on the node in relation to what can go."""
+    stays = _size([*found.skipped, *found.others], found.node, weights)
+    goes = _size(found.eligible, found.node, weights)
+    if goes == 0:
+        return math.inf if stays > 0 else 0.0
+    return stays / goes
+
+
+def _place(pod: Pod, node: Node, weights: Mapping[str, float]) -> tuple[float, float, str, str]:
+    return (
+        -_size([pod], node, weights),
+        -facts.created_s(pod),
+        pod.metadata.namespace,
+        pod.metadata.name,
+    )
+
+
+def _size(pods: Iterable[Pod], node: Node, weights: Mapping[str, float]) -> float:
+    """Weighted sum of requested parts of the node."""
+    requests = [pod_resources.requests(pod) for pod in pods]
+    total = 0.0
+    for name, weight in weights.items():
+        capacity = quantity.of(node.status.allocatable.get(name)).milli
+        if capacity > 0:
+            used = sum(one.get(name, quantity.ZERO).milli for one in requests)
+            total += weight * used / capacity
+    return total
