@@ -1,0 +1,124 @@
+"""Preemption for whole jobs."""
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.scheduler.plugins.coscheduling.preempt import (
+    JobMember,
+    JobPreemption,
+    JobPreemptor,
+    Occupant,
+    PreemptReason,
+    VictimAction,
+    preempt,
+)
+from koordinator.scheduler.status import Code
+
+CPU = 8
+
+
+class Cluster:
+    """Nodes of `CPU` cores; the size of a pod follows its key."""
+
+    def __init__(self, pods: list[tuple[Occupant, int]], sizes: list[int], node_count: int) -> None:
+        self.nodes = [f"n{number}" for number in range(node_count)]
+        self.size = {pod.key: size for pod, size in pods}
+        self.members = tuple(JobMember(key=f"m{number}") for number in range(len(sizes)))
+        self.size |= {member.key: size for member, size in zip(self.members, sizes, strict=True)}
+        self.pods = {node: [pod for pod, _ in pods if pod.node == node] for node in self.nodes}
+
+    def fit(self, node: str, pods: Sequence[Occupant], placed: Sequence[JobMember], member: JobMember) -> str:
+        keys = [*(pod.key for pod in pods), *(other.key for other in placed), member.key]
+        used = sum(self.size[key] for key in keys)
+        return "" if used <= CPU else "Insufficient cpu"
+
+    def preempt(self, priority: int = 10) -> JobPreemption:
+        job = JobPreemptor(trigger=self.members[0], priority=priority, members=self.members)
+        codes = dict.fromkeys(self.nodes, Code.UNSCHEDULABLE)
+        return preempt(job, codes, self.pods, self.fit)
+
+
+def occupant(
+    key: str,
+    node: str,
+    priority: int = 0,
+    *,
+    is_protected: bool = False,
+    is_waiting: bool = False,
+    is_terminating: bool = False,
+) -> Occupant:
+    return Occupant(
+        key=key,
+        node=node,
+        priority=priority,
+        is_protected=is_protected,
+        is_waiting=is_waiting,
+        is_terminating=is_terminating,
+    )
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_victims_are_less_important_and_make_room_for_all_members_or_nobody_goes(seed: int) -> None:
+    rng = random.Random(seed)
+    node_count = rng.randint(1, 4)
+    pods = [
+        (
+            occupant(
+                f"p{number}",
+                f"n{rng.randrange(node_count)}",
+                rng.choice((0, 5, 10, 15)),
+                is_protected=rng.random() < 0.2,
+            ),
+            rng.randint(1, 4),
+        )
+        for number in range(rng.randint(0, 10))
+    ]
+    cluster = Cluster(pods, [rng.randint(1, 8) for _ in range(rng.randint(1, 4))], node_count)
+
+    found = cluster.preempt()
+
+    if found.reason is not PreemptReason.SUCCESS:
+        assert not found.evictions
+        assert not found.nominations
+        return
+    gone = {each.victim.key for each in found.evictions}
+    assert all(each.victim.priority < 10 and not each.victim.is_protected for each in found.evictions)
+    assert set(found.nominations) == {member.key for member in cluster.members}
+    for node in set(found.nominations.values()):
+        stay = [pod.key for pod in cluster.pods[node] if pod.key not in gone]
+        come = [key for key, where in found.nominations.items() if where == node]
+        assert sum(cluster.size[key] for key in (*stay, *come)) <= CPU
+
+
+def test_members_that_do_not_fit_on_one_node_together_are_spread() -> None:
+    cluster = Cluster([(occupant("a", "n0"), 8), (occupant("b", "n1"), 8)], [6, 6], 2)
+
+    found = cluster.preempt()
+
+    assert found.nominations == {"m0": "n0", "m1": "n1"}
+
+
+def test_nobody_is_evicted_when_one_member_finds_no_room() -> None:
+    cluster = Cluster([(occupant("a", "n0"), 8)], [6, 6], 1)
+
+    found = cluster.preempt()
+
+    assert found.reason is PreemptReason.NO_ROOM
+    assert found.message == "0/1 nodes are available: 1 Insufficient cpu."
+    assert not found.evictions
+
+
+def test_victims_that_wait_or_leave_already_are_not_deleted() -> None:
+    pods = [
+        (occupant("a", "n0", is_waiting=True), 4),
+        (occupant("b", "n0", is_terminating=True), 4),
+    ]
+
+    found = Cluster(pods, [8], 1).preempt()
+
+    actions = {each.victim.key: each.action for each in found.evictions}
+    assert actions == {"a": VictimAction.REJECT, "b": VictimAction.NOTHING}
