@@ -1,0 +1,336 @@
+"""All devices of a pod on one node. Source: spec 08, sections 4 to 6."""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from koordinator.api import labels, resources
+from koordinator.api.annotations.device import (
+    SAME_PCIE,
+    TOPOLOGY_SCOPE_LEVELS,
+    AllocateStrategy,
+    DeviceHint,
+    DeviceType,
+    GPUPartitionSpec,
+    JointAllocate,
+)
+from koordinator.scheduler.plugins.device_share import partition, topology
+from koordinator.scheduler.plugins.device_share.inventory import (
+    NO_LIMITS,
+    Limits,
+    NodeDevices,
+    View,
+    VisibleDevice,
+    view_of,
+)
+from koordinator.scheduler.plugins.device_share.pick import (
+    PickDecision,
+    Picked,
+    Scorer,
+    VFChoice,
+    Wish,
+    pick,
+)
+from koordinator.scheduler.plugins.device_share.request import (
+    Amounts,
+    PerDevice,
+    insufficient,
+    per_device,
+    per_gpu,
+    with_gpu_memory,
+)
+from koordinator.scheduler.plugins.device_share.score import ScoringStrategy, device_score, type_score
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+
+JOINT_VIOLATION = unschedulable("node(s) Device Joint-Allocate rules violation")
+MISSING_TREE = unresolvable("node(s) missing GPU Device Topology Tree")
+MULTI_SHARED = unresolvable("node(s) Unsupported Multi-Shared GPU")
+NONE_IN_SCOPE = unschedulable("Insufficient Topology Scoped GPU Devices")
+NO_GPU = unschedulable("Insufficient GPU Devices")
+NO_TEMPLATE = unresolvable("no matched GPU shared resource template")
+
+TEMPLATE_RESOURCES = frozenset((resources.HUAWEI_NPU_CORE,))
+"""Shared requests that name one of these must equal a template."""
+
+Templates = Mapping[str, Mapping[str, Amounts]]
+"""`vendor-model` → template → amounts."""
+
+
+class PodDevices(msgspec.Struct, frozen=True):
+    """What a pod asks of devices: amounts by type in base names, and how."""
+
+    by_type: Mapping[str, Amounts]
+    hints: Mapping[str, DeviceHint] = {}
+    joint: JointAllocate | None = None
+    partition_spec: GPUPartitionSpec | None = None
+
+    def hint(self, device_type: str) -> DeviceHint:
+        return self.hints.get(device_type) or DeviceHint()
+
+    @property
+    def is_whole_gpus(self) -> bool:
+        asked = self.by_type.get(DeviceType.GPU)
+        return asked is not None and not per_gpu(asked).is_shared
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How to choose. Without a strategy all devices score the same."""
+
+    strategy: ScoringStrategy | None = None
+    templates: Templates | None = None
+    """None when nobody configured any."""
+    is_reserve: bool = False
+    """Devices are really taken now, not only tried."""
+
+
+class DeviceDecision(msgspec.Struct, frozen=True):
+    """What a pod gets by type; nothing when `status` is a refusal."""
+
+    by_type: Mapping[str, tuple[Picked, ...]] = {}
+    status: Status = SUCCESS
+
+
+class _Preference(msgspec.Struct, frozen=True):
+    """What the primary devices of a joint allocation ask of the others."""
+
+    pcies: frozenset[str] = frozenset()
+    count_min: int = 0
+
+
+def allocate(
+    node: NodeDevices, pod: PodDevices, limits: Limits = NO_LIMITS, options: Options | None = None
+) -> DeviceDecision:
+    """The pod's devices of all types on the node, or why not.
+
+    Raises: ProtocolError when the node's partition table is malformed.
+    """
+    options = options or Options()
+    wanted: dict[str, PerDevice] = {}
+    for device_type in pod.by_type:
+        each = wanted_of(node, pod, device_type)
+        if not each.status.is_success:
+            return DeviceDecision(status=each.status)
+        wanted[device_type] = each
+    joint = _joint_types(pod)
+    if joint and not options.is_reserve and _is_well_planned(node, pod):
+        # Whoever labelled the node vouches for its NICs, so that trying them is left to Reserve.
+        wanted = {t: each for t, each in wanted.items() if t not in joint[1:]}
+        joint = joint[:1]
+    return _Attempt(node, pod, limits, options, wanted).run(joint)
+
+
+def wanted_of(node: NodeDevices, pod: PodDevices, device_type: str) -> PerDevice:
+    """How many devices of a type the pod wants on this node, and how much of each."""
+    asked = pod.by_type[device_type]
+    devices = node.devices.get(device_type, {})
+    if device_type != DeviceType.GPU:
+        labels_of = [entry.labels for entry in devices.values()]
+        return per_device(device_type, asked, labels_of, pod.hint(device_type))
+    if not devices:
+        return PerDevice(status=unresolvable(insufficient(device_type)))
+    return per_gpu(asked)
+
+
+def node_score(
+    node: NodeDevices, pod: PodDevices, strategy: ScoringStrategy, limits: Limits = NO_LIMITS
+) -> int:
+    """Sum over the requested types, so that it may exceed 100 before nodes are compared; 0 without devices."""
+    total = 0
+    for device_type in pod.by_type:
+        wanted = wanted_of(node, pod, device_type)
+        view = view_of(node, device_type, limits, pod.hint(device_type).selector)
+        total += type_score(strategy, wanted.amounts, [(d.entry.total, d.free) for d in view.values()])
+    return total
+
+
+def _joint_types(pod: PodDevices) -> list[str]:
+    """The types that belong together, the leading one first; none for a pod of one type."""
+    if pod.joint is None or len(pod.by_type) < 2:
+        return []
+    return [
+        device_type
+        for device_type in pod.joint.device_types
+        if device_type in pod.by_type
+        and pod.hint(device_type).allocate_strategy != AllocateStrategy.APPLY_FOR_ALL
+    ]
+
+
+def _is_well_planned(node: NodeDevices, pod: PodDevices) -> bool:
+    return node.labels.get(labels.SECONDARY_DEVICE_WELL_PLANNED) == "true" and pod.is_whole_gpus
+
+
+class _Attempt:
+    """One try on one node; holds what all steps need."""
+
+    def __init__(
+        self,
+        node: NodeDevices,
+        pod: PodDevices,
+        limits: Limits,
+        options: Options,
+        wanted: Mapping[str, PerDevice],
+    ) -> None:
+        self.node, self.pod, self.limits, self.options, self.wanted = node, pod, limits, options, wanted
+
+    def run(self, joint: list[str]) -> DeviceDecision:
+        found: dict[str, tuple[Picked, ...]] = {}
+        if joint:
+            decision = self._joint(joint)
+            if not decision.status.is_success:
+                return decision
+            found.update(decision.by_type)
+        for device_type in self.wanted:
+            if device_type in found:
+                continue
+            picked = self._pick(device_type, _Preference())
+            if not picked.status.is_success:
+                return DeviceDecision(status=picked.status)
+            found[device_type] = picked.picked
+        return self._completed(found)
+
+    def _joint(self, joint: list[str]) -> DeviceDecision:
+        primary, *others = joint
+        first = self._pick(primary, _Preference())
+        if not first.status.is_success:
+            return DeviceDecision(status=first.status)
+        found = {primary: first.picked}
+        pcies = self._pcies(primary, first.picked)
+        is_same = self.pod.joint is not None and self.pod.joint.required_scope == SAME_PCIE
+        for device_type in others:
+            preference = _Preference(pcies, len(pcies) if is_same else 0)
+            picked = self._pick(device_type, preference)
+            if not picked.status.is_success:
+                return DeviceDecision(status=picked.status)
+            if is_same and self._pcies(device_type, picked.picked) != pcies:
+                return DeviceDecision(status=JOINT_VIOLATION)
+            found[device_type] = picked.picked
+        return DeviceDecision(found)
+
+    def _pcies(self, device_type: str, picked: tuple[Picked, ...]) -> frozenset[str]:
+        devices = self.node.devices[device_type]
+        return frozenset(devices[p.minor].pcie for p in picked if devices[p.minor].has_topology)
+
+    def _completed(self, found: Mapping[str, tuple[Picked, ...]]) -> DeviceDecision:
+        """With memory and its ratio on each GPU."""
+        by_type = dict(found)
+        gpus = []
+        for picked in found.get(DeviceType.GPU, ()):
+            amounts = with_gpu_memory(picked.amounts, self.node.devices[DeviceType.GPU][picked.minor].total)
+            if amounts is None:
+                return DeviceDecision(status=unschedulable(insufficient(DeviceType.GPU)))
+            gpus.append(msgspec.structs.replace(picked, amounts=amounts))
+        if gpus:
+            by_type[DeviceType.GPU] = tuple(gpus)
+        return DeviceDecision(by_type)
+
+    # One type
+
+    def _pick(self, device_type: str, preference: _Preference) -> PickDecision:
+        wanted, hint = self.wanted[device_type], self.pod.hint(device_type)
+        if hint.vf_selector is not None and not self._has_vfs(device_type):
+            return PickDecision(status=unresolvable(f"Insufficient {device_type} VirtualFunctions"))
+        view = view_of(self.node, device_type, self.limits, hint.selector)
+        score = self._scorer(wanted.amounts)
+        wish = Wish(
+            max(wanted.count, preference.count_min),
+            wanted.amounts,
+            self.limits.preferred.get(device_type, frozenset()),
+            preference.pcies,
+        )
+        generic = functools.partial(pick, device_type, view, wish, score, self._vfs(device_type, hint))
+        if device_type != DeviceType.GPU:
+            return generic()
+        return self._pick_gpus(view, wanted, generic)
+
+    def _has_vfs(self, device_type: str) -> bool:
+        return any(entry.vf_groups for entry in self.node.devices[device_type].values())
+
+    def _vfs(self, device_type: str, hint: DeviceHint) -> VFChoice | None:
+        allowed = self.limits.allowed_vfs.get(device_type)
+        if hint.vf_selector is None:
+            return None
+        return VFChoice(hint.vf_selector, self.node.taken_vfs.get(device_type, frozenset()), allowed)
+
+    def _scorer(self, amounts: Mapping[str, int]) -> Scorer | None:
+        strategy = self.options.strategy
+        if strategy is None:
+            return None
+        return lambda device: device_score(strategy, amounts, device.entry.total, device.free)
+
+    def _pick_gpus(self, view: View, wanted: PerDevice, generic: Callable[[], PickDecision]) -> PickDecision:
+        template = self._template(wanted)
+        if not template.status.is_success:
+            return PickDecision(status=template.status)
+        used = self._used_gpus(view)
+        if not wanted.is_shared:
+            decision = self._partition(view, wanted, used)
+            if decision is not None:
+                return decision
+        decision = self._by_topology(view, wanted, used) or generic()
+        if not template.name:
+            return decision
+        picked = tuple(msgspec.structs.replace(p, template=template.name) for p in decision.picked)
+        return PickDecision(picked, decision.status)
+
+    def _used_gpus(self, view: View) -> frozenset[int]:
+        """Cards in use as the pod sees them, and those that it does not see."""
+        hidden = self.node.devices[DeviceType.GPU].keys() - view.keys()
+        seen = {minor for minor, device in view.items() if device.is_used}
+        return frozenset(seen | {minor for minor in hidden if self.node.is_used(DeviceType.GPU, minor)})
+
+    def _template(self, wanted: PerDevice) -> "_TemplateDecision":
+        if not wanted.is_shared or self.options.templates is None:
+            return _TemplateDecision()
+        if not TEMPLATE_RESOURCES & wanted.amounts.keys():
+            return _TemplateDecision()
+        node_labels = self.node.node_labels
+        key = f"{node_labels.get(labels.GPU_VENDOR, '')}-{node_labels.get(labels.GPU_MODEL, '')}"
+        equal = [name for name, of in self.options.templates.get(key, {}).items() if of == wanted.amounts]
+        if not equal:
+            return _TemplateDecision(status=NO_TEMPLATE)
+        return _TemplateDecision(equal[0] if len(equal) == 1 else "")
+
+    def _partition(self, view: View, wanted: PerDevice, used: frozenset[int]) -> PickDecision | None:
+        """By the partition table; None when there is nothing and the pod need not keep to it."""
+        spec, partitions = self.pod.partition_spec, partition.partitions_of(self.node)
+        healthy = {minor for minor, device in view.items() if device.is_healthy}
+        decision = partition.choose(partitions.table, wanted.count, used, healthy, spec)
+        if decision.status.is_success:
+            return _picked(decision.minors, wanted)
+        is_binding = spec is not None or partitions.is_binding
+        return PickDecision(status=decision.status) if is_binding else None
+
+    def _by_topology(self, view: View, wanted: PerDevice, used: frozenset[int]) -> PickDecision | None:
+        """By closeness; None when the cards' places are not known and no scope is required."""
+        scope = self.pod.hint(DeviceType.GPU).required_topology_scope
+        if not all(entry.has_topology for entry in self.node.devices[DeviceType.GPU].values()):
+            return PickDecision(status=MISSING_TREE) if scope else None
+        if wanted.is_shared and wanted.count > 1:
+            return PickDecision(status=MULTI_SHARED) if scope else None
+        level = TOPOLOGY_SCOPE_LEVELS.get(scope, 0)
+        asked = topology.Wanted(wanted.count, wanted.amounts, wanted.is_shared, level)
+        minors = topology.closest(view, asked, used, self._tree_scorer(wanted.amounts))
+        if minors:
+            return _picked(minors, wanted)
+        return PickDecision(status=NONE_IN_SCOPE if scope else NO_GPU)
+
+    def _tree_scorer(self, amounts: Mapping[str, int]) -> Scorer | None:
+        """Total and free change places, as users know it: cards partly in use all score alike."""
+        strategy = self.options.strategy
+        if strategy is None:
+            return None
+
+        def score(device: VisibleDevice) -> int:
+            return device_score(strategy, amounts, device.free, device.entry.total)
+
+        return score
+
+
+class _TemplateDecision(msgspec.Struct, frozen=True):
+    name: str = ""
+    status: Status = SUCCESS
+
+
+def _picked(minors: tuple[int, ...], wanted: PerDevice) -> PickDecision:
+    return PickDecision(tuple(Picked(minor, wanted.amounts) for minor in sorted(minors)))

@@ -1,0 +1,174 @@
+"""What devices a node has, what is used, and what a pod may see of them. Source: spec 08, sections 5.1 and 5.3."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from koordinator.api import label_selector, resource_vector, resources
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.annotations.device import DeviceAllocations
+from koordinator.api.device import Device, DeviceInfo, VirtualFunctionGroup
+from koordinator.api.quantity import RawQuantity
+from koordinator.scheduler.plugins.device_share.request import Amounts
+
+AmountsByMinor = Mapping[int, Mapping[str, int]]
+
+
+class DeviceEntry(msgspec.Struct, frozen=True):
+    """One device as reported; `total` is empty when it is not healthy."""
+
+    minor: int
+    total: Amounts
+    labels: Mapping[str, str] = {}
+    has_topology: bool = False
+    numa_node: int = -1
+    """-1 when it is close to none."""
+    pcie: str = ""
+    vf_groups: tuple[VirtualFunctionGroup, ...] = ()
+
+
+class NodeDevices(msgspec.Struct, frozen=True):
+    """The devices of a node by type and minor, what pods use of each, and the bus ids of taken VFs."""
+
+    labels: Mapping[str, str] = {}
+    """Of the Device object."""
+    annotations: Mapping[str, str] = {}
+    node_labels: Mapping[str, str] = {}
+    devices: Mapping[str, Mapping[int, DeviceEntry]] = {}
+    used: Mapping[str, AmountsByMinor] = {}
+    taken_vfs: Mapping[str, frozenset[str]] = {}
+
+    def is_used(self, device_type: str, minor: int) -> bool:
+        """Whether any pod has a part of the device."""
+        return any(self.used.get(device_type, {}).get(minor, {}).values())
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a pod may see, and what others give back for it; all by type of device."""
+
+    numa_nodes: Collection[int] | None = None
+    given_back: Mapping[str, AmountsByMinor] = {}
+    required: Mapping[str, AmountsByMinor] = {}
+    """Only these minors, and at most these amounts of each (an amount that is not named has no limit)."""
+    preferred: Mapping[str, frozenset[int]] = {}
+    allowed_vfs: Mapping[str, Mapping[int, frozenset[str]]] = {}
+    """Only these VFs of each minor, for the types that are named."""
+
+
+NO_LIMITS = Limits()
+
+
+class VisibleDevice(msgspec.Struct, frozen=True):
+    """A device that a pod may get, and what is left of it."""
+
+    entry: DeviceEntry
+    free: Amounts
+    is_used: bool
+
+    @property
+    def minor(self) -> int:
+        return self.entry.minor
+
+    @property
+    def is_healthy(self) -> bool:
+        return bool(self.entry.total)
+
+    def fits(self, amounts: Mapping[str, int]) -> bool:
+        """Whether anything is left, and enough of each amount that the device reports."""
+        if not any(self.free.values()):
+            return False
+        return all(amount <= self.free[name] for name, amount in amounts.items() if name in self.free)
+
+
+View = dict[int, VisibleDevice]
+"""Minor → device, ascending."""
+
+
+def devices_of(
+    device: Device, node_labels: Mapping[str, str], pods: Iterable[DeviceAllocations]
+) -> NodeDevices:
+    """The node's devices with what these pods got of them.
+
+    Raises: QuantityError when an amount is no quantity.
+    """
+    by_type: dict[str, dict[int, DeviceEntry]] = {}
+    for info in device.spec.devices:
+        entry = _entry(info)
+        by_type.setdefault(info.type, {})[entry.minor] = entry
+    used: dict[str, dict[int, Amounts]] = {}
+    taken: dict[str, set[str]] = {}
+    for pod in pods:
+        for device_type, allocations in pod.items():
+            for allocation in allocations:
+                amounts = used.setdefault(device_type, {}).setdefault(allocation.minor, {})
+                add(amounts, amounts_of(allocation.resources))
+                if allocation.extension is not None:
+                    taken.setdefault(device_type, set()).update(vf.bus_id for vf in allocation.extension.vfs)
+    return NodeDevices(
+        labels=device.metadata.labels,
+        annotations=device.metadata.annotations,
+        node_labels=node_labels,
+        devices={device_type: dict(sorted(of_type.items())) for device_type, of_type in by_type.items()},
+        used=used,
+        taken_vfs={device_type: frozenset(bus_ids) for device_type, bus_ids in taken.items()},
+    )
+
+
+def amounts_of(wire: Mapping[str, RawQuantity]) -> Amounts:
+    """A resource list in integers, under the names of today.
+
+    Raises: QuantityError.
+    """
+    renamed = resources.rename_all(dict(wire), resources.DEPRECATED_DEVICE_NAMES)
+    return {name: resource_vector.amount(name, raw) for name, raw in renamed.items()}
+
+
+def add(summed: Amounts, amounts: Mapping[str, int]) -> None:
+    """Adds to `summed` in place."""
+    for name, amount in amounts.items():
+        summed[name] = summed.get(name, 0) + amount
+
+
+def _entry(info: DeviceInfo) -> DeviceEntry:
+    topology = info.topology
+    return DeviceEntry(
+        minor=info.minor or 0,
+        total=amounts_of(info.resources) if info.health else {},
+        labels=info.labels,
+        has_topology=topology is not None,
+        numa_node=topology.node_id if topology is not None else -1,
+        pcie=topology.pcie_id if topology is not None else "",
+        vf_groups=tuple(info.vf_groups),
+    )
+
+
+def view_of(
+    node: NodeDevices, device_type: str, limits: Limits, selector: LabelSelector | None = None
+) -> View:
+    """The devices of a type that a pod may see; none when nothing is left of any."""
+    required = limits.required.get(device_type)
+    visible: View = {}
+    for minor, entry in node.devices.get(device_type, {}).items():
+        if required is not None and minor not in required:
+            continue
+        if limits.numa_nodes is not None and not _is_near(entry, limits.numa_nodes):
+            continue
+        if selector is not None and not label_selector.matches(selector, entry.labels):
+            continue
+        visible[minor] = _visible(node, device_type, entry, limits)
+    has_any = any(any(device.free.values()) for device in visible.values())
+    return visible if has_any else {}
+
+
+def _is_near(entry: DeviceEntry, numa_nodes: Collection[int]) -> bool:
+    return entry.has_topology and (entry.numa_node == -1 or entry.numa_node in numa_nodes)
+
+
+def _visible(node: NodeDevices, device_type: str, entry: DeviceEntry, limits: Limits) -> VisibleDevice:
+    used = node.used.get(device_type, {}).get(entry.minor, {})
+    back = limits.given_back.get(device_type, {}).get(entry.minor, {})
+    held = {name: max(0, amount - back.get(name, 0)) for name, amount in used.items()}
+    cap = limits.required.get(device_type, {}).get(entry.minor, {})
+    free = {name: max(0, total - held.get(name, 0)) for name, total in entry.total.items()}
+    free = {name: min(amount, cap.get(name, amount)) for name, amount in free.items()}
+    return VisibleDevice(entry, free, any(held.values()))

@@ -1,0 +1,104 @@
+"""Devices of one type, by preference, score and number. Source: spec 08, section 5.4."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import msgspec
+
+from koordinator.api import label_selector
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.annotations.device import VirtualFunction
+from koordinator.scheduler.plugins.device_share.inventory import View, VisibleDevice
+from koordinator.scheduler.plugins.device_share.request import Amounts, insufficient
+from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+
+Scorer = Callable[[VisibleDevice], int]
+
+
+class Picked(msgspec.Struct, frozen=True):
+    """A part of one device that a pod gets."""
+
+    minor: int
+    amounts: Amounts
+    vf: VirtualFunction | None = None
+    template: str = ""
+
+
+class PickDecision(msgspec.Struct, frozen=True):
+    """The devices that a pod gets of a type, by ascending minor; none when `status` is a refusal."""
+
+    picked: tuple[Picked, ...] = ()
+    status: Status = SUCCESS
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """How many devices, and which rather than others."""
+
+    count: int
+    amounts: Amounts
+    preferred: frozenset[int] = frozenset()
+    preferred_pcies: frozenset[str] = frozenset()
+    """Without preferred minors: one device on each of these, before others."""
+
+
+class VFChoice(msgspec.Struct, frozen=True):
+    """Which virtual functions will do."""
+
+    selector: LabelSelector
+    taken: frozenset[str] = frozenset()
+    allowed: Mapping[int, frozenset[str]] | None = None
+    """By minor; None allows all."""
+
+    def of(self, device: VisibleDevice) -> VirtualFunction | None:
+        """The device's free one with the lowest bus id."""
+        allowed = None if self.allowed is None else self.allowed.get(device.minor, frozenset())
+        free = [
+            VirtualFunction(minor=vf.minor, bus_id=vf.bus_id)
+            for group in device.entry.vf_groups
+            if label_selector.matches(self.selector, group.labels)
+            for vf in group.vfs
+            if vf.bus_id not in self.taken and (allowed is None or vf.bus_id in allowed)
+        ]
+        return min(free, key=lambda vf: vf.bus_id, default=None)
+
+
+def pick(
+    device_type: str, view: View, wish: Wish, score: Scorer | None = None, vfs: VFChoice | None = None
+) -> PickDecision:
+    """The first devices in order that have enough left (and a virtual function, where one is wanted)."""
+    count_max = max(wish.count, len(wish.preferred_pcies))
+    picked: list[Picked] = []
+    for device in in_order(view.values(), wish.preferred, wish.preferred_pcies, score):
+        if len(picked) == count_max:
+            break
+        if not device.fits(wish.amounts):
+            continue
+        vf = vfs.of(device) if vfs is not None else None
+        if vfs is None or vf is not None:
+            picked.append(Picked(device.minor, wish.amounts, vf))
+    if len(picked) < wish.count:
+        return PickDecision(status=unschedulable(insufficient(device_type)))
+    return PickDecision(tuple(sorted(picked, key=lambda p: p.minor)))
+
+
+def in_order(
+    devices: Iterable[VisibleDevice],
+    preferred: Collection[int],
+    preferred_pcies: Collection[str],
+    score: Scorer | None,
+) -> list[VisibleDevice]:
+    """Preferred minors first, else preferred switches in rounds; then by score and minor."""
+
+    def rank(device: VisibleDevice) -> tuple[bool, int, int]:
+        return device.minor not in preferred, -(score(device) if score else 0), device.minor
+
+    ranked = sorted(devices, key=rank)
+    if preferred or not preferred_pcies:
+        return ranked
+    seen: dict[str, int] = {}
+    rounds: dict[int, int] = {}
+    last = len(ranked)  # after all rounds
+    for device in ranked:
+        pcie = device.entry.pcie
+        rounds[device.minor] = seen.get(pcie, 0) if pcie in preferred_pcies else last
+        seen[pcie] = seen.get(pcie, 0) + 1
+    return sorted(ranked, key=lambda device: rounds[device.minor])

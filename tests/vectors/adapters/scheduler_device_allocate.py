@@ -1,0 +1,247 @@
+"""Areas `device-allocate`, `gpu-partition`, `joint-allocate` and `device-score`."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koordinator.api import pod_labels
+from koordinator.api.annotations import device as annotation
+from koordinator.api.annotations.device import DeviceAllocations
+from koordinator.api.decode import from_builtins
+from koordinator.api.device import Device
+from koordinator.scheduler.plugins.device_share import inventory, request, score
+from koordinator.scheduler.plugins.device_share.allocate import (
+    DeviceDecision,
+    Options,
+    PodDevices,
+    node_score,
+)
+from koordinator.scheduler.plugins.device_share.gates import check_shared_gpu, designated
+from koordinator.scheduler.plugins.device_share.hints import numa_hints
+from koordinator.scheduler.plugins.device_share.inventory import (
+    DeviceEntry,
+    Limits,
+    NodeDevices,
+    VisibleDevice,
+)
+from koordinator.scheduler.plugins.device_share.pick import Picked, in_order
+from koordinator.scheduler.plugins.device_share.reservations import (
+    ReservedDevices,
+    allocate_ignoring,
+    allocate_reserved,
+    within,
+)
+from koordinator.scheduler.plugins.device_share.score import ScoringStrategy
+from koordinator.scheduler.status import Status
+from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
+from tests.vectors.compare import exact
+
+Case = dict[str, Any]
+CASES = Path(__file__).parent.parent / "cases"
+
+
+@functools.cache
+def _fixtures(area: str) -> Case:
+    """The devices that cases of an area refer to by name."""
+    found: Case = json.loads((CASES / f"{area}.json").read_text())["fixtures"]["device"]
+    return found
+
+
+def _node(area: str, case: Case, booked: list[ReservedDevices]) -> NodeDevices:
+    wire = case["device"]
+    wire = _fixtures(area)[wire] if isinstance(wire, str) else wire
+    device = from_builtins({"metadata": {}, **wire}, Device)
+    pods = msgspec.convert(case.get("used", []), list[DeviceAllocations])
+    for reservation in booked:
+        pods += [_as_allocations(reservation.reserved), _as_allocations(reservation.used_by_owners)]
+    return inventory.devices_of(device, case.get("nodeLabels", {}), pods)
+
+
+def _as_allocations(by_type: Any) -> DeviceAllocations:
+    return {
+        device_type: [
+            annotation.DeviceAllocation(minor=minor, resources=dict(amounts))
+            for minor, amounts in of_type.items()
+        ]
+        for device_type, of_type in by_type.items()
+    }
+
+
+def _amounts_by_minor(flat: Case) -> dict[str, dict[int, dict[str, int]]]:
+    return {
+        device_type: {int(minor): amounts_of(wire) for minor, wire in minors.items()}
+        for device_type, minors in flat.items()
+    }
+
+
+def _reservations(flat: list[Case]) -> list[ReservedDevices]:
+    return [
+        ReservedDevices(
+            reservation.get("name", ""),
+            _amounts_by_minor(reservation["reserved"]),
+            _amounts_by_minor(reservation.get("usedByOwners", {})),
+            reservation.get("matched", True),
+            reservation.get("policy", "") == "Restricted",
+        )
+        for reservation in flat
+    ]
+
+
+def _pod(case: Case) -> tuple[PodDevices, request.DeviceRequest]:
+    parsed = request.parse(case["pod"]["requests"])
+    annotations = case["pod"].get("annotations", {})
+    pod = PodDevices(
+        parsed.by_type,
+        annotation.DEVICE_ALLOCATE_HINT.read(annotations) or {},
+        annotation.DEVICE_JOINT_ALLOCATE.read(annotations),
+        annotation.GPU_PARTITION_SPEC.read(annotations),
+    )
+    return pod, parsed
+
+
+def _strategy(case: Case) -> ScoringStrategy | None:
+    if "scoring" not in case:
+        return None
+    weights = case["scoring"].get("weights", {})
+    resources = [{"name": name, "weight": weight} for name, weight in weights.items()]
+    return msgspec.convert({"type": case["scoring"]["strategy"], "resources": resources}, ScoringStrategy)
+
+
+def _templates(case: Case) -> Any:
+    if "templates" not in case:
+        return None
+    return {
+        key: {name: amounts_of(wire) for name, wire in of.items()} for key, of in case["templates"].items()
+    }
+
+
+def _limits(case: Case, node: NodeDevices) -> Limits:
+    limits = Limits(case.get("numaNodes"), _amounts_by_minor(case.get("preemptible", {})))
+    recorded = annotation.DEVICE_ALLOCATED.read(case["pod"].get("annotations", {}))
+    return designated(limits, node, recorded) if case.get("deviceHint") and recorded else limits
+
+
+def device_allocate(area: str, case: Case) -> Any:
+    if case["op"] == "gate":
+        return _gate(case)
+    booked = _reservations(case.get("reservations", []))
+    node = _node(area, case, booked)
+    pod, parsed = _pod(case)
+    if not parsed.status.is_success:
+        return _refused(parsed.status)
+    limits = _limits(case, node)
+    options = Options(_strategy(case), _templates(case), case.get("phase") == "Reserve")
+    if case["op"] == "numaHints":
+        return _hints(node, pod, limits, options)
+    source = ""
+    if pod_labels.is_reservation_ignored(case["pod"].get("labels", {})):
+        decision, source = allocate_ignoring(node, pod, booked, limits, options), "ignored"
+    else:
+        reserved = allocate_reserved(
+            node,
+            pod,
+            booked,
+            is_required=case.get("requiredFromReservation", False),
+            limits=limits,
+            options=options,
+        )
+        decision, source = reserved.decision, reserved.reservation or "node"
+    if not decision.status.is_success:
+        return _refused(decision.status)
+    return {"ok": True, "allocations": _allocations(decision), **({"from": source} if booked else {})}
+
+
+def _refused(status: Status) -> Case:
+    return {"ok": False, "code": status.code.word, "reason": status.message}
+
+
+def _allocations(decision: DeviceDecision) -> Case:
+    return {
+        device_type: [_allocation(picked) for picked in of_type]
+        for device_type, of_type in decision.by_type.items()
+    }
+
+
+def _allocation(picked: Picked) -> Case:
+    extension: Case = {}
+    if picked.vf is not None:
+        extension["vfs"] = [{"busID": picked.vf.bus_id, "minor": picked.vf.minor}]
+    if picked.template:
+        extension["gpuSharedResourceTemplate"] = picked.template
+    flat = {"minor": picked.minor, "resources": texts_of(picked.amounts)}
+    return {**flat, "extension": extension} if extension else flat
+
+
+def _gate(case: Case) -> Any:
+    pod, _ = _pod(case)
+    unsupported = {
+        vendor: frozenset(models) for vendor, models in case.get("gpuShareUnsupportedModels", {}).items()
+    }
+    status = check_shared_gpu(pod, case["pod"].get("labels", {}), case.get("nodeLabels", {}), unsupported)
+    return {"ok": True} if status.is_success else _refused(status)
+
+
+def _hints(node: NodeDevices, pod: PodDevices, limits: Limits, options: Options) -> Any:
+    decision = numa_hints(node, pod, limits, options)
+    if not decision.status.is_success:
+        return _refused(decision.status)
+    return {
+        "ok": True,
+        "hints": {
+            device_type: [
+                {"numaNodes": list(h.numa_nodes), "preferred": h.is_preferred, "score": h.score}
+                for h in hints
+            ]
+            for device_type, hints in decision.by_type.items()
+        },
+    }
+
+
+def device_score(case: Case) -> Any:
+    strategy = _strategy(case) or ScoringStrategy()
+    if case["op"] == "normalise":
+        return {"scores": score.normalise(case["scores"])}
+    if case["op"] == "order":
+        return {"order": _order(case)}
+    if case["op"] == "device":
+        total, free = amounts_of(case["total"]), amounts_of(case["free"])
+        return {"score": score.device_score(strategy, amounts_of(case["request"]), total, free)}
+    held = [case["reservation"]] if "reservation" in case else []
+    booked = _reservations(held)
+    node = _node("device-score", case, booked)
+    limits = Limits(given_back=_amounts_by_minor(case.get("preemptible", {})))
+    limits = within(booked[0], limits) if booked else limits
+    return {"ok": True, "score": node_score(node, _pod(case)[0], strategy, limits)}
+
+
+def _order(case: Case) -> list[int]:
+    points = {device["minor"]: device["score"] for device in case["devices"]}
+    devices = [
+        VisibleDevice(DeviceEntry(device["minor"], {}, pcie=device.get("pcie", "")), {}, False)
+        for device in case["devices"]
+    ]
+    ordered = in_order(
+        devices, case.get("preferred", []), case.get("preferredPCIes", []), lambda d: points[d.minor]
+    )
+    return [device.minor for device in ordered]
+
+
+def _same(expected: Any, actual: Any) -> bool:
+    """One of several reasons will do."""
+    if "reasonAnyOf" not in expected:
+        return exact(expected, actual)
+    reason_fits = actual.get("reason") in expected["reasonAnyOf"]
+    return reason_fits and all(actual.get(key) == expected[key] for key in ("ok", "code"))
+
+
+ADAPTERS = {
+    **{
+        area: functools.partial(device_allocate, area)
+        for area in ("device-allocate", "gpu-partition", "joint-allocate")
+    },
+    "device-score": device_score,
+}
+COMPARE = dict.fromkeys(("device-allocate", "gpu-partition", "joint-allocate"), _same)
