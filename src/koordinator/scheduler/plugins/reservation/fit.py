@@ -1,0 +1,152 @@
+"""Whether a pod fits a node with reservations, and what the node looks like to it. Pure. Source: spec 07, 6 and 7."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from koordinator.api import resources
+from koordinator.scheduler.plugins.reservation.amounts import (
+    NOTHING_IGNORED,
+    Ignored,
+    Ints,
+    NodeView,
+    Room,
+    added,
+    masked,
+    short_on_node,
+)
+
+NONE_MATCHED = "node(s) no reservations match reservation affinity"
+NONE_MEETS = "node(s) no reservation(s) to meet the requirements"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod asks for; `must_reserve`: it has a reservation affinity, which may name one."""
+
+    request: Ints
+    must_reserve: bool = False
+    name: str = ""
+    is_ignoring: bool = False
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """Whether the node will do and by which reservation (None: by its free room), or every reason why not."""
+
+    ok: bool
+    room: str | None = None
+    reasons: tuple[str, ...] = ()
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What is requested of a node: as counted, without unmatched owners, and without matched reservations."""
+
+    initial: dict[str, int]
+    snapshot: dict[str, int]
+    final: dict[str, int]
+    matched_allocated: dict[str, int]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A reservation on a node and the requests of its owners."""
+
+    is_matched: bool
+    allocatable: Ints
+    owners: tuple[Ints, ...] = ()
+
+
+def fit(
+    asked: Asked,
+    node: NodeView,
+    rooms: Sequence[Room],
+    ignored: Ignored = NOTHING_IGNORED,
+    *,
+    skip_node: bool = False,
+) -> Fit:
+    """Whether the pod fits by one of the matched reservations, tried in the order given.
+
+    `skip_node`: the general fit filter has looked at the node (`SkipReservationFitsNode`); counts for one
+    matched reservation at most.
+    """
+    if asked.is_ignoring:
+        return Fit(True)
+    if asked.must_reserve and not rooms:
+        return Fit(False, reasons=(NONE_MATCHED,))
+    is_node_skipped = skip_node and len(rooms) <= 1
+    by_node: set[str] = set()
+    by_room: list[str] = []
+    for room in rooms:
+        if not _is_candidate(asked, room):
+            continue
+        short = [] if is_node_skipped else short_on_node(asked.request, node, _given_back(room), ignored)
+        own = short_in_room(asked.request, room, ignored, bool(asked.name)) if room.is_restricted else []
+        if not short and not own:
+            return Fit(True, room.name)
+        by_node.update(short)
+        by_room.extend(own)
+    if asked.must_reserve:
+        reasons = (*node_reasons(by_node), *by_room)
+        return Fit(False, reasons=reasons or (NONE_MEETS,))
+    # What is reserved stays counted as used here: the pod would have to do without it.
+    short_names = by_node or set(short_on_node(asked.request, node, (), ignored))
+    return Fit(not short_names, reasons=node_reasons(short_names))
+
+
+def short_in_room(request: Ints, room: Room, ignored: Ignored, is_detailed: bool = False) -> list[str]:
+    """Why a Restricted reservation has too little of what it accounts for; with figures when `is_detailed`."""
+    reasons = []
+    if resources.PODS in room.names:
+        used = room.pods - room.preemptible.get(resources.PODS, 0)
+        capacity = room.allocatable.get(resources.PODS, 0)
+        if used + 1 > capacity:
+            reasons.append("Too many pods" + _figures(1, used, capacity) * is_detailed)
+    for name in room.names:
+        if name == resources.PODS or name not in request or ignored.has(name):
+            continue
+        capacity = room.allocatable.get(name, 0) - room.kept.get(name, 0)
+        used = max(room.allocated.get(name, 0) - room.preemptible.get(name, 0), 0)
+        if request[name] > capacity - used:
+            reasons.append(f"Insufficient {name}" + _figures(request[name], used, capacity) * is_detailed)
+    return [f"Reservation(s) {reason}" for reason in reasons]
+
+
+def node_reasons(names: Collection[str]) -> tuple[str, ...]:
+    """What the node lacks, for people."""
+    return tuple(sorted(f"Insufficient {name} by node" for name in names))
+
+
+def is_policy_conflict(incoming: str, existing: Sequence[str]) -> bool:
+    """Whether reservations with and without a policy would share a node."""
+    return any((policy == "") != (incoming == "") for policy in existing)
+
+
+def restore(plain: Sequence[Ints], held: Sequence[Held]) -> Restored:
+    """Give back what is counted twice: reserve pods and their owners overlap.
+
+    An unmatched reservation counts once, by what is reserved; a matched one not at all, its owners do.
+    """
+    owners = [added(*each.owners) for each in held]
+    allocated = [masked(used, each.allocatable) for used, each in zip(owners, held, strict=True)]
+    initial = added(*plain, *(each.allocatable for each in held), *owners)
+    unmatched = [used for used, each in zip(allocated, held, strict=True) if not each.is_matched]
+    snapshot = _without(initial, unmatched)
+    final = _without(snapshot, [each.allocatable for each in held if each.is_matched])
+    matched = added(*(used for used, each in zip(allocated, held, strict=True) if each.is_matched))
+    return Restored(initial, snapshot, final, matched)
+
+
+def _is_candidate(asked: Asked, room: Room) -> bool:
+    if asked.must_reserve:
+        return not asked.name or asked.name == room.name
+    return any(name in asked.request for name in room.names)
+
+
+def _given_back(room: Room) -> tuple[Ints, Ints]:
+    return room.available, room.preemptible
+
+
+def _figures(requested: int, used: int, capacity: int) -> str:
+    return f", requested: {requested}, used: {used}, capacity: {capacity}"
+
+
+def _without(amounts: Ints, parts: Sequence[Ints]) -> dict[str, int]:
+    return added(amounts, *({name: -number for name, number in part.items()} for part in parts))

@@ -1,0 +1,260 @@
+"""How a Reservation's status moves on: bound, refused, expired, used, collected. Pure. Source: spec 07, 9 and 12."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koordinator.api import duration, quantity, resource_list
+from koordinator.api.annotations.reservation import RESIZE_ALLOCATABLE
+from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.references import ObjectReference
+from koordinator.api.reservation import Reservation, ReservationCondition, ReservationStatus
+from koordinator.api.resource_list import Amounts
+from koordinator.api.scalars import ScalarError
+from koordinator.clock import parse_rfc3339, rfc3339
+from koordinator.scheduler.plugins.reservation import objects
+
+REVISIT_MIN_S = 3.0
+REVISIT_MAX_S = 15.0
+GIB = 1 << 30
+
+
+class NotActiveError(KoordinatorError):
+    """The reservation ended while it was being placed."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A pod on the reservation's node, and the reservation that its annotation names (None: none)."""
+
+    uid: str
+    namespace: str
+    name: str
+    requests: Amounts
+    allocated_uid: str | None
+
+
+class Sync(msgspec.Struct, frozen=True):
+    """The status after a pass, whether it must be written, and when to look again (0: never)."""
+
+    status: ReservationStatus
+    is_written: bool
+    revisit_s: float
+    reason: str = ""
+
+
+class Gauge(msgspec.Struct, frozen=True):
+    """One value of `scheduler_reservation_resource`."""
+
+    type: str
+    resource: str
+    unit: str
+    value: float
+
+
+def unschedulable(reservation: Reservation, message: str, now_s: float) -> ReservationStatus:
+    """The status after an attempt that found no node; the phase never changes by that."""
+    now = rfc3339(now_s)
+    refused = ReservationCondition(
+        type=objects.SCHEDULED,
+        status="False",
+        reason=objects.UNSCHEDULABLE,
+        message=message,
+        last_probe_time=now,
+        last_transition_time=now,
+    )
+    old = _condition(reservation, objects.SCHEDULED)
+    if old is not None and old.status == "True":
+        refused = msgspec.structs.replace(old, last_probe_time=now)
+    elif old is not None:
+        refused = msgspec.structs.replace(refused, last_transition_time=old.last_transition_time)
+    return _with_condition(reservation.status, refused)
+
+
+def bound(reservation: Reservation, node: str, now_s: float) -> ReservationStatus:
+    """The status once the reserve pod has its node.
+
+    Raises: NotActiveError; ProtocolError, QuantityError for a malformed template or resize annotation.
+    """
+    if objects.is_terminated(reservation):
+        raise NotActiveError("reservation is not active")
+    amounts = objects.requests(reservation)
+    resized = RESIZE_ALLOCATABLE.read(reservation.metadata.annotations, reservation.key)
+    if resized is not None:
+        amounts = {**amounts, **resource_list.of(resized.resources)}
+    now = rfc3339(now_s)
+    conditions = [
+        ReservationCondition(
+            type=kind, status="True", reason=reason, last_probe_time=now, last_transition_time=now
+        )
+        for kind, reason in ((objects.SCHEDULED, objects.SCHEDULED), (objects.READY, objects.AVAILABLE))
+    ]
+    return msgspec.structs.replace(
+        reservation.status,
+        phase=objects.AVAILABLE,
+        node_name=node,
+        allocatable=resource_list.to_wire(amounts),
+        conditions=conditions,
+    )
+
+
+def sync(reservation: Reservation, node_exists: bool, pods: Sequence[Owner], now_s: float) -> Sync:
+    """One pass of the controller; `pods` are those on the reservation's node.
+
+    Raises: ProtocolError when times of the object are malformed.
+    """
+    status = reservation.status
+    if objects.is_terminated(reservation):
+        return Sync(status, False, 0.0)
+    if not status.node_name:
+        return Sync(status, False, revisit_s(reservation, now_s))
+    if reason := expiry_reason(reservation, node_exists, now_s):
+        return Sync(_ended(reservation, objects.EXPIRED, now_s), True, 0.0, reason)
+    owners = sorted(
+        (pod for pod in pods if pod.allocated_uid == reservation.metadata.uid), key=lambda pod: pod.uid
+    )
+    held = resource_list.of(status.allocatable)
+    allocated = resource_list.mask(resource_list.sum_of(owner.requests for owner in owners), held)
+    current = [ObjectReference(namespace=each.namespace, name=each.name, uid=each.uid) for each in owners]
+    known = sorted(status.current_owners, key=lambda owner: owner.uid)
+    if known == current and resource_list.of(status.allocated) == allocated:
+        return Sync(status, False, revisit_s(reservation, now_s))
+    used = _ended(reservation, objects.SUCCEEDED, now_s) if objects.is_once(reservation) else status
+    changed = msgspec.structs.replace(
+        used, current_owners=current, allocated=resource_list.to_wire(allocated)
+    )
+    is_over = changed.phase == objects.SUCCEEDED
+    return Sync(changed, True, 0.0 if is_over else revisit_s(reservation, now_s), "the owners changed")
+
+
+def expiry_reason(reservation: Reservation, node_exists: bool, now_s: float) -> str:
+    """Why the reservation ends now without having been used; empty when it does not.
+
+    Raises: ProtocolError.
+    """
+    if not node_exists:
+        return f"node {reservation.status.node_name} is gone"
+    ttl_s, expires_s = _ttl_s(reservation), _time(reservation, "spec.expires", reservation.spec.expires)
+    if ttl_s == 0.0:
+        return ""
+    if expires_s is not None and now_s > expires_s:
+        return f"spec.expires {reservation.spec.expires} has passed"
+    created_s = _created_s(reservation)
+    if ttl_s is not None and created_s is not None and now_s - created_s > ttl_s:
+        return f"it is older than spec.ttl {reservation.spec.ttl}"
+    return ""
+
+
+def revisit_s(reservation: Reservation, now_s: float) -> float:
+    """Seconds until the next look at a reservation that has not ended; 0 when no time is left, or none is set.
+
+    Raises: ProtocolError.
+    """
+    end_s = _time(reservation, "spec.expires", reservation.spec.expires)
+    ttl_s, created_s = _ttl_s(reservation), _created_s(reservation)
+    if end_s is None and ttl_s and created_s is not None:
+        end_s = created_s + ttl_s
+    if end_s is None or end_s == now_s:
+        return 0.0
+    return min(max(end_s - now_s, REVISIT_MIN_S), REVISIT_MAX_S)
+
+
+def is_garbage(reservation: Reservation, node_exists: bool, keep_s: float, now_s: float) -> bool:
+    """Whether an ended reservation can be deleted: it is old enough, or its node is gone.
+
+    Those that failed for another reason than their time are kept.
+
+    Raises: ProtocolError.
+    """
+    is_late, is_used = objects.is_expired(reservation), reservation.status.phase == objects.SUCCEEDED
+    if not is_late and not is_used:
+        return False
+    if reservation.status.node_name and not node_exists:
+        return True
+    reason = objects.EXPIRED if is_late else objects.SUCCEEDED
+    ended = next((each for each in reservation.status.conditions if each.reason == reason), None)
+    if ended is None:
+        return False
+    text = ended.last_transition_time if is_late else ended.last_probe_time
+    at_s = _time(reservation, "status.conditions", text)
+    return at_s is not None and now_s - at_s > keep_s
+
+
+def phase_gauges(reservation: Reservation) -> dict[str, int]:
+    """`scheduler_reservation_status_phase`: 1 for the current phase; none counts as Pending."""
+    phase = reservation.status.phase or objects.PENDING
+    phases = (objects.PENDING, objects.AVAILABLE, objects.SUCCEEDED, objects.FAILED)
+    return {each: int(each == phase) for each in phases}
+
+
+def resource_gauges(reservation: Reservation) -> list[Gauge]:
+    """`scheduler_reservation_resource`: amounts, and the used part of each.
+
+    Raises: QuantityError.
+    """
+    held = resource_list.of(reservation.status.allocatable)
+    allocated = resource_list.of(reservation.status.allocated)
+    gauges = [
+        Gauge(kind, name, *_in_unit(name, amount.milli))
+        for kind, amounts in (("allocatable", held), ("allocated", allocated))
+        for name, amount in amounts.items()
+    ]
+    for name, amount in held.items():
+        if amount > quantity.ZERO:
+            used = allocated.get(name, quantity.ZERO).milli / amount.milli
+            gauges.append(Gauge("utilization", name, "ratio", used))
+    return gauges
+
+
+def _in_unit(name: str, milli: int) -> tuple[str, float]:
+    match name:
+        case "cpu":
+            return "core", milli / 1000
+        case "memory":
+            return "Gi", milli / 1000 / GIB
+    return "raw", milli / 1000
+
+
+def _ended(reservation: Reservation, reason: str, now_s: float) -> ReservationStatus:
+    """The status at the end: used (Succeeded) or expired (Failed)."""
+    now = rfc3339(now_s)
+    fresh = ReservationCondition(
+        type=objects.READY, status="False", reason=reason, last_probe_time=now, last_transition_time=now
+    )
+    old = _condition(reservation, objects.READY)
+    is_kept = old is not None and (reason == objects.SUCCEEDED or old.status == "False")
+    if old is not None and is_kept:
+        fresh = msgspec.structs.replace(fresh, last_transition_time=old.last_transition_time)
+    phase = objects.SUCCEEDED if reason == objects.SUCCEEDED else objects.FAILED
+    return msgspec.structs.replace(_with_condition(reservation.status, fresh), phase=phase)
+
+
+def _condition(reservation: Reservation, kind: str) -> ReservationCondition | None:
+    return next((each for each in reservation.status.conditions if each.type == kind), None)
+
+
+def _with_condition(status: ReservationStatus, new: ReservationCondition) -> ReservationStatus:
+    """The status with the condition in place of the first one of its type, else appended."""
+    kinds = [each.type for each in status.conditions]
+    at = kinds.index(new.type) if new.type in kinds else len(kinds)
+    conditions = [*status.conditions[:at], new, *status.conditions[at + 1 :]]
+    return msgspec.structs.replace(status, conditions=conditions)
+
+
+def _ttl_s(reservation: Reservation) -> float | None:
+    if reservation.spec.ttl is None:
+        return None
+    try:
+        return duration.parse(reservation.spec.ttl)
+    except ScalarError as error:
+        raise ProtocolError(reservation.key, "spec.ttl", str(error)) from error
+
+
+def _created_s(reservation: Reservation) -> float | None:
+    return _time(reservation, "metadata.creationTimestamp", reservation.metadata.creation_timestamp)
+
+
+def _time(reservation: Reservation, field: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_rfc3339(text)
+    except ValueError as error:
+        raise ProtocolError(reservation.key, field, f"{text!r} is not an RFC 3339 time") from error

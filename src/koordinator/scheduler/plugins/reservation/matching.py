@@ -1,0 +1,281 @@
+"""Which reservations a pod may use, and why not the others. Pure. Source: spec 07, section 5."""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import label_selector, labels, pod_labels
+from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
+from koordinator.api.annotations.reservation import (
+    EXACT_MATCH_RESERVATION,
+    OWNERS,
+    RESERVATION_AFFINITY,
+    ReservationAffinity,
+)
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.label_selector import Predicate
+from koordinator.api.meta import OwnerReference
+from koordinator.api.references import ObjectReference
+from koordinator.api.reservation import Reservation, ReservationController, ReservationOwner
+from koordinator.api.resource_list import Amounts
+from koordinator.api.scalars import ScalarError, parse_int
+from koordinator.scheduler.plugins.reservation import objects
+from koordinator.scheduler.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
+
+UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+NAME_FIELD = "metadata.name"
+POD_API_VERSION = "v1"
+
+
+class Outcome(enum.Enum):
+    """What a reservation is to a pod: the first test that fails names it."""
+
+    IGNORED = "ignored"
+    OWNER_UNMATCHED = "ownerUnmatched"
+    NAME_UNMATCHED = "nameUnmatched"
+    UNSCHEDULABLE = "unschedulable"
+    TAINT_UNTOLERATED = "taintUntolerated"
+    AFFINITY_UNMATCHED = "affinityUnmatched"
+    NOT_EXACT_MATCHED = "notExactMatched"
+    MATCHED = "matched"
+
+
+class Match(msgspec.Struct, frozen=True):
+    """The outcome; `taint` is the first that is not tolerated."""
+
+    outcome: Outcome
+    taint: Taint | None = None
+
+
+class Owners(msgspec.Struct, frozen=True, eq=False):
+    """Parsed `spec.owners`; with an `error` nobody matches."""
+
+    entries: tuple[tuple[ReservationOwner, Predicate | None], ...]
+    error: str = ""
+
+    @classmethod
+    def of(cls, owners: Iterable[ReservationOwner]) -> "Owners":
+        entries = []
+        try:
+            for owner in owners:
+                selector = owner.label_selector
+                matches = label_selector.compile_selector(selector) if selector is not None else None
+                entries.append((owner, matches))
+        except ProtocolError as error:
+            return cls((), str(error))
+        return cls(tuple(entries))
+
+    def match(self, pod: Pod) -> bool:
+        """Whether one entry fits in all that it says; an empty one fits every pod."""
+        return any(
+            (owner.object is None or _is_object(owner.object, pod))
+            and (owner.controller is None or _is_controlled(owner.controller, pod))
+            and (matches is None or matches(pod.metadata.labels))
+            for owner, matches in self.entries
+        )
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What a pod says about reservations; `affinity` None: it may do without one."""
+
+    is_ignoring: bool
+    affinity: ReservationAffinity | None
+    exact_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pod: Pod) -> "Wish":
+        """Raises: ProtocolError for a malformed annotation or an invalid selector term."""
+        affinity = RESERVATION_AFFINITY.read(pod.metadata.annotations, pod.key)
+        required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+        for term in required.reservation_selector_terms if required is not None else ():
+            _check(term, pod.key)
+        exact = EXACT_MATCH_RESERVATION.read(pod.metadata.annotations, pod.key)
+        return cls(
+            pod_labels.is_reservation_ignored(pod.metadata.labels),
+            affinity,
+            tuple(exact.resource_names) if exact is not None else (),
+        )
+
+    @property
+    def tolerates_unschedulable(self) -> bool:
+        """Whether reservations that take no new owners will do, too."""
+        return self.affinity is not None and is_tolerated(self.affinity.tolerations, UNSCHEDULABLE_TAINT)
+
+
+class Availability(msgspec.Struct, frozen=True):
+    """Whether a reservation, or a pod that is one, can take owners."""
+
+    is_available: bool
+    is_unschedulable: bool
+    is_terminating: bool
+    is_matchable: bool
+
+
+def match(
+    pod: Pod,
+    wish: Wish,
+    requests: Amounts,
+    reservation: Reservation,
+    owners: Owners,
+    node_labels: Mapping[str, str] | None,
+) -> Match:
+    """What a matchable reservation is to a pod.
+
+    `requests` are the pod's; `node_labels` None leaves the node's labels out (`OmitNodeLabelsForReservation`).
+
+    Raises: QuantityError for malformed amounts of the reservation.
+    """
+    if wish.is_ignoring:
+        return Match(Outcome.IGNORED)
+    if not owners.match(pod):
+        return Match(Outcome.OWNER_UNMATCHED)
+    affinity = wish.affinity
+    if affinity is not None and affinity.name:
+        # A name is as good as a decision: nothing else but the amounts is looked at.
+        if affinity.name != reservation.metadata.name:
+            return Match(Outcome.NAME_UNMATCHED)
+    elif refusal := _refusal(wish, reservation, node_labels):
+        return refusal
+    is_exact = is_exact_match(wish.exact_names, requests, objects.requests(reservation))
+    return Match(Outcome.MATCHED if is_exact else Outcome.NOT_EXACT_MATCHED)
+
+
+def is_exact_match(names: Sequence[str], requests: Amounts, allocatable: Amounts) -> bool:
+    """Whether the pod asks for exactly what is reserved of the named resources.
+
+    A name that neither side has ends the comparison as a match: so it has always been, and users rely on it.
+    """
+    for name in names:
+        if name not in requests and name not in allocatable:
+            return True
+        if requests.get(name) != allocatable.get(name):
+            return False
+    return True
+
+
+def availability(reservation: Reservation, owners: Owners, assigned: int) -> Availability:
+    """Whether a Reservation with this many owners can take another one."""
+    is_deleted = reservation.metadata.deletion_timestamp is not None
+    return _availability(
+        objects.is_available(reservation),
+        reservation.spec.unschedulable or is_deleted,
+        is_deleted,
+        bool(owners.error) or (objects.is_once(reservation) and assigned > 0),
+    )
+
+
+def pod_availability(pod: Pod, assigned: int) -> Availability:
+    """The same for a pod in operating mode Reservation: it is used once, while Running and Ready."""
+    is_ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    is_deleted = pod.metadata.deletion_timestamp is not None
+    is_placed = bool(pod.spec.node_name) and pod.status.phase == "Running" and is_ready
+    return _availability(is_placed, is_deleted, is_deleted, bool(pod_owners(pod).error) or assigned > 0)
+
+
+def pod_owners(pod: Pod) -> Owners:
+    """Who may use a pod in operating mode Reservation."""
+    try:
+        return Owners.of(OWNERS.read(pod.metadata.annotations, pod.key) or ())
+    except ProtocolError as error:
+        return Owners((), str(error))
+
+
+def _availability(available: bool, unschedulable: bool, terminating: bool, barred: bool) -> Availability:
+    return Availability(available, unschedulable, terminating, available and not barred)
+
+
+def _refusal(wish: Wish, reservation: Reservation, node_labels: Mapping[str, str] | None) -> Match | None:
+    """Why a reservation that is not asked for by name is not for the pod."""
+    is_closed = reservation.spec.unschedulable or reservation.metadata.deletion_timestamp is not None
+    if is_closed and not wish.tolerates_unschedulable:
+        return Match(Outcome.UNSCHEDULABLE)
+    if wish.affinity is None:
+        return None
+    for taint in reservation.spec.taints:
+        if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(wish.affinity.tolerations, taint):
+            return Match(Outcome.TAINT_UNTOLERATED, taint)
+    if not _is_selected(wish.affinity, reservation, node_labels or {}):
+        return Match(Outcome.AFFINITY_UNMATCHED)
+    return None
+
+
+def _is_selected(
+    affinity: ReservationAffinity, reservation: Reservation, node_labels: Mapping[str, str]
+) -> bool:
+    """Whether both selectors hold on the node's labels under the reservation's own."""
+    found = {**node_labels, **reservation.metadata.labels}
+    if any(found.get(key) != value for key, value in affinity.reservation_selector.items()):
+        return False
+    required = affinity.required_during_scheduling_ignored_during_execution
+    return required is None or any(
+        _is_term_met(term, found, reservation.metadata.name) for term in required.reservation_selector_terms
+    )
+
+
+def _is_term_met(term: NodeSelectorTerm, found: Mapping[str, str], name: str) -> bool:
+    """Whether all conditions of a term hold; an empty term holds for nothing."""
+    return bool(term.match_expressions or term.match_fields) and (
+        all(_holds(each, found.get(each.key)) for each in term.match_expressions)
+        and all(each.key == NAME_FIELD and _holds(each, name) for each in term.match_fields)
+    )
+
+
+def _holds(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+    match requirement.operator:
+        case "In":
+            return value in requirement.values
+        case "NotIn":
+            return value not in requirement.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    try:
+        number, limit = parse_int(value or ""), parse_int(requirement.values[0])
+    except ScalarError:
+        return False
+    return number > limit if requirement.operator == "Gt" else number < limit
+
+
+def _check(term: NodeSelectorTerm, obj: str) -> None:
+    """Raises: ProtocolError for an operator or values that cannot be."""
+    for each in (*term.match_expressions, *term.match_fields):
+        match each.operator:
+            case "In" | "NotIn":
+                is_well = bool(each.values)
+            case "Exists" | "DoesNotExist":
+                is_well = not each.values
+            case "Gt" | "Lt":
+                is_well = len(each.values) == 1 and each.values[0].lstrip("+-").isdigit()
+            case _:
+                is_well = False
+        if not is_well:
+            reason = f"operator {each.operator!r} of key {each.key!r} cannot have values {each.values}"
+            raise ProtocolError(obj, labels.RESERVATION_AFFINITY, reason)
+
+
+def _is_object(wanted: ObjectReference, pod: Pod) -> bool:
+    meta = pod.metadata
+    return (
+        wanted.uid in ("", meta.uid)
+        and wanted.name in ("", meta.name)
+        and wanted.namespace in ("", meta.namespace)
+        and wanted.api_version in ("", POD_API_VERSION)
+    )
+
+
+def _is_controlled(wanted: ReservationController, pod: Pod) -> bool:
+    in_namespace = wanted.namespace in ("", pod.metadata.namespace)
+    return in_namespace and any(_is_owner(wanted, each) for each in pod.metadata.owner_references)
+
+
+def _is_owner(wanted: ReservationController, owner: OwnerReference) -> bool:
+    return (
+        (wanted.controller is None or wanted.controller == owner.controller)
+        and wanted.uid in ("", owner.uid)
+        and wanted.name in ("", owner.name)
+        and wanted.kind in ("", owner.kind)
+        and wanted.api_version in ("", owner.api_version)
+    )

@@ -1,0 +1,136 @@
+"""Whether pods fit nodes with reservations, and what is given back."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.scheduler.plugins.reservation import fit, nomination, preallocation
+from koordinator.scheduler.plugins.reservation.amounts import Ignored, NodeView, Room, added
+from koordinator.scheduler.plugins.reservation.fit import Asked, Held
+
+lists = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)
+rooms = st.builds(
+    lambda name, restricted, allocatable, allocated, kept: Room(
+        name=name,
+        is_restricted=restricted,
+        allocatable=allocatable,
+        allocated=allocated,
+        kept=kept,
+        names=tuple(sorted(allocatable)),
+    ),
+    st.sampled_from("abc"),
+    st.booleans(),
+    lists,
+    lists,
+    lists,
+)
+
+
+def node(allocatable: dict[str, int], requested: dict[str, int], matched: int = 0) -> NodeView:
+    return NodeView(
+        allocatable={"pods": 9, **allocatable}, requested=requested, matched=matched, pods=matched
+    )
+
+
+@given(
+    request=lists, allocatable=lists, requested=lists, held=st.lists(rooms, max_size=3), must=st.booleans()
+)
+def test_every_refusal_has_a_reason(
+    request: dict[str, int],
+    allocatable: dict[str, int],
+    requested: dict[str, int],
+    held: list[Room],
+    must: bool,
+) -> None:
+    found = fit.fit(Asked(request=request, must_reserve=must), node(allocatable, requested, len(held)), held)
+
+    assert found.ok is not bool(found.reasons)
+    assert not must or not found.ok or found.room is not None
+
+
+@given(request=lists, more=lists, held=st.lists(rooms, min_size=1, max_size=3))
+def test_who_asks_for_less_fits_as_well(
+    request: dict[str, int], more: dict[str, int], held: list[Room]
+) -> None:
+    view = node({"cpu": 9, "memory": 9, "x/y": 9}, {"cpu": 5, "memory": 5}, len(held))
+    larger = fit.fit(Asked(request=added(request, more), must_reserve=True), view, held)
+    smaller = fit.fit(
+        Asked(request={name: request.get(name, 0) for name in added(request, more)}, must_reserve=True),
+        view,
+        held,
+    )
+    assert smaller.ok or not larger.ok
+
+
+@given(request=lists, room=rooms)
+def test_a_restricted_reservation_never_gives_more_than_it_holds(request: dict[str, int], room: Room) -> None:
+    if not fit.short_in_room(request, room, Ignored()):
+        for name in set(room.names) & request.keys():
+            assert (
+                request[name] + room.allocated.get(name, 0) + room.kept.get(name, 0) <= room.allocatable[name]
+            )
+
+
+@given(
+    plain=st.lists(lists, max_size=2),
+    held=st.lists(st.builds(Held, st.booleans(), lists, st.lists(lists, max_size=2).map(tuple)), max_size=3),
+)
+def test_what_is_given_back_is_exactly_what_is_left_out(
+    plain: list[dict[str, int]], held: list[Held]
+) -> None:
+    found = fit.restore(plain, held)
+
+    reserved = added(*(each.allocatable for each in held if each.is_matched))
+    assert added(found.final, reserved) == added(found.snapshot, dict.fromkeys(reserved, 0))
+    assert all(found.snapshot[name] <= amount for name, amount in found.initial.items())
+
+
+def test_an_ignored_group_does_not_cover_native_resources() -> None:
+    asked = Asked(request={"cpu": 2, "x/y": 9})
+    found = fit.fit(asked, node({"cpu": 1}, {}), [], Ignored(frozenset({"cpu"}), frozenset({"x"})))
+    assert found.reasons == ("Insufficient cpu by node",)
+
+
+def test_a_pod_that_needs_a_reservation_does_not_take_free_room() -> None:
+    found = fit.fit(Asked(request={"cpu": 1}, must_reserve=True), node({"cpu": 9}, {}), [])
+    assert found.reasons == (fit.NONE_MATCHED,)
+
+
+@given(
+    candidates=st.lists(lists, max_size=4),
+    request=lists,
+    requested=lists,
+    multiple=st.booleans(),
+    required=st.booleans(),
+)
+def test_required_pre_allocation_never_uses_free_room_only(
+    candidates: list[dict[str, int]],
+    request: dict[str, int],
+    requested: dict[str, int],
+    multiple: bool,
+    required: bool,
+) -> None:
+    named = [preallocation.Candidate(str(i), each) for i, each in enumerate(candidates)]
+    room = Room(allocatable=request, names=tuple(request), is_restricted=True)
+    policy = preallocation.Policy(is_multiple=multiple, is_required=required)
+
+    found = preallocation.pre_allocate(request, node({"cpu": 9, "memory": 9}, requested), room, named, policy)
+
+    assert found.ok or found.reasons
+    assert not required or not found.ok or found.selected
+
+
+@given(request=lists, room=rooms)
+def test_a_score_is_a_percentage(request: dict[str, int], room: Room) -> None:
+    assert 0 <= nomination.score(request, room) <= nomination.SCORE_MAX
+
+
+@given(scores=st.lists(st.integers(0, 3), min_size=1, max_size=5), flip=st.booleans())
+def test_a_nomination_does_not_depend_on_the_order_of_the_cache(scores: list[int], flip: bool) -> None:
+    options = [nomination.Option(name=str(i), score=each) for i, each in enumerate(scores)]
+    shuffled = options[::-1] if flip else options
+    assert nomination.nominate(shuffled, False) == str(scores.index(max(scores)))
+
+
+def test_the_order_of_a_used_up_reservation_does_not_count() -> None:
+    used = nomination.Option(name="used", order="1", assigned=1)
+    assert nomination.nominate([used, nomination.Option(name="free")], True) == "free"

@@ -1,0 +1,389 @@
+"""Areas `reservation-match`, `reservation-phase` and `reservation-allocate-policy`."""
+
+from typing import Any
+
+import msgspec
+
+from koordinator.api import pod_resources, resource_list
+from koordinator.api.annotations.reservation import RESERVATION_AFFINITY
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.reservation import Reservation, ReservationCondition, ReservationOwner, ReservationStatus
+from koordinator.clock import parse_rfc3339
+from koordinator.scheduler.plugins.reservation import (
+    amounts,
+    diagnosis,
+    fit,
+    lifecycle,
+    matching,
+    nomination,
+    objects,
+    preallocation,
+    routing,
+)
+from koordinator.scheduler.plugins.reservation.amounts import Ignored, NodeView, Room
+from koordinator.scheduler.plugins.reservation.matching import Owners, Wish
+from koordinator.scheduler.reservation_message import event_message
+from tests.vectors.compare import quantities, subset, tolerant
+
+Case = dict[str, Any]
+NOW_S = 1_700_000_000.0
+
+
+def _reservation(case: Case, field: str = "reservation") -> Reservation:
+    return from_builtins(case[field], Reservation)
+
+
+def match_area(case: Case) -> Any:
+    match case["op"]:
+        case "owners":
+            owners = Owners.of(from_builtins(each, ReservationOwner) for each in case["owners"])
+            return {"matched": owners.match(from_builtins(case["pod"], Pod)), "invalid": bool(owners.error)}
+        case "outcome":
+            return _outcome(case)
+        case "exactMatch":
+            names = case.get("resourceNames") or ()
+            sides = (resource_list.of(case.get(part) or {}) for part in ("podRequests", "allocatable"))
+            return {"matched": matching.is_exact_match(names, *sides)}
+        case "matchable":
+            return _matchable(case)
+        case "affinity":
+            text = case.get("annotation")
+            annotations = {} if text is None else {RESERVATION_AFFINITY.key: text}
+            wish = Wish.of(from_builtins({"metadata": {"name": "p", "annotations": annotations}}, Pod))
+            present = wish.affinity is not None
+            return {"present": present, "tolerateUnschedulable": wish.tolerates_unschedulable}
+        case "diagnose":
+            nodes = {name: _counts(body) for name, body in case["nodes"].items()}
+            return {"reasons": diagnosis.reasons(nodes, case.get("hasAffinity", False))}
+        case "event":
+            message = event_message(case["message"])
+            return {"report": message is not None, "message": message}
+    return {"nominated": _nominate(case)}
+
+
+def _outcome(case: Case) -> Any:
+    pod, reservation = from_builtins(case["pod"], Pod), _reservation(case)
+    status = msgspec.structs.replace(reservation.status, phase=objects.AVAILABLE, node_name="n")
+    placed = msgspec.structs.replace(reservation, status=status)
+    node_labels = None if case.get("omitNodeLabels") else case.get("nodeLabels") or {}
+    requests = resource_list.of(case.get("podRequests") or {})
+    owners = Owners.of(reservation.spec.owners)
+    found = matching.match(pod, Wish.of(pod), requests, placed, owners, node_labels)
+    return {"outcome": found.outcome.value}
+
+
+def _matchable(case: Case) -> Any:
+    assigned = case.get("assignedPods", 0)
+    if "pod" in case:
+        found = matching.pod_availability(from_builtins(case["pod"], Pod), assigned)
+    else:
+        reservation = _reservation(case)
+        found = matching.availability(reservation, Owners.of(reservation.spec.owners), assigned)
+    return {
+        "available": found.is_available,
+        "unschedulable": found.is_unschedulable,
+        "terminating": found.is_terminating,
+        "matchable": found.is_matchable,
+    }
+
+
+def _counts(body: Case) -> diagnosis.NodeCounts:
+    """Counts by taint may have any name; their texts may lack the braces."""
+    plain = {name: value for name, value in body.items() if not isinstance(value, dict)}
+    taints = {
+        text if text.startswith("{") else f"{{{text}}}": number
+        for value in body.values()
+        if isinstance(value, dict)
+        for text, number in value.items()
+    }
+    return from_builtins({**plain, "taints": taints}, diagnosis.NodeCounts)
+
+
+def _nominate(case: Case) -> str | None:
+    request = amounts.ints(case.get("podRequests") or {})
+    options = [
+        nomination.Option(
+            name=each["name"],
+            score=nomination.score(request, _room(each)),
+            order=each.get("order", ""),
+            is_once=each.get("allocateOnce", True),
+            assigned=each.get("assignedPods", 0),
+        )
+        for each in case.get("reservations") or ()
+    ]
+    return nomination.nominate(options, case.get("hasAffinity", False), case.get("existing"))
+
+
+def policy_area(case: Case) -> Any:
+    match case["op"]:
+        case "filter":
+            return _filter(case)
+        case "preAllocate":
+            return _pre_allocate(case)
+        case "reservationScore":
+            room = _room(case["reservation"], case.get("preemptibleInReservation"))
+            return {"score": nomination.score(amounts.ints(case.get("podRequests") or {}), room)}
+        case "nodeScores":
+            scores = {node: score or 0 for node, score in case["scores"].items()}
+            found = nomination.node_scores(scores, case.get("orders") or {})
+            return {"preferredNode": found.preferred, "raw": found.raw, "normalised": found.normalised}
+        case "restore":
+            return _restore(case)
+        case "ignoredResource":
+            return {"ignored": _ignored(case, "resources", "groups").has(case["name"])}
+        case "policyConflict":
+            return {"conflict": fit.is_policy_conflict(case.get("incoming", ""), case.get("existing") or ())}
+    return {"available": _wire(_room(case).available)}
+
+
+def _ignored(case: Case, names: str, groups: str) -> Ignored:
+    return Ignored(frozenset(case.get(names) or ()), frozenset(case.get(groups) or ()))
+
+
+def _room(body: Case, preemptible: Case | None = None) -> Room:
+    return Room(
+        name=body.get("name", ""),
+        is_restricted=body.get("policy") == "Restricted",
+        allocatable=amounts.ints(body.get("allocatable") or {}),
+        allocated=amounts.ints(body.get("allocated") or {}),
+        kept=amounts.ints(body.get("reserved") or {}),
+        names=tuple(sorted(body.get("resourceNames") or ())),
+        pods=body.get("assignedPods", 0),
+        preemptible=amounts.ints(preemptible or {}),
+    )
+
+
+def _node(case: Case, matched: int) -> NodeView:
+    return NodeView(
+        allocatable=amounts.ints(case.get("nodeAllocatable") or {}),
+        requested=amounts.ints(case.get("nodeRequested") or {}),
+        matched_allocated=amounts.ints(case.get("matchedAllocated") or {}),
+        pods=case.get("podsOnNode", 0),
+        matched=matched,
+        preemptible=amounts.ints(case.get("preemptibleOnNode") or {}),
+    )
+
+
+def _filter(case: Case) -> Any:
+    inside = case.get("preemptibleInReservations") or {}
+    rooms = [_room(each, inside.get(each["name"])) for each in case.get("reservations") or ()]
+    asked = fit.Asked(
+        request=amounts.ints(case.get("podRequests") or {}),
+        must_reserve=case.get("requiredFromReservation", False),
+        name=case.get("reservationName", ""),
+        is_ignoring=case.get("reservationIgnored", False),
+    )
+    ignored = _ignored(case, "ignoredResources", "ignoredResourceGroups")
+    found = fit.fit(asked, _node(case, len(rooms)), rooms, ignored, skip_node=case.get("skipFitsNode", False))
+    return {"ok": found.ok, "reasons": list(found.reasons)}
+
+
+def _pre_allocate(case: Case) -> Any:
+    policy = preallocation.Policy(
+        is_multiple=case.get("multiple", False),
+        is_required=case.get("required", False),
+        prefers_none=case.get("preferNoPreAllocated", False),
+    )
+    candidates = [
+        preallocation.Candidate(each["name"], amounts.ints(each.get("requests") or {}))
+        for each in case.get("candidates") or ()
+    ]
+    request = amounts.ints(case["reservationRequests"])
+    room = _room(case["reservation"])
+    found = preallocation.pre_allocate(request, _node(case, 0), room, candidates, policy)
+    if not found.ok:
+        return {"ok": False, "reasons": list(found.reasons)}
+    answer: Case = {"ok": True, "selected": list(found.selected)}
+    return {**answer, "score": found.score} if policy.is_multiple else answer
+
+
+def _restore(case: Case) -> Any:
+    held = [
+        fit.Held(
+            each.get("matched", False),
+            amounts.ints(each.get("allocatable") or {}),
+            tuple(amounts.ints(owner) for owner in each.get("owners") or ()),
+        )
+        for each in case.get("reservations") or ()
+    ]
+    found = fit.restore([amounts.ints(each) for each in case.get("plainPods") or ()], held)
+    return {
+        "initial": _wire(found.initial),
+        "podRequested": _wire(found.snapshot),
+        "final": _wire(found.final),
+        "matchedAllocated": _wire(found.matched_allocated),
+    }
+
+
+def _wire(values: amounts.Ints) -> Case:
+    return {name: f"{number}m" if name == "cpu" else str(number) for name, number in values.items()}
+
+
+def phase_area(case: Case) -> Any:
+    match case["op"]:
+        case "restrictedResources":
+            return {"names": objects.restricted_names(case["allocatable"], case.get("options"))}
+        case "route":
+            return {"actions": [action.value for action in _route(case)]}
+    reservation = _reservation(case)
+    now_s = parse_rfc3339(case["now"]) if "now" in case else NOW_S
+    match case["op"]:
+        case "reservePod":
+            return _reserve_pod(reservation)
+        case "requests":
+            return {"requests": resource_list.to_wire(objects.requests(reservation))}
+        case "validate":
+            return {"valid": not objects.invalid_reason(reservation)}
+        case "states":
+            return {
+                "active": objects.is_active(reservation),
+                "available": objects.is_available(reservation),
+                "succeeded": reservation.status.phase == objects.SUCCEEDED,
+                "failed": reservation.status.phase == objects.FAILED,
+                "expired": objects.is_expired(reservation),
+            }
+        case "unschedulable":
+            status = lifecycle.unschedulable(reservation, case["message"], now_s)
+            changed = _changed_times(reservation.status, status)
+            return {"phase": status.phase, "conditions": _conditions(status, True), "changedTimes": changed}
+        case "bound":
+            status = lifecycle.bound(reservation, case["nodeName"], now_s)
+            return {
+                "phase": status.phase,
+                "nodeName": status.node_name,
+                "allocatable": status.allocatable,
+                "conditions": _conditions(status, True),
+            }
+        case "sync":
+            return _sync(case, reservation, now_s)
+        case "gc":
+            keep_s = case["gcDurationSeconds"]
+            return {"delete": lifecycle.is_garbage(reservation, case["nodeExists"], keep_s, now_s)}
+    gauges = [msgspec.to_builtins(each) for each in lifecycle.resource_gauges(reservation)]
+    return {"phase": lifecycle.phase_gauges(reservation), "resources": gauges}
+
+
+def _reserve_pod(reservation: Reservation) -> Any:
+    pod = objects.reserve_pod(reservation)
+    return {
+        "name": pod.metadata.name,
+        "uid": pod.metadata.uid,
+        "namespace": pod.metadata.namespace,
+        "labels": pod.metadata.labels,
+        "annotations": pod.metadata.annotations,
+        "nodeName": pod.spec.node_name,
+        "schedulerName": pod.spec.scheduler_name,
+        "priority": pod.spec.priority,
+        "phase": pod.status.phase,
+        "requests": resource_list.to_wire(pod_resources.requests(pod)),
+        "overhead": pod.spec.overhead,
+        "containers": [container.name for container in pod.spec.containers],
+        "preAllocation": reservation.spec.pre_allocation,
+    }
+
+
+def _conditions(status: ReservationStatus, with_message: bool) -> list[Case]:
+    return [
+        {"type": each.type, "status": each.status, "reason": each.reason}
+        | ({"message": each.message} if with_message and each.message else {})
+        for each in status.conditions
+    ]
+
+
+def _changed_times(old: ReservationStatus, new: ReservationStatus) -> list[str]:
+    before = {each.type: each for each in old.conditions}
+    none = ReservationCondition()
+    fields = (("last_probe_time", "lastProbeTime"), ("last_transition_time", "lastTransitionTime"))
+    return [
+        f"{each.type}.{wire}"
+        for each in new.conditions
+        for field, wire in fields
+        if getattr(each, field) != getattr(before.get(each.type, none), field)
+    ]
+
+
+def _sync(case: Case, reservation: Reservation, now_s: float) -> Any:
+    pods = [
+        lifecycle.Owner(
+            each["uid"],
+            each["namespace"],
+            each["name"],
+            resource_list.of(each.get("requests") or {}),
+            each.get("allocatedUID"),
+        )
+        for each in case.get("pods") or ()
+    ]
+    found = lifecycle.sync(reservation, case["nodeExists"], pods, now_s)
+    status = found.status
+    return {
+        "written": found.is_written,
+        "phase": status.phase,
+        "conditions": _conditions(status, False),
+        "currentOwners": [msgspec.to_builtins(owner) for owner in status.current_owners],
+        "allocated": status.allocated,
+        "requeueAfterSeconds": found.revisit_s,
+    }
+
+
+def _route(case: Case) -> list[routing.Action]:
+    mine = case.get("responsible", False)
+    match case["event"]:
+        case "add":
+            return routing.added(_reservation(case, "new"), mine)
+        case "delete":
+            return routing.deleted(_reservation(case, "old" if case.get("old") else "new"), mine)
+    old, new = _reservation(case, "old"), _reservation(case, "new")
+    was_mine, is_mine = case.get("oldResponsible", mine), case.get("newResponsible", mine)
+    return routing.updated(old, new, was_mine, is_mine, case.get("assumed", False))
+
+
+def same_match(expected: Any, actual: Any) -> bool:
+    """Reasons of taints and of nodes may be permuted among themselves; the event's text counts when reported."""
+    if "reasons" in expected:
+        return sorted(expected["reasons"]) == sorted(actual["reasons"])
+    return subset(expected, actual)
+
+
+def same_policy(expected: Any, actual: Any) -> bool:
+    """Amounts by value, zero being the same as missing; reasons of a success need not be said."""
+    if "podRequested" in expected:
+        return quantities(_without_zeros(expected), _without_zeros(actual))
+    if "ok" in expected:
+        return subset({"reasons": [], **expected} if expected["ok"] else expected, {"reasons": [], **actual})
+    return quantities(expected, actual)
+
+
+def _without_zeros(parts: Case) -> Case:
+    return {
+        part: resource_list.to_wire(resource_list.without_zeros(resource_list.of(listed)))
+        for part, listed in parts.items()
+    }
+
+
+def same_phase(expected: Any, actual: Any) -> bool:
+    """Quantities by value; gauges in any order, to six digits."""
+    if "resources" in expected:
+        by_name = tolerant(1e-5)
+        return by_name(_sorted_gauges(expected), _sorted_gauges(actual))
+    return quantities(expected, actual)
+
+
+def _sorted_gauges(answer: Case) -> Case:
+    return {
+        **answer,
+        "resources": sorted(answer["resources"], key=lambda each: (each["type"], each["resource"])),
+    }
+
+
+ADAPTERS = {
+    "reservation-match": match_area,
+    "reservation-phase": phase_area,
+    "reservation-allocate-policy": policy_area,
+}
+
+COMPARE = {
+    "reservation-match": same_match,
+    "reservation-phase": same_phase,
+    "reservation-allocate-policy": same_policy,
+}
