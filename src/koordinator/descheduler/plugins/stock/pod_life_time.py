@@ -1,0 +1,91 @@
+"""PodLifeTime: evicts pods that are old, or in a given state. Pure. Source: spec 09, section 12."""
+
+from collections.abc import Iterable
+
+from koordinator import clock
+from koordinator.api.conditions import Condition
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.meta import Part
+from koordinator.descheduler import facts, pod_filter
+from koordinator.descheduler.plugins.stock import common
+from koordinator.descheduler.plugins.stock.common import MayEvict
+
+
+class ConditionFilter(Part, frozen=True, kw_only=True):
+    """A condition of the pod; empty members match anything."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    min_time_since_last_transition_seconds: int | None = None
+
+
+class PodLifeTimeArgs(common.CommonArgs, frozen=True, kw_only=True):
+    """All criteria that are given must hold; at least one of the first four must be."""
+
+    max_pod_life_time_seconds: int | None = None
+    states: list[str] = []
+    conditions: list[ConditionFilter] = []
+    exit_codes: list[int] = []
+    owner_kinds: pod_filter.Namespaces | None = None
+    including_init_containers: bool = False
+    including_ephemeral_containers: bool = False
+
+
+def check(args: PodLifeTimeArgs) -> None:
+    """Raises: ProtocolError."""
+    pod_filter.check_namespaces(args.namespaces, "namespaces")
+    pod_filter.check_namespaces(args.owner_kinds, "ownerKinds")
+    criteria = (args.states, args.conditions, args.exit_codes)
+    if args.max_pod_life_time_seconds is None and not any(criteria):
+        field = "maxPodLifeTimeSeconds"
+        raise ProtocolError("PodLifeTime", field, "this, states, conditions or exitCodes must be set")
+    if any(one == ConditionFilter() for one in args.conditions):
+        raise ProtocolError("PodLifeTime", "conditions", "one of them asks for nothing")
+
+
+def victims(args: PodLifeTimeArgs, pods: Iterable[Pod], may_evict: MayEvict, now_s: float) -> list[Pod]:
+    """The pods to evict, oldest first. `args` are checked."""
+    selected = common.selection(args, may_evict)
+    found = [pod for pod in pods if _meets(args, pod, now_s) and selected(pod)]
+    return sorted(found, key=facts.created_s)
+
+
+def _meets(args: PodLifeTimeArgs, pod: Pod, now_s: float) -> bool:
+    longest_s = args.max_pod_life_time_seconds
+    if longest_s is not None and common.age_s(pod, now_s) <= longest_s:
+        return False
+    if not _has_owner_kind(args.owner_kinds, pod):
+        return False
+    statuses = list(
+        common.container_statuses(pod, args.including_init_containers, args.including_ephemeral_containers)
+    )
+    states = {pod.status.phase, pod.status.reason} | common.state_reasons(statuses)
+    if args.states and not states.intersection(args.states):
+        return False
+    if args.exit_codes and not common.exit_codes(statuses).intersection(args.exit_codes):
+        return False
+    return not args.conditions or any(
+        _matches(wanted, own, now_s) for wanted in args.conditions for own in pod.status.conditions
+    )
+
+
+def _has_owner_kind(kinds: pod_filter.Namespaces | None, pod: Pod) -> bool:
+    if kinds is None:
+        return True
+    own = {owner.kind for owner in pod.metadata.owner_references}
+    return (not kinds.include or bool(own.intersection(kinds.include))) and not own.intersection(
+        kinds.exclude
+    )
+
+
+def _matches(wanted: ConditionFilter, own: Condition, now_s: float) -> bool:
+    pairs = ((wanted.type, own.type), (wanted.status, own.status), (wanted.reason, own.reason))
+    if any(asked and asked != has for asked, has in pairs):
+        return False
+    least_s = wanted.min_time_since_last_transition_seconds
+    if least_s is None:
+        return True
+    since = own.last_transition_time
+    return since is not None and now_s - clock.parse_rfc3339(since) >= least_s
