@@ -1,0 +1,220 @@
+"""How: pods with drawn requests come and go on a drawn node; what was given out is added up from outside."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api import resources
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.annotations.device import (
+    AllocationExtension,
+    DeviceAllocation,
+    DeviceAllocations,
+    DeviceHint,
+    JointAllocate,
+    VirtualFunction,
+)
+from koordinator.api.decode import from_builtins
+from koordinator.api.device import Device
+from koordinator.scheduler.plugins.device_share.allocate import DeviceDecision, PodDevices, allocate
+from koordinator.scheduler.plugins.device_share.hints import numa_hints
+from koordinator.scheduler.plugins.device_share.inventory import Limits, NodeDevices, devices_of
+from koordinator.scheduler.plugins.device_share.request import RefusalKind, parse, per_gpu
+from koordinator.scheduler.plugins.device_share.reservations import ReservedDevices, allocate_reserved
+
+GIB = 1 << 30
+VF = {"rdma": DeviceHint(vf_selector=LabelSelector())}
+
+
+def device(gpus: int = 4, *, has_topology: bool = True, unhealthy: int | None = None) -> Device:
+    """GPUs and half as many NICs with two VFs each; two GPUs and one NIC per switch, two switches per NUMA node."""
+
+    def place(switch: int) -> dict[str, object]:
+        topology = {"socketID": 0, "nodeID": switch // 2, "pcieID": f"{switch}"}
+        return {"topology": topology} if has_topology else {}
+
+    cards = [
+        {
+            "type": "gpu",
+            "minor": i,
+            "health": i != unhealthy,
+            "resources": {
+                resources.GPU_CORE: 100,
+                resources.GPU_MEMORY_RATIO: 100,
+                resources.GPU_MEMORY: 100 * GIB,
+            },
+            **place(i // 2),
+        }
+        for i in range(gpus)
+    ]
+    nics = [
+        {
+            "type": "rdma",
+            "minor": i,
+            "health": True,
+            "resources": {resources.RDMA: 100},
+            "vfGroups": [{"vfs": [{"minor": v, "busID": f"0000:0{i}:00.{v}"} for v in range(2)]}],
+            **place(i),
+        }
+        for i in range(gpus // 2)
+    ]
+    return from_builtins({"metadata": {"name": "node"}, "spec": {"devices": [*cards, *nics]}}, Device)
+
+
+def recorded(decision: DeviceDecision) -> DeviceAllocations:
+    return {
+        device_type: [
+            DeviceAllocation(
+                minor=picked.minor,
+                resources=dict(picked.amounts),
+                extension=AllocationExtension(
+                    vfs=[VirtualFunction(minor=picked.vf.minor, bus_id=picked.vf.bus_id)]
+                )
+                if picked.vf
+                else None,
+            )
+            for picked in of_type
+        ]
+        for device_type, of_type in decision.by_type.items()
+    }
+
+
+def node(*pods: DeviceAllocations, of: Device | None = None) -> NodeDevices:
+    return devices_of(of or device(), {}, pods)
+
+
+def pod(
+    asked: dict[str, int], hints: dict[str, DeviceHint] | None = None, joint: JointAllocate | None = None
+) -> PodDevices:
+    names = {"gpu": resources.NVIDIA_GPU, "percent": resources.GPU, "rdma": resources.RDMA}
+    parsed = parse({names[name]: amount for name, amount in asked.items() if amount})
+    assert parsed.status.is_success
+    return PodDevices(parsed.by_type, hints or {}, joint)
+
+
+gpu_requests = st.one_of(
+    st.builds(lambda n: {"gpu": n}, st.integers(1, 4)),
+    st.builds(lambda p: {"percent": p}, st.integers(1, 100)),
+    st.just({"rdma": 1}),
+    st.builds(lambda n: {"gpu": n, "rdma": 1}, st.integers(1, 4)),
+)
+
+
+@given(st.lists(st.tuples(gpu_requests, st.booleans()), max_size=14), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_no_device_gives_more_than_it_has_and_no_virtual_function_is_given_twice(
+    steps: list[tuple[dict[str, int], bool]], has_topology: bool
+) -> None:
+    machine = device(has_topology=has_topology, unhealthy=3)
+    running: list[DeviceAllocations] = []
+
+    for asked, leaves in steps:
+        decision = allocate(node(*running, of=machine), pod(asked, VF))
+        if decision.status.is_success:
+            running.append(recorded(decision))
+        if leaves and running:
+            running.pop(0)
+
+        now = node(*running, of=machine)
+        for device_type, minors in now.used.items():
+            for minor, amounts in minors.items():
+                total = now.devices[device_type][minor].total
+                assert all(amount <= total[name] for name, amount in amounts.items())
+        vfs = [vf.bus_id for p in running for a in p.get("rdma", []) if a.extension for vf in a.extension.vfs]
+        assert len(vfs) == len(set(vfs))
+
+
+@given(st.integers(1, 4), st.sets(st.integers(0, 3)))
+@settings(deadline=None)
+def test_whole_gpus_are_idle_ones_and_as_many_as_asked(count: int, busy: set[int]) -> None:
+    used = {"gpu": [DeviceAllocation(minor=m, resources={resources.GPU_CORE: 1}) for m in busy]}
+
+    decision = allocate(node(used), pod({"gpu": count}))
+
+    assert decision.status.is_success == (count <= 4 - len(busy))
+    picked = [p.minor for p in decision.by_type.get("gpu", ())]
+    assert not busy & set(picked)
+    assert len(picked) == (count if decision.status.is_success else 0)
+
+
+def test_two_gpus_come_from_one_switch_and_leave_an_idle_machine_half_alone() -> None:
+    used = {"gpu": [DeviceAllocation(minor=4, resources={resources.GPU_CORE: 100})]}
+
+    decision = allocate(node(used, of=device(8)), pod({"gpu": 2}))
+
+    assert [p.minor for p in decision.by_type["gpu"]] == [6, 7]  # the other switch of the NUMA node in use
+
+
+def test_same_pcie_refuses_gpus_whose_switches_lack_nics() -> None:
+    joint = JointAllocate(device_types=["gpu", "rdma"], required_scope="SamePCIe")
+    full = [DeviceAllocation(minor=0, resources={resources.RDMA: 100})]
+    asked = pod({"gpu": 4, "rdma": 1}, joint=joint)
+
+    assert allocate(node(), asked).status.is_success
+    refused = allocate(node({"rdma": full}), asked)
+
+    assert not refused.status.is_success
+
+
+@given(st.integers(1, 100), st.integers(0, 100), st.integers(1, 100))
+@settings(deadline=None)
+def test_a_restricted_reservation_gives_only_what_its_owners_left(held: int, owned: int, asked: int) -> None:
+    owned = min(held, owned)
+    part = {resources.GPU_CORE: held, resources.GPU_MEMORY_RATIO: held, resources.GPU_MEMORY: held * GIB}
+    theirs = {resources.GPU_CORE: owned, resources.GPU_MEMORY_RATIO: owned, resources.GPU_MEMORY: owned * GIB}
+    reservation = ReservedDevices("r", {"gpu": {1: part}}, {"gpu": {1: theirs}}, is_restricted=True)
+    booked = [
+        {"gpu": [DeviceAllocation(minor=1, resources=dict(amounts))]}
+        for amounts in (part, theirs)
+        if any(amounts)
+    ]
+
+    result = allocate_reserved(node(*booked), pod({"percent": asked}), [reservation], is_required=True)
+
+    assert result.decision.status.is_success == (asked <= held - owned)
+    if result.decision.status.is_success:
+        assert result.reservation == "r"
+        assert [p.minor for p in result.decision.by_type["gpu"]] == [1]
+
+
+@given(gpu_requests, st.sets(st.integers(0, 7)))
+@settings(max_examples=50, deadline=None)
+def test_every_numa_hint_can_be_allocated(asked: dict[str, int], busy: set[int]) -> None:
+    used = {"gpu": [DeviceAllocation(minor=m, resources={resources.GPU_CORE: 100}) for m in busy]}
+    machine, wish = node(used, of=device(8)), pod(asked)
+
+    hints = numa_hints(machine, wish)
+
+    for hint in hints.by_type.get("gpu", ()):
+        decision = allocate(machine, wish, Limits(numa_nodes=hint.numa_nodes))
+        assert decision.status.is_success
+        near = {machine.devices["gpu"][p.minor].numa_node for p in decision.by_type["gpu"]}
+        assert near <= set(hint.numa_nodes)
+
+
+@given(st.integers(1, 8), st.integers(1, 800), st.integers(1, 800))
+def test_the_parts_of_a_gpu_request_never_exceed_it(cards: int, core: int, ratio: int) -> None:
+    parsed = parse({resources.GPU_SHARED: cards, resources.GPU_CORE: core, resources.GPU_MEMORY_RATIO: ratio})
+
+    if parsed.status.is_success:
+        each = per_gpu(parsed.by_type["gpu"])
+        assert each.count == cards
+        assert each.amounts == {resources.GPU_CORE: core // cards, resources.GPU_MEMORY_RATIO: ratio // cards}
+        assert max(each.amounts.values()) <= 100
+    else:
+        assert core % cards or ratio % cards or max(core, ratio) > 100 * cards
+
+
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [
+        pytest.param({resources.RDMA: 150}, RefusalKind.UNIT, id="one and a half NICs"),
+        pytest.param({resources.GPU_SHARED: 1}, RefusalKind.COMBINATION, id="a share of nothing"),
+        pytest.param({"kubernetes.io/gpu": 50}, RefusalKind.NONE, id="a name of former times"),
+    ],
+)
+def test_requests_are_refused_by_what_is_wrong_with_them(asked: dict[str, int], refusal: RefusalKind) -> None:
+    parsed = parse(dict(asked))
+
+    assert parsed.refusal is refusal
+    assert parsed.status.is_success == (refusal is RefusalKind.NONE)
