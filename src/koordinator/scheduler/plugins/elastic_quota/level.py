@@ -2,13 +2,16 @@
 something changes. Source: spec 06, sections 6.2, 6.3 and 7.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
 from koordinator.scheduler.plugins.elastic_quota.amounts import of_units, units
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota
 from koordinator.scheduler.plugins.elastic_quota.runtime import Claim, fair_shares, scaled_min
+
+Children = Callable[[], list[Quota]]
+"""Asked only when something has changed, since there may be thousands."""
 
 
 class Level:
@@ -33,10 +36,10 @@ class Level:
         if total != self._total or names != self._names:
             self._total, self._names, self._shares = total, names, None
 
-    def auto_min(self, child: Quota, children: Iterable[Quota]) -> Amounts:
+    def auto_min(self, child: Quota, children: Children) -> Amounts:
         """The child's minimum, scaled down in the resources that do not suffice for all minima."""
         if self._sum_of_mins is None:
-            self._sum_of_mins = resource_list.sum_of(each.spec.min for each in children)
+            self._sum_of_mins = resource_list.sum_of(each.spec.min for each in children())
         scaled = dict(child.spec.min)
         for name in self._total:
             available = units(name, self._total)
@@ -45,10 +48,10 @@ class Level:
                 scaled[name] = of_units(name, scaled_min(units(name, child.spec.min), available, wanted))
         return scaled
 
-    def share(self, child: Quota, children: Iterable[Quota], *, keeps_guarantee: bool) -> Amounts:
+    def share(self, child: Quota, children: Children, *, keeps_guarantee: bool) -> Amounts:
         """What the child may use now, in the resources that are shared."""
         if self._shares is None:
-            self._shares = self._computed(list(children), keeps_guarantee)
+            self._shares = self._computed(children(), keeps_guarantee)
         return self._shares[child.spec.name]
 
     def _computed(self, children: list[Quota], keeps_guarantee: bool) -> dict[str, Amounts]:

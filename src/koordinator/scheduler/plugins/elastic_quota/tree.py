@@ -5,6 +5,7 @@ Amounts that a pod added are taken away exactly as they were added. Source: spec
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts, add, mask, sub
@@ -287,7 +288,7 @@ class QuotaTree:
     def _refresh_one(self, quota: Quota, total: Amounts) -> Amounts:
         """The quota's share of what its parent has; kept as its runtime."""
         parent = quota.spec.parent
-        level, siblings = self._level(parent), self._sharing(parent)
+        level, siblings = self._level(parent), partial(self._sharing, parent)
         level.set_total(total, self._names(parent))
         if self._scales_min:
             auto_min = level.auto_min(quota, siblings)
