@@ -1,0 +1,157 @@
+"""Which nodes of a tidal pool change sides now. Pure. Source: spec 13, section 4.
+
+A step only starts a change: `to-batch` and `to-online` nodes are drained by others, and finish when they are empty.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from koordinator.manager.tidal.target import Reserves
+
+
+class Phase(enum.Enum):
+    """Where a node is, as its label says; a new node is online."""
+
+    ONLINE = "online"
+    TO_BATCH = "to-batch"
+    BATCH = "batch"
+    TO_ONLINE = "to-online"
+
+
+class Side(enum.Enum):
+    """The side that a reserved node never leaves."""
+
+    ONLINE = "online"
+    BATCH = "batch"
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a pod requests."""
+
+    cpu_milli: int
+    memory_bytes: int
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a pool. `since_s`: when it entered its phase; `lost_work`: what its batch pods would lose.
+
+    `free` is what is left of it for online pods while it is online; `reserve` what its label says.
+    """
+
+    name: str
+    phase: Phase = Phase.ONLINE
+    since_s: float = 0.0
+    reserve: Side | None = None
+    allocatable: Demand
+    free: Demand
+    online_pods: tuple[Demand, ...] = ()
+    lost_work: float = 0.0
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether it is on the batch side or on its way there."""
+        return self.phase in (Phase.TO_BATCH, Phase.BATCH)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A node's next phase, and why."""
+
+    node: str
+    to: Phase
+    reason: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to start now; `blocked` says why a node that should be lent is not."""
+
+    steps: tuple[Step, ...]
+    blocked: dict[str, str]
+
+
+def assign_reserves(nodes: Sequence[Node], sides: Reserves) -> dict[str, Side]:
+    """Which nodes are reserved: present ones stay as long as the counts fit, new ones come from their side by name."""
+    reserved: dict[str, Side] = {}
+    for side, count in ((Side.ONLINE, sides.online), (Side.BATCH, sides.batch)):
+        free = [node for node in nodes if node.name not in reserved and node.reserve in (side, None)]
+        free += [node for node in nodes if node.name not in reserved and node not in free]
+        ranked = sorted(
+            free, key=lambda n: (n.reserve is not side, n.is_lent is not (side is Side.BATCH), n.name)
+        )
+        reserved.update((node.name, side) for node in ranked[:count])
+    return reserved
+
+
+def plan(
+    nodes: Sequence[Node],
+    reserved: dict[str, Side],
+    target: int,
+    in_flight_max: int,
+    cooldown_s: float,
+    now_s: float,
+) -> Plan:
+    """Steps towards `target` lent nodes besides the batch reserve; at most `in_flight_max` nodes change at a time."""
+    tidal = [node for node in nodes if node.name not in reserved]
+    lent = sum(node.is_lent for node in tidal)
+    moving = sum(node.phase in (Phase.TO_BATCH, Phase.TO_ONLINE) for node in nodes)
+    room = max(in_flight_max - moving, 0)
+    ready = [node for node in tidal if now_s - node.since_s >= cooldown_s]
+    if lent > target:
+        return Plan(tuple(_returns(tidal, ready, lent - target, room)), {})
+    return _lends(nodes, ready, reserved, min(target - lent, room))
+
+
+def _returns(tidal: Sequence[Node], ready: Sequence[Node], wanted: int, room: int) -> list[Step]:
+    """Reversals first, they cost nothing and take no room; then batch nodes with the least work to lose."""
+    reversed_ = sorted((node for node in tidal if node.phase is Phase.TO_BATCH), key=lambda node: node.name)
+    steps = [Step(node.name, Phase.ONLINE, "not to be lent after all") for node in reversed_[:wanted]]
+    batch = sorted(
+        (node for node in ready if node.phase is Phase.BATCH), key=lambda node: (node.lost_work, node.name)
+    )
+    more = min(wanted - len(steps), room + len(steps))
+    return steps + [
+        Step(node.name, Phase.TO_ONLINE, f"loses the least batch work ({node.lost_work:g})")
+        for node in batch[:more]
+    ]
+
+
+def _lends(nodes: Sequence[Node], ready: Sequence[Node], reserved: dict[str, Side], count: int) -> Plan:
+    """The cheapest online nodes whose pods fit elsewhere, all of them together."""
+    free = {
+        node.name: [node.free.cpu_milli, node.free.memory_bytes]
+        for node in nodes
+        if node.phase is Phase.ONLINE and reserved.get(node.name) is not Side.BATCH
+    }
+    steps: list[Step] = []
+    blocked: dict[str, str] = {}
+    for node in sorted((node for node in ready if node.phase is Phase.ONLINE), key=_cost):
+        if len(steps) == count:
+            break
+        others = {name: left for name, left in free.items() if name != node.name}
+        placed = _placed(node.online_pods, others)
+        if placed is None:
+            blocked[node.name] = "its online pods do not fit on the other online nodes"
+            continue
+        free = placed
+        steps.append(Step(node.name, Phase.TO_BATCH, "is the cheapest to empty"))
+    return Plan(tuple(steps), blocked)
+
+
+def _cost(node: Node) -> tuple[float, int, str]:
+    cpu = sum(pod.cpu_milli for pod in node.online_pods) / max(node.allocatable.cpu_milli, 1)
+    memory = sum(pod.memory_bytes for pod in node.online_pods) / max(node.allocatable.memory_bytes, 1)
+    return max(cpu, memory), len(node.online_pods), node.name
+
+
+def _placed(pods: Sequence[Demand], free: dict[str, list[int]]) -> dict[str, list[int]] | None:
+    """What is left of each node when all pods moved there, the largest first; None when one fits nowhere."""
+    left = {name: list(each) for name, each in sorted(free.items())}
+    for pod in sorted(pods, key=lambda pod: (-pod.cpu_milli, -pod.memory_bytes)):
+        fitting = (each for each in left.values() if each[0] >= pod.cpu_milli and each[1] >= pod.memory_bytes)
+        home = next(fitting, None)
+        if home is None:
+            return None
+        home[0] -= pod.cpu_milli
+        home[1] -= pod.memory_bytes
+    return left

@@ -1,0 +1,82 @@
+"""Which nodes of a tidal pool change sides."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.manager.tidal.plan import Demand, Node, Phase, Side, assign_reserves, plan
+from koordinator.manager.tidal.target import Reserves
+
+ALL = Demand(8_000, 16)
+
+
+def node(name: str, phase: Phase = Phase.ONLINE, pods: tuple[int, ...] = (), **more: object) -> Node:
+    used = sum(pods)
+    return Node(
+        name=name,
+        phase=phase,
+        allocatable=ALL,
+        free=Demand(8_000 - used, 16),
+        online_pods=tuple(Demand(each, 0) for each in pods),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+pools = st.lists(
+    st.builds(
+        lambda phase, pods, reserve: (phase, tuple(pods), reserve),
+        st.sampled_from(Phase),
+        st.lists(st.integers(1, 2_000), max_size=3),
+        st.sampled_from([None, *Side]),
+    ),
+    max_size=8,
+).map(lambda each: [node(f"n{i}", phase, pods, reserve=side) for i, (phase, pods, side) in enumerate(each)])
+
+
+@given(nodes=pools, online=st.integers(0, 8), batch=st.integers(0, 8))
+def test_reserves_have_their_counts_and_stay_where_they_are(
+    nodes: list[Node], online: int, batch: int
+) -> None:
+    online = min(online, len(nodes))
+    batch = min(batch, len(nodes) - online)
+
+    reserved = assign_reserves(nodes, Reserves(online, batch, len(nodes) - online - batch))
+
+    assert [list(reserved.values()).count(side) for side in Side] == [online, batch]
+    kept = sum(reserved.get(each.name) is Side.ONLINE for each in nodes if each.reserve is Side.ONLINE)
+    assert kept == min(online, sum(each.reserve is Side.ONLINE for each in nodes))
+
+
+@given(nodes=pools, target=st.integers(0, 8), limit=st.integers(0, 3))
+def test_steps_never_touch_reserves_nor_pass_the_target_or_the_limit(
+    nodes: list[Node], target: int, limit: int
+) -> None:
+    reserved = {each.name: each.reserve for each in nodes if each.reserve is not None}
+    found = plan(nodes, reserved, target, limit, 0.0, 0.0)
+
+    after = {each.name: each.phase for each in nodes} | {step.node: step.to for step in found.steps}
+    assert not reserved.keys() & {step.node for step in found.steps}
+    before_lent = sum(each.is_lent for each in nodes if each.name not in reserved)
+    lent = sum(p in (Phase.TO_BATCH, Phase.BATCH) for name, p in after.items() if name not in reserved)
+    assert min(before_lent, target) <= lent <= max(before_lent, target)
+    moving = sum(phase in (Phase.TO_BATCH, Phase.TO_ONLINE) for phase in after.values())
+    assert moving <= max(limit, sum(each.phase in (Phase.TO_BATCH, Phase.TO_ONLINE) for each in nodes))
+
+
+def test_nodes_are_lent_only_while_their_pods_fit_elsewhere_together() -> None:
+    nodes = [node("a", pods=(5_000,)), node("b", pods=(5_000,)), node("c", pods=(1_000,))]
+
+    found = plan(nodes, {}, 3, 3, 0.0, 0.0)
+
+    assert [step.node for step in found.steps] == ["c"]
+    assert set(found.blocked) == {"a", "b"}
+
+
+def test_a_node_that_has_just_changed_stays_for_its_cooldown() -> None:
+    assert (
+        plan([node("a", since_s=1.0), node("b", pods=(1,), since_s=1.0)], {}, 1, 1, 600.0, 600.0).steps == ()
+    )
+
+
+def test_the_node_with_the_least_work_to_lose_goes_back_first() -> None:
+    nodes = [node("a", Phase.BATCH, lost_work=9.0), node("b", Phase.BATCH, lost_work=1.0)]
+    assert [step.node for step in plan(nodes, {}, 1, 1, 0.0, 0.0).steps] == ["b"]
