@@ -45,8 +45,10 @@ CASES = Path(__file__).parent.parent / "cases"
 
 @functools.cache
 def _fixtures(area: str) -> Case:
-    """The devices that cases of an area refer to by name."""
-    found: Case = json.loads((CASES / f"{area}.json").read_text())["fixtures"]["device"]
+    """The devices that cases refer to by name: those of the area before those of its neighbours."""
+    found: Case = {}
+    for name in ("device-allocate", "device-score", "gpu-partition", "joint-allocate", area):
+        found |= json.loads((CASES / f"{name}.json").read_text())["fixtures"]["device"]
     return found
 
 

@@ -44,7 +44,10 @@ class HintDecision(msgspec.Struct, frozen=True):
 def numa_hints(
     node: NodeDevices, pod: PodDevices, limits: Limits = NO_LIMITS, options: Options | None = None
 ) -> HintDecision:
-    """The sets of NUMA nodes from which the pod can get its devices."""
+    """The sets of NUMA nodes from which the pod can get its devices.
+
+    `limits.required` stands for devices that were chosen beforehand: their NUMA nodes are the only hint.
+    """
     if limits.required:
         return _designated(node, pod, limits)
     ids = sorted(
