@@ -201,7 +201,9 @@ def rpc(case: Case) -> Any:
             ]
             frame = requests.update_node_resource(client_id, case["callId"], updates)
         case "getClusterNodes":
-            frame = requests.get_cluster_nodes(client_id, case["callId"], case["states"])
+            states = case.get("states", case.get("nodeStates")) or ()
+            named = [requests.NODE_STATES[each - 1] if isinstance(each, int) else each for each in states]
+            frame = requests.get_cluster_nodes(client_id, case["callId"], named)
         case "getServiceStatus":
             frame = requests.get_service_status(client_id, case["callId"])
         case "response":
