@@ -117,12 +117,14 @@ class QuotaTree:
             quota.spec, quota.lends, quota.auto_min = spec, lends, dict(spec.min)
             self._attach(quota)
         elif quota.spec != spec:
-            before = quota.limited_request
+            before, turned = quota.limited_request, quota.spec.is_parent != spec.is_parent
             quota.spec, quota.lends, quota.auto_min = spec, lends, dict(spec.min)
             self._root_names = None
             self._level(spec.parent).children_changed()
             delta = sub(quota.limited_request, before)
             self._pass_on(spec.parent, Sums(request=delta))
+            if turned and self._keeps_guarantee:
+                self._allocate(quota)
             self._guarantee(quota)
 
     def remove_quota(self, name: str) -> None:
