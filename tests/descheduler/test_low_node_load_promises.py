@@ -1,0 +1,128 @@
+"""What LowNodeLoad promises whatever the cluster looks like: generated nodes, pods and usage."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.core import Pod
+from koordinator.descheduler import config
+from koordinator.descheduler.actions import Eviction
+from koordinator.descheduler.plugins.low_node_load.classify import NodeClass
+from koordinator.descheduler.plugins.low_node_load.cycle import LowNodeLoad, Observation, Outcome, PoolReport
+from koordinator.descheduler.plugins.low_node_load.detector import AnomalyRule, Detectors
+from tests.descheduler.builders import NOW_S, metric, node, pod
+from tests.vectors.adapters.descheduler_plugins import drive
+
+ARGS: dict[str, Any] = {
+    "lowThresholds": {"cpu": 30},
+    "highThresholds": {"cpu": 60},
+    "anomalyCondition": {"consecutiveAbnormalities": 1},
+}
+HIGH_MILLI = 6000  # 60 % of 10 cores
+
+Usage = dict[str, list[int]]
+
+usages = st.lists(st.lists(st.integers(1, 4000), max_size=6), min_size=2, max_size=6).map(
+    lambda lists: {f"n{index}": usage for index, usage in enumerate(lists)}
+)
+
+
+def observe(usage: Usage) -> Observation:
+    pods = {name: [pod(f"{name}-{i}", name) for i in range(len(own))] for name, own in usage.items()}
+    return Observation(
+        now_s=NOW_S,
+        nodes=[node(name) for name in usage],
+        pods_of=pods,
+        metrics={
+            name: metric({f"{name}-{i}": milli for i, milli in enumerate(own)}) for name, own in usage.items()
+        },
+    )
+
+
+def first_pool(seen: Observation, args: dict[str, Any], refused: set[str] = frozenset()) -> PoolReport:  # type: ignore[assignment]
+    plugin = LowNodeLoad(config.read("LowNodeLoad", args), lambda one: one.key not in refused)
+    report: PoolReport = drive(plugin.cycle(seen), lambda _: True)[0]
+    return report
+
+
+def milli_of(usage: Usage, one: Pod) -> int:
+    name, _, index = one.metadata.name.partition("-")
+    return usage[name][int(index)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(usages)
+def test_pods_leave_only_nodes_above_the_high_threshold_and_no_more_than_needed(usage: Usage) -> None:
+    report = first_pool(observe(usage), ARGS)
+    left = {name: sum(own) for name, own in usage.items()}
+    for eviction in report.evicted:
+        source = eviction.pod.spec.node_name
+        assert left[source] > HIGH_MILLI  # the node was still hot when this pod was chosen
+        left[source] -= milli_of(usage, eviction.pod)
+
+
+@settings(max_examples=60, deadline=None)
+@given(usages)
+def test_what_is_evicted_fits_below_the_high_threshold_of_the_cold_nodes(usage: Usage) -> None:
+    report = first_pool(observe(usage), ARGS)
+    room = sum(HIGH_MILLI - sum(own) for own in usage.values() if sum(own) <= 3000)
+    assert sum(milli_of(usage, one.pod) for one in report.evicted) <= room
+
+
+@settings(max_examples=40, deadline=None)
+@given(usages)
+def test_a_refused_pod_never_moves_and_nothing_moves_twice(usage: Usage) -> None:
+    seen = observe(usage)
+    refused = {one.key for own in seen.pods_of.values() for one in own[::2]}
+    moved = [one.pod.key for one in first_pool(seen, ARGS, refused).evicted]
+    assert refused.isdisjoint(moved)
+    assert len(set(moved)) == len(moved)
+
+
+@settings(max_examples=40, deadline=None)
+@given(usages)
+def test_a_dry_run_asks_for_nothing_and_reports_what_a_real_run_does(usage: Usage) -> None:
+    asked: list[Eviction] = []
+    plugin = LowNodeLoad(config.read("LowNodeLoad", {**ARGS, "dryRun": True}), lambda _: True)
+    report = drive(plugin.cycle(observe(usage)), lambda one: bool(asked.append(one)) or True)[0]
+    assert not asked
+    assert report.evicted == first_pool(observe(usage), ARGS).evicted
+
+
+@settings(max_examples=40, deadline=None)
+@given(usages, st.sets(st.sampled_from([f"n{i}" for i in range(6)])))
+def test_a_cordoned_node_is_never_a_target(usage: Usage, cordoned: set[str]) -> None:
+    seen = observe(usage)
+    nodes = [node(name, unschedulable=name in cordoned) for name in usage]
+    found = first_pool(Observation(NOW_S, nodes, seen.pods_of, seen.metrics), ARGS).found
+    assert found is not None
+    for cls in (NodeClass.LOW, NodeClass.PROD_LOW, NodeClass.BOTH_LOW):
+        assert cordoned.isdisjoint(found.names(cls))
+
+
+def test_a_malformed_metric_leaves_out_its_node_only() -> None:
+    seen = observe({"hot": [4000, 3000], "cold": [100], "odd": [100]})
+    broken = metric({"x": 1})
+    broken.status.node_metric.system_usage.resources["cpu"] = "much"  # type: ignore[union-attr]
+    report = first_pool(Observation(NOW_S, seen.nodes, seen.pods_of, {**seen.metrics, "odd": broken}), ARGS)
+    assert report.found is not None
+    assert [load.name for load in report.found.loads] == ["hot", "cold"]
+    assert report.outcome is Outcome.BALANCED
+
+
+@given(st.lists(st.booleans(), max_size=40), st.integers(1, 5), st.integers(1, 5))
+def test_an_anomaly_needs_more_marks_than_the_rule_says(
+    marks: list[bool], abnormal: int, normal: int
+) -> None:
+    detectors = Detectors(ttl_s=0)
+    rule = AnomalyRule(1e9, abnormal, normal)
+    seen = 0
+    for now_s, mark in enumerate(marks):
+        if mark:
+            seen += 1
+            if detectors.mark_abnormal("n", rule, now_s):
+                assert seen > abnormal
+        else:
+            detectors.mark_normal("n", now_s)
+            detectors.reset(["other"], now_s)

@@ -1,0 +1,126 @@
+"""Promises of migrations: limits hold, jobs end, order is total."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler import config
+from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
+from koordinator.descheduler.migration import arbitration, gates, jobs, limits, state
+from koordinator.descheduler.migration.arbitration import Waiting
+from koordinator.descheduler.plugins.stock import topology_balance
+from tests.descheduler.builders import NOW_S, job, pod
+
+
+def world(
+    all_jobs: Iterable[PodMigrationJob], counted: jobs.JobCounts, pods: dict[str, Pod], replicas: int
+) -> gates.World:
+    members = tuple(pods.values())
+    return gates.World(
+        open_jobs=jobs.JobCounts(all_jobs),
+        counted_jobs=counted,
+        pods=pods,
+        pods_of_node=lambda name: [one for one in members if one.spec.node_name == name],
+        workload_of=lambda _: gates.Workload(replicas, members),
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 30), st.integers(1, 4), st.integers(1, 5), st.integers(1, 20))
+def test_a_round_of_arbitration_keeps_all_limits(count: int, nodes: int, per_node: int, total: int) -> None:
+    pods = {one.key: one for one in (pod(f"p{i}", f"n{i % nodes}") for i in range(count))}
+    waiting = [Waiting(job(f"j{i}", one), one) for i, one in enumerate(pods.values())]
+    args = {
+        "maxMigratingPerNode": per_node,
+        "maxMigratingGlobally": total,
+        "maxMigratingPerWorkload": 5,
+        "maxUnavailablePerWorkload": 5,
+    }
+    gate = gates.Gates(config.read("MigrationController", args))
+    counted = jobs.JobCounts([])
+    seen = world([one.job for one in waiting], counted, pods, 50)
+    found = arbitration.judge(
+        waiting,
+        lambda one: gate.non_retryable(one, seen),
+        lambda one: gate.retryable(one, seen),
+        passes=lambda one: counted.add(one.job),
+    )
+    passed = [one.pod.spec.node_name for one in found.passed if one.pod is not None]
+    assert len(passed) <= min(total, 5)
+    assert all(passed.count(name) <= per_node for name in passed)
+    assert len(found.passed) + len(found.refused) + len(found.failed) == count
+    assert passed  # the limits leave room for the first
+
+
+@given(st.integers(0, 1000), st.none() | st.integers(0, 1000) | st.integers(1, 100).map(lambda n: f"{n}%"))
+def test_a_limit_is_between_one_and_the_replicas(replicas: int, given_limit: int | str | None) -> None:
+    assert min(1, replicas) <= limits.limit(replicas, given_limit) <= replicas
+
+
+@pytest.mark.parametrize("text", ["10", "ten", "%", "1.5%", ""])
+def test_a_limit_that_is_no_percentage_names_its_field(text: str) -> None:
+    with pytest.raises(ProtocolError, match="maxMigratingPerWorkload"):
+        limits.limit(10, text, "maxMigratingPerWorkload")
+
+
+@given(st.integers(0, 3), st.lists(st.sampled_from(["a", "b", "c"]), max_size=20))
+def test_a_cycle_never_evicts_more_per_node_than_allowed(most: int, attempts: list[str]) -> None:
+    limiter = CycleLimiter(CycleLimits(per_node=most))
+    for name in attempts:
+        if not limiter.refusal(name, "default"):
+            limiter.count(name, "default")
+    assert all(count <= most for count in limiter.per_node.values())
+    assert limiter.total == sum(min(most, attempts.count(name)) for name in set(attempts))
+
+
+@settings(deadline=None)
+@given(st.permutations(list(range(8))))
+def test_the_order_of_jobs_does_not_depend_on_that_of_the_list(order: list[int]) -> None:
+    pods = [pod(f"p{i}", priority=9000 + i % 3) for i in range(8)]
+    waiting = [Waiting(job(f"j{i}", pods[i]), pods[i]) for i in order]
+    names = [one.job.metadata.name for one in arbitration.order(waiting, [], {p.key: p for p in pods})]
+    by_priority = sorted(range(8), key=lambda i: (i % 3, i))
+    assert names == [f"j{i}" for i in by_priority]
+
+
+def look(one: PodMigrationJob, existing: Pod | None, now_s: float, replies: list[str]) -> list[state.Action]:
+    """Actions of one step; `replies` are error texts, used up in order."""
+    seen = state.World(lambda *_: existing, None, False)
+    todo = state.reconcile(one, seen, state.Controller("me", "EvictDirectly"), now_s)
+    actions = []
+    try:
+        action = next(todo)
+        while True:
+            actions.append(action)
+            action = todo.send(state.Reply(replies.pop(0) if replies else ""))
+    except StopIteration:
+        return actions
+
+
+@given(st.floats(0, 299), st.floats(300, 1e6))
+def test_a_job_acts_before_its_ttl_and_never_after(early_s: float, late_s: float) -> None:
+    target = pod("p", "n1")
+    one = job("j", target, ttl="5m")
+    assert look(one, target, NOW_S + early_s, []) == [state.EvictPod(target, "NotSet")]
+    assert look(one, target, NOW_S + late_s, []) == []
+
+
+def test_a_ttl_that_is_no_duration_names_the_job() -> None:
+    target = pod("p", "n1")
+    with pytest.raises(ProtocolError, match=r"PodMigrationJob j: spec\.ttl"):
+        look(job("j", target, ttl="soon"), target, NOW_S, [])
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 8))
+def test_balancing_domains_keeps_every_pod_and_never_widens_the_skew(sizes: list[int], max_skew: int) -> None:
+    found = topology_balance.balance(sizes, max_skew)
+    assert sum(found.sizes) == sum(sizes)
+    assert max(found.sizes) - min(found.sizes) <= max(max(sizes) - min(sizes), max_skew)
+    assert all(moved <= size for moved, size in zip(found.moved, sizes, strict=True))
+    if max(sizes) - min(sizes) <= max_skew:
+        assert not any(found.moved)
