@@ -44,8 +44,8 @@ class Round(msgspec.Struct):
     gangs: tuple[str, ...]
     group_id: str
     tried: set[str]
-    queue: deque[str]
-    """Members to try, in order; those that appear later are found when it is empty."""
+    queue: deque[tuple[str, str]]
+    """Members to try with their gang, in order; those that appear later are found when it is empty."""
     failure: str = ""
     is_condition_patched: bool = False
 
@@ -227,18 +227,18 @@ class GangRounds:
                 now.queue.extend(self._untried(now))
             if not now.queue:
                 return self._end(EndReason.ALL_TRIED)
-            key, gang_id = now.queue.popleft().split(" ")
+            key, gang_id = now.queue.popleft()
             gang = self.cache.get(gang_id)
             if gang is not None and key in gang.pending and key not in now.tried:
                 now.tried.add(key)
                 return Next(key)
 
-    def _untried(self, now: Round) -> list[str]:
-        found = []
+    def _untried(self, now: Round) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
         for gang_id in now.gangs:
             gang = self.cache.get(gang_id)
             if gang is not None:
-                found += [f"{key} {gang_id}" for key in sorted(gang.pending - now.tried)]
+                found += [(key, gang_id) for key in sorted(gang.pending - now.tried)]
         return found
 
     def _end(self, reason: EndReason) -> Next:
@@ -276,9 +276,7 @@ class GangRounds:
         if now is not None and in_round and not is_root_cause and not now.is_condition_patched:
             now.is_condition_patched = True
             if self._patches_conditions:
-                patched = tuple(
-                    each.split(" ")[0] for each in self._untried(now) if each.split(" ")[0] != key
-                )
+                patched = tuple(each for each, _ in self._untried(now) if each != key)
         if gang.config.mode is not GangMode.STRICT:
             return Failure(group_message=message, condition_patches=patched)
         gang.group.waiting_gangs.clear()
