@@ -1,0 +1,71 @@
+"""How a pod is evicted, and when old jobs are swept."""
+
+import json
+
+import msgspec
+import pytest
+
+from koordinator.api import labels
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.descheduler import config, plugin_sets
+from koordinator.descheduler.migration import eviction
+from tests.descheduler.builders import NOW_S, job, pod
+
+
+def with_policy(one: Pod | PodMigrationJob, name: str) -> Pod | PodMigrationJob:
+    own = {labels.EVICT_POLICY: name} if name else {}
+    return msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, labels=own))
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_job", "expected"),
+    [
+        ("", "", "Eviction"),
+        ("Delete", "SoftEviction", "Delete"),
+        ("", "SoftEviction", "SoftEviction"),
+        ("Nonsense", "Delete", "Eviction"),
+    ],
+)
+def test_the_pods_policy_wins_over_the_jobs(of_pod: str, of_job: str, expected: str) -> None:
+    target = with_policy(pod("p"), of_pod)
+    assert isinstance(target, Pod)
+    order = with_policy(job("j", target), of_job)
+    assert isinstance(order, PodMigrationJob)
+    assert eviction.policy(target, order, "Eviction") == expected
+
+
+def test_a_soft_eviction_says_who_asks_and_why() -> None:
+    one = job("j", pod("p"))
+    annotations = {labels.EVICT_TRIGGER: "LowNodeLoad"}
+    one = msgspec.structs.replace(
+        one, metadata=msgspec.structs.replace(one.metadata, annotations=annotations)
+    )
+    body = json.loads(eviction.soft_eviction(one, NOW_S))
+    assert body == {"timestamp": "2023-11-14T22:13:20Z", "initiator": "LowNodeLoad", "reason": "LowNodeLoad"}
+
+
+@pytest.mark.parametrize(("ttl", "limit_s"), [("10m", 900), (None, 1800), ("0s", 1800), ("soon", 1800)])
+def test_a_job_is_swept_when_it_is_long_past_its_ttl(ttl: str | None, limit_s: int) -> None:
+    one = job("j", pod("p"), ttl=ttl)
+    assert not eviction.is_scavenged(one, NOW_S + limit_s - 1)
+    assert eviction.is_scavenged(one, NOW_S + limit_s)
+
+
+def test_an_argument_that_nobody_knows_is_named() -> None:
+    with pytest.raises(ProtocolError, match="LowNodeLoad: hightThresholds: unknown field"):
+        config.read("LowNodeLoad", {"hightThresholds": {"cpu": 80}})
+    with pytest.raises(ProtocolError, match="MigrationController: maxMigratingPerNode"):
+        config.read("MigrationController", {"maxMigratingPerNode": -1})
+    with pytest.raises(ProtocolError, match="kind"):
+        config.read("LowNodeLoad", {"kind": "CustomPriorityArgs"})
+
+
+def test_a_profile_needs_exactly_one_evict_plugin() -> None:
+    none = plugin_sets.Enabled(deschedule=[], balance=[], evict=[], filter=[])
+    with pytest.raises(ProtocolError, match="no evict plugin is enabled"):
+        plugin_sets.check("p", none)
+    twice = msgspec.structs.replace(none, evict=["A"], balance=["B", "B"])
+    with pytest.raises(ProtocolError, match="B is enabled twice"):
+        plugin_sets.check("p", twice)
