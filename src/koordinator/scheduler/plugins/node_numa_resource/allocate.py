@@ -80,6 +80,16 @@ class Allocation(msgspec.Struct, frozen=True):
 NOTHING_GIVEN_BACK = GivenBack()
 
 
+class Room(msgspec.Struct, frozen=True):
+    """What a node has left for one pod, whatever NUMA nodes are chosen."""
+
+    free: FreeCPUs
+    """Only CPUs that can serve under the required policy."""
+    available: Zones
+    """Of each NUMA node; no more CPU than there are usable CPUs."""
+    preferred: CPUMask = 0
+
+
 def allocate(
     node: NodeState,
     request: AllocationRequest,
@@ -87,26 +97,37 @@ def allocate(
     given_back: GivenBack = NOTHING_GIVEN_BACK,
 ) -> Allocation:
     """The pod's part of these NUMA nodes (None leaves them open), and its CPUs when it binds any."""
-    free = free_cpus(node, given_back)
+    return allocate_in(room_of(node, request, given_back), node, request, numa_nodes)
+
+
+def room_of(node: NodeState, request: AllocationRequest, given_back: GivenBack = NOTHING_GIVEN_BACK) -> Room:
+    """What the node has left for the pod; to be computed once where several NUMA nodes are tried."""
+    topology, free = node.options.cpus, free_cpus(node, given_back)
+    available = given_back.required_zones
+    if available is None:
+        available = free_zones(node, given_back).available
+    usable = usable_cpus(topology, free.cpus, request.required_policy)
+    return Room(
+        msgspec.structs.replace(free, cpus=usable),
+        _trimmed(available, topology, usable) if request.required_policy else available,
+        given_back.preferred_cpus,
+    )
+
+
+def allocate_in(
+    room: Room, node: NodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
+) -> Allocation:
+    """`allocate`, with what is left already known."""
     numa: Zones = {}
     if numa_nodes is not None:
         if not node.zones:
             return Allocation(status=NO_ZONES)
-        available = given_back.required_zones
-        if available is None:
-            available = free_zones(node, given_back).available
-        numa, status = split(
-            request,
-            trimmed(available, node.options.cpus, free, request),
-            node.zones,
-            numa_nodes,
-            node.options.cpus,
-        )
+        numa, status = split(request, room.available, node.zones, numa_nodes, node.options.cpus)
         if not status.is_success:
             return Allocation(status=status)
     if not request.binds_cpus:
         return Allocation(numa)
-    return _with_cpus(node, request, numa, free, given_back.preferred_cpus)
+    return _with_cpus(node, request, numa, room.free, room.preferred)
 
 
 def free_cpus(node: NodeState, given_back: GivenBack) -> FreeCPUs:
@@ -135,11 +156,8 @@ def usable_cpus(topology: CPUTopology, cpus: CPUMask, required_policy: str) -> C
     return cpus
 
 
-def trimmed(available: Zones, topology: CPUTopology, free: FreeCPUs, request: AllocationRequest) -> Zones:
-    """The available amounts with no more CPU than there are CPUs usable under the required policy."""
-    if not request.required_policy:
-        return available
-    usable = usable_cpus(topology, free.cpus, request.required_policy)
+def _trimmed(available: Zones, topology: CPUTopology, usable: CPUMask) -> Zones:
+    """The available amounts with no more CPU than there are usable CPUs."""
     left: Zones = {}
     for numa, amounts in available.items():
         left[numa] = amounts
@@ -195,7 +213,6 @@ def _with_cpus(
     node: NodeState, request: AllocationRequest, numa: Zones, free: FreeCPUs, preferred: CPUMask
 ) -> Allocation:
     topology = node.options.cpus
-    free = msgspec.structs.replace(free, cpus=usable_cpus(topology, free.cpus, request.required_policy))
     if free.cpus.bit_count() < request.cpu_count:
         return Allocation(status=NOT_ENOUGH)
     wanted = CPURequest(request.cpu_count, request.bind_policy, request.exclusive, node.strategy)

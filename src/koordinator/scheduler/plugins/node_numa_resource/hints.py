@@ -40,13 +40,13 @@ def generate(
     reservations are the caller's. Without a `strategy`, hints score 0.
     """
 
+    room = allocate.room_of(node, request, given_back)
+    available = room.available
+
     def try_node(numa_nodes: NUMAMask) -> Allocation:
-        return allocate.allocate(node, request, numa_nodes, given_back)
+        return allocate.allocate_in(room, node, request, numa_nodes)
 
     trial = trial or try_node
-    free = allocate.free_cpus(node, given_back)
-    available = allocate.free_zones(node, given_back).available
-    available = allocate.trimmed(available, node.options.cpus, free, request)
     lacking = _lacking(node.zones, available)
     demand = score.demand(request.amounts, node.cpu_ratio, binds_cpus=request.binds_cpus)
     known: dict[str, list[tuple[NUMAMask, int]]] = {}
@@ -58,7 +58,7 @@ def generate(
         mask = sum(1 << numa for numa in subset)
         if not trial(mask).status.is_success:
             continue
-        left = zones.total(available[numa] for numa in subset)
+        left = zones.total(available.get(numa, {}) for numa in subset)
         points = score.score(strategy, zones.less(total, left), total, demand) if strategy else 0
         for name, hints in known.items():
             if not mask & lacking.get(name, 0):
@@ -84,4 +84,7 @@ def _subsets(numa_nodes: Iterable[int]) -> Iterator[tuple[int, ...]]:
 def _lacking(offered: Zones, available: Mapping[int, Mapping[str, int]]) -> dict[str, NUMAMask]:
     """NUMA nodes where nothing is left, per resource that any zone offers."""
     names = {name for zone in offered.values() for name in zone}
-    return {name: sum(1 << numa for numa in offered if available[numa].get(name, 0) <= 0) for name in names}
+    return {
+        name: sum(1 << numa for numa in offered if available.get(numa, {}).get(name, 0) <= 0)
+        for name in names
+    }
