@@ -10,6 +10,7 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_migration import PodMigrationJob
 from koordinator.descheduler import config, plugin_sets
+from koordinator.descheduler.config import low_node_load
 from koordinator.descheduler.migration import eviction
 from tests.descheduler.builders import NOW_S, job, pod
 
@@ -56,6 +57,8 @@ def test_a_job_is_swept_when_it_is_long_past_its_ttl(ttl: str | None, limit_s: i
 def test_an_argument_that_nobody_knows_is_named() -> None:
     with pytest.raises(ProtocolError, match="LowNodeLoad: hightThresholds: unknown field"):
         config.read("LowNodeLoad", {"hightThresholds": {"cpu": 80}})
+    with pytest.raises(ProtocolError, match="unknown field `weight`"):
+        config.read("LowNodeLoad", {"nodePools": [{"name": "p", "weight": 1}]})
     with pytest.raises(ProtocolError, match="MigrationController: maxMigratingPerNode"):
         config.read("MigrationController", {"maxMigratingPerNode": -1})
     with pytest.raises(ProtocolError, match="kind"):
@@ -69,3 +72,9 @@ def test_a_profile_needs_exactly_one_evict_plugin() -> None:
     twice = msgspec.structs.replace(none, evict=["A"], balance=["B", "B"])
     with pytest.raises(ProtocolError, match="B is enabled twice"):
         plugin_sets.check("p", twice)
+
+
+def test_detectors_are_kept_from_one_cycle_to_the_next() -> None:
+    args = config.read("LowNodeLoad", {"detectorCacheTimeout": "1m", "nodePools": None})
+    assert low_node_load.remembered_for(args, 600).detector_cache_timeout == "10m0s"
+    assert low_node_load.remembered_for(args, 0).detector_cache_timeout == "1m"

@@ -4,13 +4,11 @@
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from koordinator.api.decode import without_nulls
 from koordinator.api.errors import ProtocolError
-from koordinator.api.meta import Part
 from koordinator.descheduler.config import (
     custom_priority,
     fragmentation_aware,
@@ -20,8 +18,6 @@ from koordinator.descheduler.config import (
 )
 
 API_VERSION = "descheduler/v1alpha2"
-
-A = TypeVar("A", bound=Part)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -63,7 +59,7 @@ def completed(plugin: str, raw: Mapping[str, Any]) -> Any:
     if unknown:
         raise ProtocolError(plugin, unknown[0], "unknown field")
     try:
-        return kind.complete(msgspec.convert(without_nulls(members, kind.view), kind.view))
+        return kind.complete(msgspec.convert(_without_nulls(members), kind.view))
     except msgspec.ValidationError as error:
         raise ProtocolError(plugin, "args", str(error)) from error
 
@@ -76,3 +72,12 @@ def read(plugin: str, raw: Mapping[str, Any]) -> Any:
     except ProtocolError as error:
         raise error.of(plugin) from error
     return args
+
+
+def _without_nulls(raw: Any) -> Any:
+    """A null is a member that is not set; unknown members stay, so that they are found."""
+    if isinstance(raw, list):
+        return [_without_nulls(one) for one in raw]
+    if isinstance(raw, Mapping):
+        return {name: _without_nulls(member) for name, member in raw.items() if member is not None}
+    return raw

@@ -9,7 +9,7 @@ BEST_EFFORT = "BestEffort"
 DRAIN_NODE = "DrainNode"
 
 
-class Level(Part, frozen=True, kw_only=True):
+class Level(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A class of nodes; the two thresholds are accepted and unused, as in the reference."""
 
     name: str = ""
@@ -18,7 +18,7 @@ class Level(Part, frozen=True, kw_only=True):
     reject_threshold: float | None = None
 
 
-class CustomPriorityArgs(Part, frozen=True, kw_only=True):
+class CustomPriorityArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Node classes in the order in which they are emptied, and how."""
 
     paused: bool = False

@@ -9,7 +9,7 @@ from koordinator.descheduler.config import checks
 from koordinator.descheduler.pod_filter import Namespaces, PodSelector, check_namespaces
 
 
-class FragmentationAwareArgs(Part, frozen=True, kw_only=True):
+class FragmentationAwareArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a node counts as unbalanced, and what must be gained by an eviction."""
 
     paused: bool = False

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from koordinator.api import resources
+from koordinator.api import duration, resources
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import Part
 from koordinator.descheduler.config import checks
@@ -17,7 +17,7 @@ Thresholds = dict[str, float]
 """Resource name → percent."""
 
 
-class AnomalyCondition(Part, frozen=True, kw_only=True):
+class AnomalyCondition(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a node must be hot before it counts; a counter of 0 is one that was not given."""
 
     timeout: str | None = None
@@ -31,7 +31,7 @@ class AnomalyCondition(Part, frozen=True, kw_only=True):
         return given_s or ANOMALY_TIMEOUT_S
 
 
-class NodePool(Part, frozen=True, kw_only=True):
+class NodePool(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes that are balanced among each other, and by which thresholds."""
 
     name: str = ""
@@ -45,7 +45,7 @@ class NodePool(Part, frozen=True, kw_only=True):
     anomaly_condition: AnomalyCondition | None = None
 
 
-class LowNodeLoadArgs(Part, frozen=True, kw_only=True):
+class LowNodeLoadArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When nodes are hot or cold, and which pods may move."""
 
     paused: bool = False
@@ -99,6 +99,13 @@ def pools(args: LowNodeLoadArgs) -> list[NodePool]:
         anomaly_condition=args.anomaly_condition,
     )
     return [implicit, *args.node_pools]
+
+
+def remembered_for(args: LowNodeLoadArgs, interval_s: float) -> LowNodeLoadArgs:
+    """The arguments with detectors kept at least from one cycle to the next. `args` are checked."""
+    if duration.parse(args.detector_cache_timeout) >= interval_s:
+        return args
+    return msgspec.structs.replace(args, detector_cache_timeout=duration.text_of(interval_s))
 
 
 def check(args: LowNodeLoadArgs) -> None:

@@ -13,7 +13,7 @@ EVICT_DIRECTLY = "EvictDirectly"
 STRATEGIES = (CALCULATE_ONLY, EVICT_DIRECTLY)
 
 
-class ScaleDownBinPackArgs(Part, frozen=True, kw_only=True):
+class ScaleDownBinPackArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How pods are ranked for scale-down, and whether they are evicted in that order."""
 
     paused: bool = False
