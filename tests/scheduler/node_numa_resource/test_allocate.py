@@ -4,7 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.annotations.placement import NUMATopologyPolicy
-from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, GivenBack, allocate
+from koordinator.scheduler.plugins.node_numa_resource.allocate import (
+    AllocationRequest,
+    GivenBack,
+    allocate,
+    allocate_in,
+    fits_in,
+    room_of,
+)
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hints import generate
 from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus, PodHolding
@@ -83,6 +90,24 @@ def test_every_hint_can_be_allocated(request: AllocationRequest, taken: int, pol
     assert set(hints) == {"cpu", "memory"}
     for hint in (hint for found in hints.values() for hint in found):
         assert allocate(state, request, hint.numa_nodes).status.is_success
+
+
+@given(
+    requests(),
+    st.integers(1, 3),
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 3) | st.integers(0, 2**16 - 1),
+    st.integers(0, 9_000),
+)
+@settings(max_examples=400)
+def test_counting_tells_whether_an_allocation_succeeds(
+    request: AllocationRequest, hint: int, taken: int, preferred: int, shared_milli: int
+) -> None:
+    topology = machine()
+    state = node(topology, held("a", topology, taken), PodHolding("b", numa={0: {"cpu": shared_milli}}))
+    room = room_of(state, request, GivenBack(preferred_cpus=preferred))
+
+    assert fits_in(room, state, request, hint) == allocate_in(room, state, request, hint).status.is_success
 
 
 def test_the_emptier_numa_node_absorbs_what_the_fuller_one_lacks_whatever_their_ids() -> None:

@@ -64,7 +64,9 @@ def test_the_search_finds_what_a_walk_through_all_permutations_finds(
     assert best_hint(ALL, lists, exclusivity) == walk_everything(ALL, lists, exclusivity)
 
 
-def test_eight_numa_nodes_and_three_resources_are_merged_without_walking_through_millions_of_permutations() -> None:
+def test_eight_numa_nodes_and_three_resources_are_merged_without_walking_through_millions_of_permutations() -> (
+    None
+):
     every = [Hint(mask, mask.bit_count() == 2, mask % 7) for mask in range(1, 256) if mask.bit_count() > 1]
     crossed = [Hint(mask, False, mask % 5) for mask in range(1, 256)]
     started = time.perf_counter()

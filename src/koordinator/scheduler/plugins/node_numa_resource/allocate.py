@@ -130,6 +130,37 @@ def allocate_in(
     return _with_cpus(node, request, numa, room.free, room.preferred)
 
 
+def fits_in(room: Room, node: NodeState, request: AllocationRequest, numa_nodes: NUMAMask) -> bool:
+    """Whether `allocate_in` gives the pod what it wants of these NUMA nodes; CPUs are counted, not picked, if that
+    tells.
+
+    Picking succeeds whenever enough CPUs are usable. It keeps cores whole, too, where whole cores are picked out of
+    whole cores; only other picks need to be seen.
+    """
+    if not node.zones:
+        return False
+    topology = node.options.cpus
+    numa, status = split(request, room.available, node.zones, numa_nodes, topology)
+    if not status.is_success or not request.binds_cpus:
+        return status.is_success
+    if not numa:
+        return allocate_in(room, node, request, numa_nodes).status.is_success
+    counts = [
+        min(
+            (room.free.cpus & topology.numa_nodes.get(numa_id, 0)).bit_count(),
+            amounts.get(resources.CPU, 0) // CPU_MILLI,
+        )
+        for numa_id, amounts in numa.items()
+    ]
+    if sum(counts) != request.cpu_count:
+        return False
+    if request.required_policy != CPUBindPolicy.FULL_PCPUS:
+        return True
+    if room.preferred or any(count % topology.cpus_per_core for count in counts):
+        return allocate_in(room, node, request, numa_nodes).status.is_success
+    return True
+
+
 def free_cpus(node: NodeState, given_back: GivenBack) -> FreeCPUs:
     """CPUs that the pod may take."""
     options = node.options

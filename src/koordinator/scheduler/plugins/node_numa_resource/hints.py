@@ -7,7 +7,6 @@ from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugins.node_numa_resource import allocate, score, zones
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     NOTHING_GIVEN_BACK,
-    Allocation,
     AllocationRequest,
     GivenBack,
     NodeState,
@@ -23,7 +22,7 @@ ALL_SUBSETS_NODES_MAX = 8
 The kubelet refuses NUMA policies on larger machines.
 """
 
-Trial = Callable[[NUMAMask], Allocation]
+Trial = Callable[[NUMAMask], bool]
 
 
 def generate(
@@ -43,8 +42,8 @@ def generate(
     room = allocate.room_of(node, request, given_back)
     available = room.available
 
-    def try_node(numa_nodes: NUMAMask) -> Allocation:
-        return allocate.allocate_in(room, node, request, numa_nodes)
+    def try_node(numa_nodes: NUMAMask) -> bool:
+        return allocate.fits_in(room, node, request, numa_nodes)
 
     trial = trial or try_node
     lacking = _lacking(node.zones, available)
@@ -56,7 +55,7 @@ def generate(
         for name in request.amounts.keys() & total.keys():
             known.setdefault(name, [])
         mask = sum(1 << numa for numa in subset)
-        if not trial(mask).status.is_success:
+        if not trial(mask):
             continue
         left = zones.total(available.get(numa, {}) for numa in subset)
         points = score.score(strategy, zones.less(total, left), total, demand) if strategy else 0
