@@ -19,6 +19,9 @@ from koordinator.descheduler.plugins.low_node_load import reason, usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass
 from koordinator.descheduler.plugins.low_node_load.usage import PODS, Columns, Nanos, NodeLoad
 
+_ROUNDING = 1 + 1e-9
+"""Above what the conversion of an exact amount to a float can lose."""
+
 
 class Options(msgspec.Struct, frozen=True):
     """How pods are chosen. `may_evict`: namespaces, filters, selectors; `needs_fit`: onto some target."""
@@ -47,6 +50,7 @@ class Balance:
         self._options = options
         self._recovered = recovered
         self._names = found.filled.names
+        self._margins = np.zeros((0, len(self._names)), np.float64)  # (targets, resources) of the phase
         self._rooms: dict[int, Room] = {}  # by row, made when a target is first tried
         self._usage: list[Nanos] = [dict(load.usage) for load in found.loads]
         self._prod_usage: list[Nanos] = [dict(load.prod_usage) for load in found.loads]
@@ -79,6 +83,7 @@ class Balance:
         evicted: list[Eviction] = []
         if not phase.targets:
             return evicted
+        self._margins = np.array([self._margin(row, phase) for row in phase.targets], np.float64)
         for row in phase.sources:
             removable = self._removable(row, phase)
             if removable:
@@ -135,15 +140,24 @@ class Balance:
         if pod_usage is None:
             return False
         used = self._used(phase)
-        for target in phase.targets:
+        need = np.array([pod_usage.get(name, 0) for name in self._names], np.float64)
+        # Floats only skip targets that are full for certain; amounts decide exactly.
+        for index in np.flatnonzero((self._margins * _ROUNDING >= need).all(axis=1)).tolist():
+            target = phase.targets[index]
             limit, own = phase.limit[target], used[target]
             has_margin = all(own[name] + pod_usage.get(name, 0) <= limit[name] for name in self._names)
             if has_margin and node_fit.fits(pod, self._room_of(target)):
                 for name, amount in pod_usage.items():
                     if name in own:
                         own[name] += amount
+                self._margins[index] = self._margin(target, phase)
                 return True
         return False
+
+    def _margin(self, row: int, phase: Phase) -> list[int]:
+        """What a target can take until it is at its limits."""
+        used, limit = self._used(phase)[row], phase.limit[row]
+        return [limit[name] - used[name] for name in self._names]
 
     def _room_of(self, row: int) -> Room:
         room = self._rooms.get(row)
