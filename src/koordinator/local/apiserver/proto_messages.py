@@ -4,7 +4,8 @@ One line a message: its fields by number, counting from 1; `=N` sets the number,
 comes the type (text when there is none): `i` integer, `b` boolean, `t` time, `u` time with microseconds,
 `q` quantity, `x` integer or text, `y` bytes, `m` text by text, `Q` quantities by text, `Y` bytes by text, or
 another message; in brackets when repeated. `*` marks fields that are only sent when set: their zeros mean
-something. `@` marks a message whose fields stand in the outer object in JSON.
+something. A name may begin with the version that it belongs to. `@` marks a message whose fields stand in
+the outer object in JSON.
 
 Source: the wire numbering that Kubernetes' API promises to keep (`protobuf` tags of its API types).
 """
@@ -147,6 +148,10 @@ JobTemplateSpec metadata:ObjectMeta spec:JobSpec
 HorizontalPodAutoscaler metadata:ObjectMeta spec:AutoscalerSpec status:AutoscalerStatus
 AutoscalerSpec scaleTargetRef:ScaleTarget minReplicas:i* maxReplicas:i metrics:[MetricSpec]
 AutoscalerStatus observedGeneration:i* lastScaleTime:t currentReplicas:i desiredReplicas:i
+autoscaling/v1/HorizontalPodAutoscaler metadata:ObjectMeta spec:OldAutoscalerSpec status:OldAutoscalerStatus
+OldAutoscalerSpec scaleTargetRef:ScaleTarget minReplicas:i* maxReplicas:i targetCPUUtilizationPercentage:i*
+OldAutoscalerStatus observedGeneration:i* lastScaleTime:t currentReplicas:i desiredReplicas:i \
+  currentCPUUtilizationPercentage:i*
 ScaleTarget kind name apiVersion
 MetricSpec type resource=4:ResourceMetric
 ResourceMetric name target:MetricTarget

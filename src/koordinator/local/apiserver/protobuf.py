@@ -59,9 +59,11 @@ def decode(body: bytes) -> dict[str, Any]:
                     kind = _text(text)
         elif number == 2:
             raw = _bytes(value)
-    if kind not in _kinds():
+    versioned = f"{api_version}/{kind}"  # where versions number their fields differently
+    name = versioned if versioned in _kinds() else kind
+    if name not in _kinds():
         raise Unreadable(f"{kind or 'the object'} cannot be read from protobuf here")
-    return {"apiVersion": api_version, "kind": kind, **_message(raw, kind)}
+    return {"apiVersion": api_version, "kind": kind, **_message(raw, name)}
 
 
 def _message(raw: bytes, name: str) -> dict[str, Any]:
