@@ -1,0 +1,65 @@
+"""A `koordinator up` that a test starts, and kubectl for it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Cluster:
+    """A running `koordinator up`."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "koordinator.cli.main",
+                "up",
+                "--kubeconfig",
+                str(self.kubeconfig),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until(self.kubeconfig.exists, 30, self.process)
+
+    def kubectl(self, *arguments: str, text: str = "") -> str:
+        """Standard output of kubectl; any error or warning fails the test."""
+        done = self.run(*arguments, text=text)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        assert "arning" not in done.stderr, done.stderr
+        return done.stdout
+
+    def run(self, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run(
+            ["kubectl", *arguments], input=text, capture_output=True, text=True, timeout=90, env=environment
+        )
+
+    def get(self, *arguments: str) -> Any:
+        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def stop(self, number: int = signal.SIGINT) -> str:
+        """Standard error after a clean stop."""
+        self.process.send_signal(number)
+        _, stderr = self.process.communicate(timeout=30)
+        return stderr
+
+
+def until(holds: Callable[[], Any], seconds: float, process: "subprocess.Popen[str]") -> None:
+    """Wait until it holds; a cluster that ended meanwhile fails the test with its own words."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.1)

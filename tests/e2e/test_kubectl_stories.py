@@ -1,0 +1,92 @@
+"""What people do with kubectl all day, on a running `koordinator up`: no word on stderr that they would not expect."""
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
+    pytest.mark.timeout(120),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("stories"), "--nodes", "3")
+    running.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+def test_a_job_that_sleeps_completes(cluster: Cluster) -> None:
+    cluster.kubectl("create", "job", "nap", "--image=busybox", "--", "sleep", "1")
+
+    cluster.kubectl("wait", "--for=condition=complete", "job/nap", "--timeout=30s")
+
+    assert cluster.get("job", "nap")["status"]["succeeded"] == 1
+
+
+def test_autoscale_keeps_an_object_in_both_versions(cluster: Cluster) -> None:
+    cluster.kubectl("create", "deployment", "scaled", "--image=web")
+
+    cluster.kubectl("autoscale", "deployment", "scaled", "--min=1", "--max=5", "--cpu-percent=80")
+
+    assert "Deployment/scaled" in cluster.kubectl("get", "hpa", "scaled")
+    older = cluster.get("horizontalpodautoscalers.v1.autoscaling", "scaled")
+    assert older["spec"]["targetCPUUtilizationPercentage"] == 80
+    (metric,) = cluster.get("hpa", "scaled")["spec"]["metrics"]
+    assert metric["resource"]["target"]["averageUtilization"] == 80
+
+
+def test_a_drain_waits_for_the_budget_and_a_taint_does_not(cluster: Cluster) -> None:
+    cluster.kubectl("create", "deployment", "kept", "--image=web", "--replicas=2")
+    cluster.kubectl("create", "pdb", "kept", "--selector=app=kept", "--min-available=2")
+    cluster.kubectl("rollout", "status", "deployment/kept", "--timeout=30s")
+    node = cluster.get("pods", "-l", "app=kept")["items"][0]["spec"]["nodeName"]
+
+    drained = cluster.run("drain", node, "--force", "--timeout=2s", "--pod-selector=app=kept")
+
+    assert drained.returncode == 1
+    assert "Cannot evict pod as it would violate the pod's disruption budget." in drained.stderr
+    cluster.kubectl("taint", "node", node, "k=v:NoExecute")
+    chosen = ("-l", "app=kept", f"--field-selector=spec.nodeName={node}")
+    cluster.kubectl("wait", "--for=delete", "pod", *chosen, "--timeout=30s")
+    cluster.kubectl("taint", "node", node, "k-")
+    cluster.kubectl("uncordon", node)
+
+
+def test_a_refused_patch_shows_the_patch(cluster: Cluster) -> None:
+    cluster.kubectl("create", "deployment", "typed", "--image=web")
+
+    refused = cluster.run("patch", "deployment", "typed", "-p", '{"spec":{"replicas":"x"}}')
+
+    assert refused.returncode == 1
+    assert (
+        'patch: Invalid value: "map[spec:map[replicas:x]]": json: cannot unmarshal string' in refused.stderr
+    )
+
+
+def test_ctrl_c_ends_watches_within_seconds(tmp_path: Path) -> None:
+    running = Cluster(tmp_path, "--nodes", "1")
+    command = ["kubectl", "--kubeconfig", str(running.kubeconfig), "get", "nodes", "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        watch.stdout.readline()  # the watch is open
+        started_s = time.monotonic()
+
+        stderr = running.stop(signal.SIGINT)
+
+        assert time.monotonic() - started_s < 10
+        assert running.process.returncode == 0
+        assert "Traceback" not in stderr
+        watch.communicate(timeout=10)
+        assert watch.returncode == 0
