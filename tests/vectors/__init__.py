@@ -13,6 +13,8 @@ To add an adapter, drop a module into `tests/vectors/adapters/` (any name); it i
     def cpu_suppress(case: dict[str, Any]) -> Any:  # returns what `expected` should be
         return {"allowed": decide(...).allowed_milli}
 
+What a file has under `fixtures` comes as `fixtures` of every case's input.
+
 A result is compared with `expected` for equality, numbers by value (1 equals 1.0). An adapter may raise a
 `KoordinatorError`: that becomes `{"error": True}`. Where equality is not the right question, add
 

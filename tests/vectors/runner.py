@@ -78,8 +78,14 @@ def find_areas(*folders: Path) -> list[Area]:
             except ValueError as error:
                 raise ValueError(f"{path} is not JSON: {error}") from error
             if isinstance(content, dict) and "area" in content and "cases" in content:
-                areas.append(Area(content["area"], path, content["cases"]))
+                cases = [_with_fixtures(case, content.get("fixtures")) for case in content["cases"]]
+                areas.append(Area(content["area"], path, cases))
     return sorted(areas, key=lambda area: area.name)
+
+
+def _with_fixtures(case: dict[str, Any], fixtures: Any) -> dict[str, Any]:
+    """The case with what its file shares among all cases, as `fixtures` of its input."""
+    return case if fixtures is None else {**case, "input": {**case["input"], "fixtures": fixtures}}
 
 
 def run_case(area: str, case: dict[str, Any], found: Adapters) -> Outcome:

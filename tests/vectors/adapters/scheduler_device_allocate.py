@@ -1,8 +1,5 @@
 """Areas `device-allocate`, `gpu-partition`, `joint-allocate` and `device-score`."""
 
-import functools
-import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,21 +37,11 @@ from tests.vectors.adapters.scheduler_device_request import amounts_of, texts_of
 from tests.vectors.compare import exact
 
 Case = dict[str, Any]
-CASES = Path(__file__).parent.parent / "cases"
 
 
-@functools.cache
-def _fixtures(area: str) -> Case:
-    """The devices that cases refer to by name: those of the area before those of its neighbours."""
-    found: Case = {}
-    for name in ("device-allocate", "device-score", "gpu-partition", "joint-allocate", area):
-        found |= json.loads((CASES / f"{name}.json").read_text())["fixtures"]["device"]
-    return found
-
-
-def _node(area: str, case: Case, booked: list[ReservedDevices]) -> NodeDevices:
+def _node(case: Case, booked: list[ReservedDevices]) -> NodeDevices:
     wire = case["device"]
-    wire = _fixtures(area)[wire] if isinstance(wire, str) else wire
+    wire = case["fixtures"]["device"][wire] if isinstance(wire, str) else wire
     device = from_builtins({"metadata": {}, **wire}, Device)
     pods = msgspec.convert(case.get("used", []), list[DeviceAllocations])
     for reservation in booked:
@@ -126,11 +113,11 @@ def _limits(case: Case, node: NodeDevices) -> Limits:
     return designated(limits, node, recorded) if case.get("deviceHint") and recorded else limits
 
 
-def device_allocate(area: str, case: Case) -> Any:
+def device_allocate(case: Case) -> Any:
     if case["op"] == "gate":
         return _gate(case)
     booked = _reservations(case.get("reservations", []))
-    node = _node(area, case, booked)
+    node = _node(case, booked)
     pod, parsed = _pod(case)
     if not parsed.status.is_success:
         return _refused(parsed.status)
@@ -240,10 +227,7 @@ def _same(expected: Any, actual: Any) -> bool:
 
 
 ADAPTERS = {
-    **{
-        area: functools.partial(device_allocate, area)
-        for area in ("device-allocate", "gpu-partition", "joint-allocate")
-    },
+    **dict.fromkeys(("device-allocate", "gpu-partition", "joint-allocate"), device_allocate),
     "device-score": device_score,
 }
 COMPARE = dict.fromkeys(("device-allocate", "gpu-partition", "joint-allocate"), _same)
