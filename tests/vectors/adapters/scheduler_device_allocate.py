@@ -200,7 +200,7 @@ def device_score(case: Case) -> Any:
         return {"score": score.device_score(strategy, amounts_of(case["request"]), total, free)}
     held = [case["reservation"]] if "reservation" in case else []
     booked = _reservations(held)
-    node = _node("device-score", case, booked)
+    node = _node(case, booked)
     limits = Limits(given_back=_amounts_by_minor(case.get("preemptible", {})))
     limits = within(booked[0], limits) if booked else limits
     return {"ok": True, "score": node_score(node, _pod(case)[0], strategy, limits)}
