@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 # Requests answered at once, watches aside; more are told to come back (the API server's limits for mutating
 # and for reading requests, added up).
 IN_FLIGHT_MAX = 600
-_STOP_S = 5.0  # for open connections to finish what they are doing
+_STOP_S = 2.0  # for open connections to finish what they are doing
 _HEADER_BYTES_MAX = 64 * 1024
 
 
