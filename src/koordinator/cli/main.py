@@ -1,6 +1,7 @@
 """The `koordinator` command: one group whose subcommands are imported only when they are asked for."""
 
 import importlib
+from typing import Any
 
 import click
 
@@ -31,6 +32,16 @@ class LazyGroup(click.Group):
         module, attribute, _ = entry
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a subcommand; a package that only an extra brings is named, with what to install."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == __package__.partition(".")[0]:
+                raise
+            message = f"this command needs the package {error.name}: pip install 'koordinator[all]'"
+            raise click.ClickException(message) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

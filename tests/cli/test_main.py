@@ -1,0 +1,45 @@
+"""The `koordinator` command itself: help without imports, and what it says when a package is missing."""
+
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from koordinator.cli import main as cli
+
+
+def test_help_lists_every_command_without_importing_any() -> None:
+    before = set(sys.modules)
+
+    result = CliRunner().invoke(cli.main, ["--help"])
+
+    assert result.exit_code == 0
+    assert all(name in result.output for name in cli.COMMANDS)
+    assert not {module for module, _, _ in cli.COMMANDS.values()} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(cli.main, [name, "--help"])
+
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_a_package_of_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.delitem(sys.modules, "koordinator.cli.demo", raising=False)
+
+    result = CliRunner().invoke(cli.main, ["demo"])
+
+    assert result.exit_code == 1
+    assert "pip install 'koordinator[all]'" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_unknown_command_is_refused() -> None:
+    result = CliRunner().invoke(cli.main, ["dmeo"])
+
+    assert result.exit_code == 2
+    assert "No such command" in result.output
