@@ -7,6 +7,7 @@ pod, the plugin's own typed state that these calls get.
 Nothing here reads a clock or does I/O, except for PreBind and Bind, which are coroutines.
 """
 
+import abc
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -112,7 +113,7 @@ class Handle:
         self.watches.append(watch)
 
 
-class Plugin(Generic[S]):
+class Plugin(abc.ABC, Generic[S]):
     """What every plugin declares before it runs.
 
     `reads` says which kinds of changes on a row can alter what Filter and Score answer for it; a row is
@@ -169,17 +170,17 @@ class Plugin(Generic[S]):
 class PreEnqueuePlugin(Plugin[S]):
     """Decides whether a pod may enter the queue at all."""
 
+    @abc.abstractmethod
     def pre_enqueue(self, pod: PodInfo) -> Status:
         """Success, or a rejection: the pod is gated until it is updated."""
-        raise NotImplementedError
 
 
 class QueueSortPlugin(Plugin[S]):
     """Orders the queue; exactly one per scheduler."""
 
+    @abc.abstractmethod
     def sort_key(self, pod: PodInfo, queued_s: float) -> tuple[Any, ...]:
         """Smaller keys leave the queue first. `queued_s` is when the pod entered it."""
-        raise NotImplementedError
 
 
 class PreFilterResult(msgspec.Struct, frozen=True):
@@ -195,8 +196,8 @@ class PreFilterResult(msgspec.Struct, frozen=True):
 class PreFilterPlugin(Plugin[S]):
     """Looks at the pod once, before the nodes."""
 
-    def pre_filter(self, state: S) -> PreFilterResult:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def pre_filter(self, state: S) -> PreFilterResult: ...
 
 
 class FilterPlugin(Plugin[S]):
@@ -204,9 +205,9 @@ class FilterPlugin(Plugin[S]):
 
     reasons: ClassVar[type[Reason] | None] = None
 
+    @abc.abstractmethod
     def filter(self, state: S, rows: Rows) -> ReasonCodes:
         """A reason code per row, 0 for those where the pod can run."""
-        raise NotImplementedError
 
     def refusal(self, state: S, code: int) -> Status:
         """What a code means."""
@@ -254,8 +255,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 class PostFilterPlugin(Plugin[S]):
     """Acts when no node passed the filters (preemption)."""
 
-    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult: ...
 
 
 class PreScorePlugin(Plugin[S]):
@@ -273,8 +274,8 @@ class ScorePlugin(Plugin[S]):
 
     normalizes: ClassVar[bool] = False
 
-    def score(self, state: S, rows: Rows) -> Scores:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def score(self, state: S, rows: Rows) -> Scores: ...
 
     def normalize(self, state: S, scores: Scores) -> Scores:
         """Final scores from the raw ones of all feasible rows."""
@@ -305,8 +306,8 @@ class PermitResult(msgspec.Struct, frozen=True):
 class PermitPlugin(Plugin[S]):
     """Holds a pod back between Reserve and Bind."""
 
-    def permit(self, state: S, pod: PodInfo, node_name: str) -> PermitResult:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def permit(self, state: S, pod: PodInfo, node_name: str) -> PermitResult: ...
 
 
 class PreBindPlugin(Plugin[S]):
@@ -316,8 +317,8 @@ class PreBindPlugin(Plugin[S]):
         """Whether `pre_bind` waits for somebody else, perhaps for minutes: others are bound meanwhile."""
         return False
 
-    async def pre_bind(self, state: S, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
-        raise NotImplementedError
+    @abc.abstractmethod
+    async def pre_bind(self, state: S, pod: PodInfo, node_name: str, patch: PodPatch) -> Status: ...
 
 
 class BindPlugin(Plugin[S]):
@@ -330,8 +331,8 @@ class BindPlugin(Plugin[S]):
 class PostBindPlugin(Plugin[S]):
     """Is told about bound pods."""
 
-    def post_bind(self, pod: PodInfo, node_name: str) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def post_bind(self, pod: PodInfo, node_name: str) -> None: ...
 
 
 def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:

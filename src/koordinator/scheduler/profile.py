@@ -3,6 +3,9 @@
 Source: spec 03, A3 (merge rules, automatic DefaultPreBind).
 """
 
+# The interfaces of extension points are abstract on purpose; here they only tell instances apart.
+# mypy: disable-error-code="type-abstract"
+
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import metadata
