@@ -1,0 +1,166 @@
+"""What informers tell, brought into the node table, the queue and the nominations."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.clock import Clock
+from koordinator.cluster.events import EventRecorder
+from koordinator.scheduler import diagnosis
+from koordinator.scheduler.caches import Caches
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.nodes import NodeAspect
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.queue import SchedulingQueue
+from koordinator.scheduler.waiting import WaitingPods
+
+log = logging.getLogger(__name__)
+
+_EVENT_OF_ASPECT = (
+    (NodeAspect.ALLOCATABLE, ClusterEvent.NODE_ALLOCATABLE),
+    (NodeAspect.LABELS, ClusterEvent.NODE_LABELS),
+    (NodeAspect.TAINTS, ClusterEvent.NODE_TAINTS),
+    (NodeAspect.CONDITIONS, ClusterEvent.NODE_CONDITIONS),
+    (NodeAspect.ANNOTATIONS, ClusterEvent.NODE_ANNOTATIONS),
+)
+
+
+class EventHandlers:
+    """Keeps the scheduler's state in step with the cluster. `wake` tells the loop that a pod may be active;
+    `recorders` are those of the profiles, by scheduler name."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: SchedulingQueue,
+        waiting: WaitingPods,
+        recorders: Mapping[str, EventRecorder],
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> None:
+        self._table = engine.table
+        self._profiles = engine.profiles
+        self._nominations = engine.nominations
+        self._queue = queue
+        self._waiting = waiting
+        self._recorders = recorders
+        self._clock = clock
+        self.wake = wake
+
+    def listen(self, caches: Caches) -> None:
+        """Hear of all pods and nodes."""
+        caches.nodes.add_handler(lambda node: self.node_set(None, node), self.node_set, self.node_deleted)
+        caches.pods.add_handler(lambda pod: self.pod_set(None, pod), self.pod_set, self.pod_deleted)
+
+    def happened(self, happening: Happening) -> None:
+        self._queue.happened(happening, self._clock.now())
+        self.wake()
+
+    def node_set(self, old: Node | None, node: Node) -> None:
+        try:
+            aspect = self._table.set_node(node)
+        except ProtocolError as error:
+            # The node keeps its last readable state; one that never had any takes no pods.
+            log.warning("node not readable: %s", error, extra={"node": node.metadata.name})
+            return
+        row = self._table.row_of(node.metadata.name)
+        if NodeAspect.ADDED in aspect:
+            self.happened(Happening(ClusterEvent.NODE_ADDED, row, old, node))
+            return
+        for flag, event in _EVENT_OF_ASPECT:
+            if flag in aspect:
+                self.happened(Happening(event, row, old, node))
+
+    def node_deleted(self, node: Node) -> None:
+        self._table.remove_node(node.metadata.name)
+        self.happened(Happening(ClusterEvent.NODE_DELETED, None, node, None))
+
+    def pod_set(self, old: Pod | None, pod: Pod) -> None:
+        try:
+            info = PodInfo.of(pod, self._table.registry)
+        except ProtocolError as error:
+            self._refuse(pod, error)
+            return
+        if info.is_terminal:
+            self.pod_deleted(pod)
+        elif info.node_name:
+            self._assigned(info)
+        else:
+            self._nominated(old, info)
+            self._unassigned(info)
+
+    def _nominated(self, old: Pod | None, info: PodInfo) -> None:
+        """Follow the nomination in the pod's status, which others may write; our own is there before it is."""
+        nominations = self._nominations
+        said = info.pod.status.nominated_node_name
+        was_taken_back = old is not None and bool(old.status.nominated_node_name) and not said
+        if said != nominations.node_of(info.uid) and (said or was_taken_back):
+            nominations.set(info, said)
+
+    def _refuse(self, pod: Pod, error: ProtocolError) -> None:
+        """A pod whose requests cannot be read is not scheduled, and its owner is told."""
+        log.warning("pod not schedulable: %s", error, extra={"pod": pod.key})
+        recorder = self._recorders.get(pod.spec.scheduler_name)
+        if recorder is not None and not pod.spec.node_name:
+            recorder.warning(pod, "FailedScheduling", diagnosis.event_note(str(error)))
+
+    def _assigned(self, info: PodInfo) -> None:
+        place = self._table.place_of(info.uid)
+        is_news = place is None or place.assumed
+        if place is None or not place.assumed:
+            self._queue.remove(info.uid)
+        old = place.pod if place is not None else None
+        self._nominations.remove(info.uid)
+        row = self._table.assign(info, info.node_name)
+        if old is None or is_news:
+            self.happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
+        elif old.request_key != info.request_key or _matters_to_others(old, info):
+            self.happened(Happening(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))
+
+    def _unassigned(self, info: PodInfo) -> None:
+        place = self._table.place_of(info.uid)
+        if place is not None and place.assumed:
+            return  # our binding is under way
+        profile = self._profiles.get(info.pod.spec.scheduler_name)
+        if profile is None or info.pod.metadata.deletion_timestamp is not None:
+            self._queue.remove(info.uid)
+            return
+        now_s = self._clock.now()
+        class_key = profile.class_key(info)
+        waiting = self._queue.find(info.uid)
+        if waiting is not None and waiting.profile_name != profile.name:
+            self._queue.remove(info.uid)  # it asks for another profile now
+        if info.uid in self._queue:
+            self._queue.update(info, class_key, now_s)
+        else:
+            self._queue.add(info, profile.name, class_key, now_s)
+        self.wake()
+
+    def _nomination_ended(self, uid: str) -> None:
+        """The room that was kept for a pod is free for others."""
+        node_name = self._nominations.node_of(uid)
+        pod = self._nominations.remove(uid)
+        if pod is not None and self._table.place_of(uid) is None:
+            row = self._table.row_of(node_name)
+            self.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+
+    def pod_deleted(self, pod: Pod) -> None:
+        uid = pod.metadata.uid or pod.key
+        self._queue.remove(uid)
+        self._nomination_ended(uid)
+        waiting = self._waiting.find(uid)
+        if waiting is not None:
+            waiting.reject("", "pod is deleted")
+        place = self._table.place_of(uid)
+        if place is None:
+            return
+        row = self._table.unassign(uid)
+        self.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
+
+
+def _matters_to_others(old: PodInfo, new: PodInfo) -> bool:
+    """Whether pods that look at other pods may see this one differently."""
+    a, b = old.pod.metadata, new.pod.metadata
+    return a.labels != b.labels or (a.deletion_timestamp is None) != (b.deletion_timestamp is None)
