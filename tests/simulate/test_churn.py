@@ -1,0 +1,49 @@
+"""After hours of coming and going the scheduler knows exactly what is there."""
+
+import random
+
+import pytest
+
+from koordinator.api.core import Node
+from koordinator.clock import FixedClock
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.local.registry import in_memory
+from koordinator.scheduler.scheduler import Scheduler
+from koordinator.simulate import churn, churn_objects
+from koordinator.simulate.table_differences import differences
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_table_equals_one_rebuilt_from_the_objects(seed: int) -> None:
+    result = churn.run(churn.ChurnScenario(nodes=40, pods=1_200, hours=1.0, seed=seed))
+    assert result.differences == []
+    assert result.created == 1_200
+    assert result.bound + result.given_up > 1_000
+    assert min(result.finished, result.given_up, result.node_actions, result.left_running) > 0
+
+
+async def test_a_difference_is_found_and_named() -> None:
+    clock = FixedClock(1_700_000_000.0)
+    cluster = MemoryCluster(in_memory(clock, checks=False))
+    rng = random.Random(0)
+    for number in range(3):
+        await cluster.create(Node, churn_objects.node(number, rng))
+    live, fresh = Scheduler(cluster), Scheduler(cluster)
+    probes = churn_objects.probes(rng)
+    async with live.following(), fresh.following():
+        assert differences(live, fresh, probes) == []
+        row = live.table.row_of("node-1")
+        assert row is not None
+        live.table.requested[0, row] += 500
+        found = differences(live, fresh, probes)
+    assert found[0] == "node-1: requested is {'cpu': 500} instead of {}"
+    assert any("on node-1" in line for line in found[1:])
+
+
+def test_the_slope_of_memory_is_that_of_the_second_half() -> None:
+    def growth(*memory: float) -> float:
+        return churn.ChurnResult(0, 0, 0, 0, 0, 0, [], list(memory)).memory_growth()
+
+    assert growth(100, 300, 400, 400, 400) == 0
+    assert growth(0, 0, 10, 12, 14) == pytest.approx(2)
+    assert growth(5) == 0
