@@ -11,6 +11,7 @@ import random
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
 import msgspec
 
 from koordinator.api.core import Node, Pod

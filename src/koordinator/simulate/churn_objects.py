@@ -82,8 +82,9 @@ def pod(name: str, rng: random.Random) -> Json:
         term = {**same, "topologyKey": "kubernetes.io/hostname"}
         spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     elif kind == "together":
-        term = {"weight": 50, "podAffinityTerm": {**same, "topologyKey": "topology.kubernetes.io/zone"}}
-        spec["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+        near = {**same, "topologyKey": "topology.kubernetes.io/zone"}
+        preference = {"weight": 50, "podAffinityTerm": near}
+        spec["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
     elif kind == "spread":
         key = rng.choice(("topology.kubernetes.io/zone", "kubernetes.io/hostname"))
         rule = rng.choice(("DoNotSchedule", "ScheduleAnyway"))
