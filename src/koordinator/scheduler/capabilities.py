@@ -1,0 +1,267 @@
+"""What plugins may do beyond the stock extension points: Koordinator's extension of the framework.
+
+A plugin has a capability by inheriting from its class, next to the extension points of `framework`. Each
+profile finds out once which of its plugins have which (`extensions.Extensions`), so that a profile without
+them pays nothing. Source: spec 03, part C.
+
+Transformers run once per class of pods, as `Plugin.prepare` does: what they answer may depend on what the
+plugin's `class_key`, `live_key` and `epoch` tell, and on nothing else.
+"""
+
+import abc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api.reservation import Reservation
+from koordinator.scheduler.framework import Diagnosis, Plugin, PreFilterResult, S
+from koordinator.scheduler.nodes import Rows, Trial
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_patch import PodPatch
+from koordinator.scheduler.status import SUCCESS, Status
+
+# Transformers
+
+
+class PreFilterTransformer(Plugin[S]):
+    """Changes pods before PreFilter and hears its result; where the plugin is enabled at preFilter."""
+
+    def before_pre_filter(self, pod: PodInfo) -> PodInfo | Status:
+        """The pod as PreFilter, Filter and Score shall see it (`pod` itself: no change), or why the attempt
+        ends."""
+        return pod
+
+    def after_pre_filter(self, state: S, pod: PodInfo, result: PreFilterResult) -> Status:
+        """Hears what all PreFilter plugins said together; anything but success ends the attempt."""
+        return SUCCESS
+
+
+class FilterTransformer(Plugin[S]):
+    """Changes what Filter and Score see; where the plugin is enabled at filter."""
+
+    @abc.abstractmethod
+    def before_filter(self, state: S, pod: PodInfo, what_if: Trial) -> PodInfo | Status:
+        """The pod as Filter and Score shall see it, or why the attempt ends.
+
+        Nodes are changed through `what_if`: pods taken off nodes, or counted on them, for this pod alone.
+        """
+
+
+class ScoreTransformer(Plugin[S]):
+    """Changes pods before Score; where the plugin is enabled at score."""
+
+    @abc.abstractmethod
+    def before_score(self, state: S, pod: PodInfo, rows: Rows) -> PodInfo | Status:
+        """The pod as Score shall see it, or why the attempt ends; `rows` are those that passed the filters."""
+
+
+class PostFilterTransformer(Plugin[S]):
+    """Hears how PostFilter ended; where the plugin is enabled at postFilter."""
+
+    @abc.abstractmethod
+    def after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
+        """`status` is success when room was made, else why not."""
+
+
+# Choosing nodes
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Nodes for pods that are placed together: `nodes` maps uids to node names, `pods` are all of them."""
+
+    pods: tuple[PodInfo, ...] = ()
+    nodes: Mapping[str, str] = {}
+
+
+class FoundNode(msgspec.Struct, frozen=True):
+    """Skip (no opinion), a refusal, or success with a plan.
+
+    Success without a plan restricts the pod to `node_name`.
+    """
+
+    status: Status
+    node_name: str = ""
+    plan: Plan | None = None
+
+
+class FindOneNodePlugin(Plugin[S]):
+    """Knows the node of a pod before Filter is asked. The first of a profile counts."""
+
+    @abc.abstractmethod
+    def find_one_node(self, state: S, pod: PodInfo, result: PreFilterResult) -> FoundNode:
+        """Asked after PreFilter, whose result may have narrowed the nodes."""
+
+
+class PreferredNodes(msgspec.Struct, frozen=True):
+    """Success with names in the order in which they are tried, or Skip."""
+
+    status: Status
+    node_names: tuple[str, ...] = ()
+
+
+class PreferNodesPlugin(Plugin[S]):
+    """Names nodes that are tried before all others. The first of a profile counts."""
+
+    @abc.abstractmethod
+    def prefer_nodes(self, state: S, pod: PodInfo, result: PreFilterResult) -> PreferredNodes:
+        """Asked after PreFilter. The first named node that passes all filters takes the pod."""
+
+
+class NextPodPlugin(Plugin[S]):
+    """Chooses the next pod instead of the queue. One per scheduler; the first counts."""
+
+    @abc.abstractmethod
+    def next_pod(self) -> str | None:
+        """uid of a waiting pod, None to leave it to the queue. One that does not wait is ignored."""
+
+
+class ResizePodPlugin(Plugin[S]):
+    """Changes what a pod counts for once its node is known; behind the gate ResizePod."""
+
+    @abc.abstractmethod
+    def resize(self, state: S, pod: PodInfo, node_name: str) -> PodInfo | Status:
+        """The pod as it shall be counted (`pod` itself: no change), or why it cannot be placed."""
+
+
+# Storing
+
+
+class PreBindExtension(Plugin[S]):
+    """Stores what PreBind plugins collected, with one call. In preBind order, the first that does not skip."""
+
+    @abc.abstractmethod
+    async def apply_patch(self, pod: PodInfo, patch: PodPatch) -> Status:
+        """Success (also when there is nothing to store), Skip, or why it is not stored."""
+
+    @abc.abstractmethod
+    async def apply_reservation_patch(self, reservation: Reservation, patch: PodPatch) -> Status:
+        """As `apply_patch`, for a Reservation that was placed as if it were a pod."""
+
+
+# Reservations. The plugin that keeps them calls these through `extensions.Extensions`.
+
+
+class Nomination(msgspec.Struct, frozen=True):
+    """The reservation whose room a pod takes on a node; none is a plain placement. A refusal is final."""
+
+    status: Status = SUCCESS
+    reservation: Reservation | None = None
+
+
+class ReservationNominator(Plugin[S]):
+    """Chooses the reservation that a pod uses on its node. The last of a profile counts."""
+
+    @abc.abstractmethod
+    def nominate(self, state: S, pod: PodInfo, row: int) -> Nomination:
+        """Asked for the chosen node, before the pod is counted there; remembers its answer."""
+
+    @abc.abstractmethod
+    def nominated(self, uid: str, node_name: str) -> Reservation | None:
+        """The remembered reservation of a pod on a node."""
+
+    @abc.abstractmethod
+    def forget_nominated(self, uid: str) -> None:
+        """The pod is reserved, or its attempt failed without a nominated node."""
+
+
+class ReservationCache(Plugin[S]):
+    """Knows the reservations that hold room. The last of a profile counts."""
+
+    @abc.abstractmethod
+    def reservation_of(self, uid: str, node_name: str) -> Reservation | None:
+        """The reservation that a pod on a node uses."""
+
+    @abc.abstractmethod
+    def delete_reservation(self, reservation: Reservation) -> None:
+        """The reservation holds nothing any more."""
+
+
+class ReservationRestorePlugin(Plugin[S]):
+    """Gives back what reservations hold, for pods that may use them, in books of the plugin's own."""
+
+    @abc.abstractmethod
+    def restore(
+        self, state: S, pod: PodInfo, row: int, matched: Sequence[Reservation], others: Sequence[Reservation]
+    ) -> Status:
+        """For one node: `matched` reservations may be used by the pod, `others` only hold room."""
+
+    def restore_preallocated(
+        self, state: S, reservation: Reservation, row: int, candidates: Sequence[PodInfo]
+    ) -> Status:
+        """For a reservation that is to take over running pods: what they hold is its own."""
+        return SUCCESS
+
+
+class ReservationFilterPlugin(Plugin[S]):
+    """Refuses reservations on a node that passed the filters."""
+
+    @abc.abstractmethod
+    def filter_reservation(self, state: S, pod: PodInfo, reservation: Reservation, row: int) -> Status: ...
+
+
+class ReservationScorePlugin(Plugin[S]):
+    """Prefers reservations on one node: 0 to 100 after normalisation."""
+
+    @abc.abstractmethod
+    def score_reservation(self, state: S, pod: PodInfo, reservation: Reservation, row: int) -> int: ...
+
+    def normalize_reservations(self, scores: Mapping[str, int]) -> Mapping[str, int]:
+        """Final scores from the raw ones, both by uid of the reservation."""
+        return scores
+
+
+class ReservationPreBindPlugin(Plugin[S]):
+    """Writes on a Reservation that was placed as if it were a pod. In preBind order."""
+
+    @abc.abstractmethod
+    async def pre_bind_reservation(
+        self, state: S, reservation: Reservation, node_name: str, patch: PodPatch
+    ) -> Status: ...
+
+
+# Work beside scheduling
+
+
+class BackgroundController(msgspec.Struct, frozen=True):
+    """A loop that runs until cancelled, on the leader only. Whatever it raises is logged and it starts anew."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+
+
+class ControllerProvider(Plugin[S]):
+    """Brings loops: garbage, statuses, quotas. Once per plugin name, however many profiles have the plugin."""
+
+    @abc.abstractmethod
+    def controllers(self) -> Sequence[BackgroundController]: ...
+
+
+class ApiRequest(msgspec.Struct, frozen=True):
+    """A call of an endpoint: `path` are the variables in its path, `query` those behind the question mark."""
+
+    path: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+class ApiAnswer(msgspec.Struct, frozen=True):
+    """`body` is encoded as JSON."""
+
+    body: Any
+    status: int = 200
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A route below `/apis/v1/plugins/<Plugin>/`: `path` such as `node/{name}`, without a leading slash."""
+
+    path: str
+    answer: Callable[[ApiRequest], ApiAnswer]
+    method: str = "GET"
+
+
+class ApiProvider(Plugin[S]):
+    """Answers questions over HTTP, on the leader only. Once per plugin name."""
+
+    @abc.abstractmethod
+    def endpoints(self) -> Sequence[Endpoint]: ...
