@@ -1,15 +1,26 @@
 """The deciding half of the scheduler: node table, plugins, cycles. It needs no API (simulation, explain)."""
 
+# The capabilities are abstract on purpose; here they only tell instances apart.
+# mypy: disable-error-code="type-abstract"
+
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.capabilities import (
+    ApiProvider,
+    BackgroundController,
+    ControllerProvider,
+    Endpoint,
+)
 from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.controllers import ALL_CONTROLLERS, ControllerFilter
 from koordinator.scheduler.cycle import Cycle
 from koordinator.scheduler.evaluation import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.events import Happening
@@ -20,6 +31,8 @@ from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.profile import PluginType, build_profiles, installed_plugins, missing_plugins
 
 log = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Plugin[Any])
 
 
 class Engine:
@@ -41,11 +54,13 @@ class Engine:
         cluster: Cluster | None = None,
         happened: Callable[[Happening], None] = lambda _: None,
         actions: Actions | None = None,
+        gates: FeatureGates | None = None,
     ) -> None:
         """Raises: ConfigError."""
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
         self.nominations = Nominations()
+        self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._actions = actions or Actions()
         self._clock = clock
         self._cluster = cluster
@@ -56,6 +71,23 @@ class Engine:
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
         self.cycle = Cycle(self.table, self.cache, seed, self.nominations)
+
+    def endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
+        """What plugins answer over HTTP, by plugin name; of several instances the first answers."""
+        return {plugin.name: tuple(plugin.endpoints()) for plugin in self._first_of_each(ApiProvider)}
+
+    def controllers(self, wanted: ControllerFilter = ALL_CONTROLLERS) -> list[BackgroundController]:
+        """The loops of plugins, once per plugin name; to be run on the leader only."""
+        providers = self._first_of_each(ControllerProvider)
+        return [each for plugin in providers if wanted.allows(plugin.name) for each in plugin.controllers()]
+
+    def _first_of_each(self, kind: type[P]) -> list[P]:
+        found: dict[str, P] = {}
+        for profile in self.profiles.values():
+            for plugin in profile.plugins:
+                if isinstance(plugin, kind):
+                    found.setdefault(plugin.name, plugin)
+        return list(found.values())
 
     def _build(self, kind: PluginType, args: Any) -> Plugin[Any]:
         # Two profiles may run one plugin with different arguments: each instance has its own columns.
@@ -72,6 +104,7 @@ class Engine:
             happened=self._happened,
             actions=self._actions,
             nominations=self.nominations,
+            gates=self.gates,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

@@ -8,13 +8,14 @@ Nothing here reads a clock or does I/O, except for PreBind and Bind, which are c
 """
 
 import abc
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
@@ -44,6 +45,7 @@ ENTRY_POINTS = "koordinator.scheduler.plugins"
 
 S = TypeVar("S")
 T = TypeVar("T", bound=Object)
+C = TypeVar("C")
 
 
 class NoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +94,7 @@ class Handle:
         happened: Callable[[Happening], None] = lambda _: None,
         actions: Actions | None = None,
         nominations: Nominations | None = None,
+        gates: FeatureGates | None = None,
     ) -> None:
         self.table = table
         self.clock = clock
@@ -100,7 +103,10 @@ class Handle:
         self.actions = actions or Actions()
         self.nominations = nominations if nominations is not None else Nominations()
         self.watches: list[Watch[Any]] = []
+        self.forget_handlers: list[Callable[[PodInfo, str], None]] = []
+        self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._cluster = cluster
+        self._profile: ProfileParts | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -112,18 +118,48 @@ class Handle:
         """Keep `watch` informed about all objects of its kind, from before the first pod is scheduled."""
         self.watches.append(watch)
 
+    def on_forget(self, handler: Callable[[PodInfo, str], None]) -> None:
+        """Call `handler` with each pod whose placement on a node is undone, by whatever plugin."""
+        self.forget_handlers.append(handler)
+
+    @property
+    def profile(self) -> "ProfileParts":
+        """The profile of a plugin that asks for one of its own (`Plugin.per_profile`), once it is built."""
+        assert self._profile is not None, "the plugin is not `per_profile`, or its profile is not built yet"
+        return self._profile
+
+    def join(self, profile: "ProfileParts") -> None:
+        """The plugin stands in this profile; called by the framework."""
+        self._profile = profile
+
+    def companions(self, kind: type[C]) -> tuple[C, ...]:
+        """Plugins of the same profile that are of a kind (a capability), in order of creation."""
+        return tuple(plugin for plugin in self.profile.plugins if isinstance(plugin, kind))
+
+
+class ProfileParts(Protocol):
+    """The profile that a plugin stands in, as far as plugins use it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def plugins(self) -> "Sequence[Plugin[Any]]": ...
+
 
 class Plugin(abc.ABC, Generic[S]):
     """What every plugin declares before it runs.
 
     `reads` says which kinds of changes on a row can alter what Filter and Score answer for it; a row is
-    looked at again only after such a change.
+    looked at again only after such a change. `per_profile` asks for an instance per profile even where
+    several have equal arguments: for plugins that work with others of their profile (`Handle.companions`).
     """
 
     name: ClassVar[str]
     args: ClassVar[type[msgspec.Struct]] = NoArgs
     reads: ClassVar[Change] = Change.NODE
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
+    per_profile: ClassVar[bool] = False
 
     def __init__(self, args: Any, handle: Handle) -> None:
         self.handle = handle

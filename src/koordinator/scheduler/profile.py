@@ -152,18 +152,20 @@ def build_profiles(
     shared: dict[Hashable, Plugin[Any]] = {}
     profiles: dict[str, Profile] = {}
     for profile_config in config.profiles or [default_plugins.shipped_profile()]:
+        name = profile_config.scheduler_name
         points = merge_plugins(profile_config.plugins, registry)
         args = _args_by_plugin(profile_config, registry)
         built = {
-            point: [(_built(ref.name, args, registry, build, shared), ref.weight) for ref in refs]
+            point: [(_built(ref.name, args, registry, build, shared, name), ref.weight) for ref in refs]
             for point, refs in points.items()
         }
         sample = profile_config.percentage_of_nodes_to_score
         if sample is None:
             sample = config.percentage_of_nodes_to_score
-        profiles[profile_config.scheduler_name] = Profile(
-            profile_config.scheduler_name, built, sample_percent=sample
-        )
+        profile = profiles[name] = Profile(name, built, sample_percent=sample)
+        for plugin in profile.plugins:
+            if plugin.per_profile:
+                plugin.handle.join(profile)
     if len({profile.queue_sort.name for profile in profiles.values()}) > 1:
         raise ConfigError("profiles", "all profiles need the same QueueSort plugin")
     return profiles
@@ -283,12 +285,13 @@ def _built(
     registry: Mapping[str, PluginType],
     build: Build,
     shared: dict[Hashable, Plugin[Any]],
+    profile_name: str,
 ) -> Plugin[Any]:
     plugin_type = registry[name]
     own = args.get(name)
     if own is None:
         own = decode_args(name, {}, plugin_type.args)
-    key = (name, msgspec.json.encode(own))
+    key = (name, msgspec.json.encode(own), profile_name if plugin_type.per_profile else "")
     if key not in shared:
         shared[key] = build(plugin_type, own)
     return shared[key]

@@ -12,11 +12,12 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler import controllers, default_plugins
 from koordinator.scheduler.actions import RunningActions
 from koordinator.scheduler.binding import Binder, Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.controllers import ControllerFilter
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import CLASSES_MAX
@@ -40,7 +41,7 @@ class Scheduler:
     """Places pods that name one of its profiles in `schedulerName`; all others are only counted on nodes.
 
     `seed` decides ties between nodes and the jitter of retries; `plugins` replaces the installed ones;
-    `classes_max`: see `Engine`.
+    `classes_max`: see `Engine`; `controller_filter`: which plugins' controllers run.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Scheduler:
         plugins: Mapping[str, PluginType] | None = None,
         gates: FeatureGates | None = None,
         classes_max: int = CLASSES_MAX,
+        controller_filter: ControllerFilter = controllers.ALL_CONTROLLERS,
     ) -> None:
         """Raises: ConfigError."""
         self.config = config or default_plugins.shipped_config()
@@ -62,6 +64,7 @@ class Scheduler:
         self._rng = random.Random(seed)
         self._wake = asyncio.Event()
         self._guard = Guard("scheduling")
+        self._controller_filter = controller_filter
         gates = gates or FeatureGates.of(Component.SCHEDULER)
 
         # What decides: plugins may act and tell through what is made below.
@@ -76,6 +79,7 @@ class Scheduler:
             cluster=cluster,
             happened=lambda happening: self._handlers.happened(happening),
             actions=self._actions,
+            gates=gates,
         )
         self.table = self.engine.table
         self.profiles = self.engine.profiles
@@ -165,10 +169,17 @@ class Scheduler:
                     task.cancel()
 
     async def schedule(self) -> None:
-        """Schedule until cancelled; needs `following`."""
+        """Schedule and run the plugins' controllers until cancelled; needs `following`, and to lead."""
+        loops = [
+            asyncio.create_task(controllers.run_for_ever(each, self._new_rng()), name=each.name)
+            for each in self.engine.controllers(self._controller_filter)
+        ]
         try:
             await self._schedule()
         finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
             await self._binder.stop()
             await self._actions.stop()
 
