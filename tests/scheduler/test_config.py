@@ -5,7 +5,7 @@ import pytest
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import ConfigError, PluginRef, Plugins, PluginSet
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.profile import merge_plugins, missing_plugins
+from koordinator.scheduler.profile import merge_plugins, missing_plugins, read_args
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -24,22 +24,57 @@ def enabled(*refs: tuple[str, int], disabled: tuple[str, ...] = ()) -> PluginSet
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        pytest.param(HEAD + "profile: []", "unknown field `profile`", id="misspelt field"),
-        pytest.param("kind: Pod", "kind must be KubeSchedulerConfiguration", id="another kind"),
+        pytest.param(
+            HEAD + "profile: []",
+            'profile: unknown field "profile" (did you mean "profiles"?)',
+            id="misspelt field",
+        ),
+        pytest.param("kind: Pod", "kind: must be KubeSchedulerConfiguration, not 'Pod'", id="another kind"),
         pytest.param(
             HEAD + "profiles: [{percentageOfNodesToScore: 101}]",
-            "$.profiles[0].percentageOfNodesToScore: Expected `int` <= 100",
+            "profiles[0].percentageOfNodesToScore: Expected `int` <= 100, got 101",
             id="out of range",
         ),
         pytest.param(
             HEAD + "podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 2",
-            "podMaxBackoffSeconds must not be below",
+            "podMaxBackoffSeconds: must not be below podInitialBackoffSeconds (5)",
             id="backoffs the wrong way round",
         ),
         pytest.param(
             HEAD + "profiles: [{schedulerName: a}, {schedulerName: a}]", "'a' appears twice", id="same name"
         ),
-        pytest.param(HEAD + "extenders: [{urlPrefix: http://x}]", "not supported", id="extenders"),
+        pytest.param(
+            HEAD + "extenders: [{urlPrefix: 'http://x', prioritizeVerb: score}]",
+            "extenders[0].weight: must be positive",
+            id="extender without a weight",
+        ),
+        pytest.param(
+            HEAD + "extenders: [{urlPrefix: 'http://x', bindVerb: b}, {urlPrefix: 'http://y', bindVerb: b}]",
+            "extenders[1].bindVerb",
+            id="two extenders that bind",
+        ),
+        pytest.param(
+            HEAD + "parallelism: 1\nparallelism: 2", 'line 4: key "parallelism" appears twice', id="key twice"
+        ),
+        pytest.param(
+            HEAD + "leaderElection: {leaseDuration: soon}", "leaderElection.leaseDuration: ", id="no duration"
+        ),
+        pytest.param(
+            HEAD + "leaderElection: {leaseDuration: 5s}",
+            "leaderElection.leaseDuration: must be greater than renewDeadline",
+            id="lease ends before it is renewed",
+        ),
+        pytest.param(
+            HEAD + "leaderElection: {resourceLock: endpoints}",
+            'resourceLock: must be "leases"',
+            id="resource lock",
+        ),
+        pytest.param("parallelism: 2", "apiVersion: is missing; write kubescheduler", id="no version"),
+        pytest.param(
+            "apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration",
+            "must be kubescheduler.config.k8s.io/v1, not 'kubescheduler.config.k8s.io/v1beta3'",
+            id="old version",
+        ),
         pytest.param("a: [", "no YAML", id="broken YAML"),
     ],
 )
@@ -47,6 +82,55 @@ def test_a_wrong_file_is_refused_with_the_place_and_the_reason(text: str, compla
     with pytest.raises(ConfigError) as caught:
         config.parse(text)
     assert complaint in str(caught.value)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once() -> None:
+    text = HEAD + "parallelism: 0\nprofiles:\n- schedulerName: a\n  plugin: {}\n- schedulerName: 3\n"
+
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text)
+
+    assert [problem.field for problem in caught.value.problems] == [
+        "parallelism",
+        "profiles[0].plugin",
+        "profiles[1].schedulerName",
+    ]
+    assert str(caught.value).startswith("scheduler configuration: 3 problems:\n  parallelism: ")
+
+
+def test_mistakes_in_arguments_are_found_at_their_place_in_the_file() -> None:
+    fit = {
+        "name": "NodeResourcesFit",
+        "args": {"scoringStrategy": {"resources": [{"name": "cpu", "weight": 101}]}},
+    }
+    spread = {"name": "PodTopologySpread", "args": {"defaultConstraint": []}}
+    gang = {"name": "Coscheduling", "args": {"controllerWorkers": 0}}
+    unknown = {"name": "Nonsense"}
+    settings = config.decode(
+        {"profiles": [{}, {"schedulerName": "b", "pluginConfig": [fit, spread, gang, unknown]}]}
+    )
+
+    with pytest.raises(ConfigError) as caught:
+        read_args(settings.profiles, built_in.PLUGINS)
+
+    assert [problem.field for problem in caught.value.problems] == [
+        "profiles[1].pluginConfig[0].args.scoringStrategy.resources[0].weight",
+        "profiles[1].pluginConfig[1].args.defaultConstraint",
+        "profiles[1].pluginConfig[2].args.controllerWorkers",
+        "profiles[1].pluginConfig[3].name",
+    ]
+
+
+def test_a_file_without_a_scheduler_name_replaces_the_stock_scheduler() -> None:
+    for text in (HEAD, HEAD + "profiles: [{percentageOfNodesToScore: 50}]", HEAD + "profiles: null"):
+        assert [profile.scheduler_name for profile in config.parse(text).profiles] == ["default-scheduler"]
+    assert config.parse(HEAD).leader_election.resource_name == "kube-scheduler"
+
+
+@pytest.mark.parametrize(("qps", "limit"), [(None, None), (-1, None), (0, 50.0), (20, 20.0)])
+def test_requests_are_limited_when_the_file_says_so(qps: float | None, limit: float | None) -> None:
+    settings = config.decode({"clientConnection": {"qps": qps, "burst": 30}})
+    assert (settings.client_connection.requests_per_s, settings.client_connection.burst) == (limit, 30)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +149,7 @@ def test_a_wrong_file_is_refused_with_the_place_and_the_reason(text: str, compla
             "at least one point",
             id="no shape",
         ),
-        pytest.param("NodeResourcesFit", {"kind": "OtherArgs"}, "expected NodeResourcesFitArgs", id="kind"),
+        pytest.param("NodeResourcesFit", {"kind": "OtherArgs"}, "must be NodeResourcesFitArgs", id="kind"),
     ],
 )
 def test_wrong_arguments_name_the_plugin(plugin: str, args: dict[str, object], complaint: str) -> None:

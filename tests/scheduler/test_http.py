@@ -16,6 +16,7 @@ from koordinator.scheduler.scheduler import Scheduler
 from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import node
 
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 UNSET = {"leader_elect": None, "leader_elect_lease_duration": None}
 
 
@@ -40,7 +41,7 @@ async def test_health_metrics_and_nodes_are_served() -> None:
 
 def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.yaml"
-    file.write_text("leaderElection: {leaderElect: true, leaseDuration: 20s, resourceName: mine}\n")
+    file.write_text(HEAD + "leaderElection: {leaderElect: true, leaseDuration: 20s, resourceName: mine}\n")
 
     flags = {**UNSET, "leader_elect": False, "leader_elect_resource_name": "theirs"}
     election = command.read_config(file, flags).leader_election
@@ -61,14 +62,14 @@ def test_the_shipped_configuration_runs_without_a_file() -> None:
 )
 def test_durations_that_cannot_work_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "scheduler.yaml"
-    file.write_text(text)
+    file.write_text(HEAD + text)
     with pytest.raises(ConfigError, match="leaderElection"):
         command.read_config(file, UNSET)
 
 
 def test_the_command_says_what_is_wrong_with_the_file(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.yaml"
-    file.write_text("profiles: [{plugin: 1}]")
+    file.write_text(HEAD + "profiles: [{plugin: 1}]")
     result = CliRunner().invoke(command.main, ["--config", str(file)])
     assert result.exit_code == 1
-    assert "$.profiles[0]: Object contains unknown field `plugin`" in result.output
+    assert 'profiles[0].plugin: unknown field "plugin"' in result.output

@@ -3,30 +3,30 @@
 Unknown fields are refused. Source: spec 03, A3 and B8.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 
 from koordinator.api import duration
-from koordinator.api.errors import KoordinatorError
+from koordinator.scheduler import config_reader
+from koordinator.scheduler.config_reader import API_VERSION, KIND, ConfigError, Duration, Problem
 
-API_VERSION = "kubescheduler.config.k8s.io/v1"
-KIND = "KubeSchedulerConfiguration"
+__all__ = ["API_VERSION", "KIND", "ConfigError", "Problem"]  # the rest of the public names is defined here
+
 DEFAULT_SCHEDULER_NAME = "koord-scheduler"
+STOCK_SCHEDULER_NAME = "default-scheduler"
+
+QPS_DEFAULT = 50.0
+"""Upstream's, for a `clientConnection.qps` of 0."""
+RETRY_JITTER = 1.2
+"""The renew deadline must leave room for one retry with its jitter."""
+EXTENDER_TIMEOUT_DEFAULT_S = 5.0
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
-
-
-class ConfigError(KoordinatorError, ValueError):
-    """The configuration cannot be used: `field` is a path in the file, `reason` what is wrong there."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field, self.reason = field, reason
-
-    def __str__(self) -> str:
-        return f"scheduler configuration: {self.field}: {self.reason}"
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -87,69 +87,108 @@ class ProfileConfig(_Part, frozen=True):
 
 
 class LeaderElection(_Part, frozen=True):
-    """Lease that lets one of several schedulers work. Durations are texts such as `15s`."""
+    """Lease that lets one of several schedulers work. Durations are texts such as `15s`.
+
+    Name and namespace default to those of the stock scheduler, so that a file written for it keeps one of
+    the two idle while one replaces the other; the configuration that an installation brings has its own.
+    """
 
     leader_elect: bool = True
-    lease_duration: str = "15s"
-    renew_deadline: str = "10s"
-    retry_period: str = "2s"
+    lease_duration: Duration = "15s"
+    renew_deadline: Duration = "10s"
+    retry_period: Duration = "2s"
     resource_lock: str = "leases"
-    resource_name: str = "koord-scheduler"
-    resource_namespace: str = "koordinator-system"
-
-    def __post_init__(self) -> None:
-        lease_s, renew_s, retry_s = (
-            duration.parse(text) for text in (self.lease_duration, self.renew_deadline, self.retry_period)
-        )
-        if not lease_s > renew_s > retry_s > 0:
-            raise ValueError("leaseDuration must be above renewDeadline, and that above retryPeriod")
-        if self.resource_lock != "leases":
-            raise ValueError('resourceLock must be "leases"')
+    resource_name: str = "kube-scheduler"
+    resource_namespace: str = "kube-system"
 
 
 class ClientConnection(_Part, frozen=True):
-    """How to reach the API. Without `qps` (requests per second) we do not limit ourselves: API servers
-    have priority and fairness."""
+    """How to reach the API.
+
+    `qps` is our own limit in requests per second, with `burst` at once: unset or negative means none, as API
+    servers have priority and fairness; 0 means upstream's 50. We speak JSON only; the content types are read
+    so that users' files work.
+    """
 
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = "application/json"
     qps: float | None = None
-    burst: Annotated[int, msgspec.Meta(ge=1)] = 100
+    burst: NonNegative = 100
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """The limit in force, None for none."""
+        if self.qps is None or self.qps < 0:
+            return None
+        return self.qps or QPS_DEFAULT
+
+
+class ExtenderManagedResource(_Part, frozen=True):
+    """An extended resource that an extender takes care of; `ignored_by_scheduler`: our own filter does not
+    look at it."""
+
+    name: str
+    ignored_by_scheduler: bool = False
+
+
+class ExtenderTls(_Part, frozen=True):
+    """Trust for and identity towards an extender; `*_data` is base64 of PEM and wins over the file."""
+
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_data: str = ""
+    key_data: str = ""
+    ca_data: str = ""
+
+
+class Extender(_Part, frozen=True):
+    """A service that is asked over HTTP at `<url_prefix>/<verb>`; an empty verb means that it is not asked.
+
+    `weight` multiplies its scores (0 to 10); `ignorable` goes on without it when it fails. With
+    `managed_resources` only pods that request one of them are shown to it.
+    """
+
+    url_prefix: str
+    filter_verb: str = ""
+    preempt_verb: str = ""
+    prioritize_verb: str = ""
+    weight: int = 0
+    bind_verb: str = ""
+    enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
+    tls_config: ExtenderTls | None = None
+    http_timeout: Duration = msgspec.field(default="0s", name="httpTimeout")
+    node_cache_capable: bool = False
+    managed_resources: list[ExtenderManagedResource] = []
+    ignorable: bool = False
+
+    @property
+    def timeout_s(self) -> float:
+        """Of one call; unset means 5 s, as upstream."""
+        return duration.parse(self.http_timeout) or EXTENDER_TIMEOUT_DEFAULT_S
 
 
 class SchedulerConfig(_Part, frozen=True):
-    """The file. `parallelism` is accepted for compatibility; it caps the bindings under way at 16 times it
-    (256 by default), as there are no worker threads to count. `delay_cache_until_active` fills the caches
-    only after becoming leader. The profiling switches and content types are Go's: they are read, so that
-    users' files work, and change nothing."""
+    """The file. `parallelism` caps the bindings under way at 16 times it (256 by default), as there are no
+    worker threads to count. `delay_cache_until_active` fills the caches only after becoming leader.
+    `enable_contention_profiling` is read so that users' files work: there are no locks to profile."""
 
     api_version: str = API_VERSION
     kind: str = KIND
-    parallelism: Annotated[int, msgspec.Meta(gt=0)] = 16
+    parallelism: Positive = 16
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
     percentage_of_nodes_to_score: Percent | None = None
-    pod_initial_backoff_seconds: Annotated[int, msgspec.Meta(gt=0)] = 1
-    pod_max_backoff_seconds: Annotated[int, msgspec.Meta(ge=0)] = 10
+    pod_initial_backoff_seconds: Positive = 1
+    pod_max_backoff_seconds: NonNegative = 10
     profiles: list[ProfileConfig] = []
-    extenders: list[dict[str, Any]] = []
+    extenders: list[Extender] = []
     delay_cache_until_active: bool = False
-    enable_profiling: bool = False
-    enable_contention_profiling: bool = False
-
-    def __post_init__(self) -> None:
-        if self.api_version != API_VERSION:
-            raise ValueError(f"apiVersion must be {API_VERSION}, not {self.api_version!r}")
-        if self.kind != KIND:
-            raise ValueError(f"kind must be {KIND}, not {self.kind!r}")
-        if 0 < self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds:
-            raise ValueError("podMaxBackoffSeconds must not be below podInitialBackoffSeconds")
-        if self.extenders:
-            raise ValueError("extenders: HTTP extenders are not supported; write a plugin instead")
-        names = [profile.scheduler_name for profile in self.profiles]
-        if duplicates := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"profiles: schedulerName {duplicates[0]!r} appears twice")
+    enable_profiling: bool = True
+    enable_contention_profiling: bool = True
 
     @property
     def bindings_max(self) -> int:
@@ -158,15 +197,13 @@ class SchedulerConfig(_Part, frozen=True):
 
 
 def parse(text: str | bytes) -> SchedulerConfig:
-    """The configuration in a YAML or JSON text.
+    """The configuration in a YAML or JSON text, which says what it is (`apiVersion`, `kind`).
 
-    Raises: ConfigError.
+    Raises: ConfigError with everything that is wrong.
     """
-    try:
-        body = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError("$", f"no YAML: {error}") from error
-    return decode(body)
+    body = config_reader.read_yaml(text)
+    config_reader.check_version(body, KIND)
+    return decode(body | {"profiles": _named(body.get("profiles"))})
 
 
 def decode(body: Any) -> SchedulerConfig:
@@ -174,33 +211,114 @@ def decode(body: Any) -> SchedulerConfig:
 
     Raises: ConfigError.
     """
-    found: SchedulerConfig = _convert(body, SchedulerConfig, "$")
+    if isinstance(body, dict):
+        config_reader.check_version({"apiVersion": API_VERSION, "kind": KIND} | body, KIND)
+    found: SchedulerConfig = config_reader.convert(body, SchedulerConfig)
+    if problems := [
+        *_election_problems(found.leader_election),
+        *_backoff_problems(found),
+        *_profile_problems(found.profiles),
+        *_extender_problems(found.extenders),
+    ]:
+        raise ConfigError.of(problems)
     return found
 
 
-def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct]) -> Any:
-    """Arguments of a plugin as its struct; `apiVersion` and `kind` may be left out.
+def decode_args(plugin: str, args: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
+    """Arguments of a plugin as its struct; `apiVersion` and `kind` may be left out. `field` is where they
+    stand in the file.
 
     Raises: ConfigError.
     """
-    field = f"pluginConfig[{plugin}].args"
+    field = field or f"pluginConfig[{plugin}].args"
     if isinstance(args, dict):
-        args = dict(args)
-        version = args.pop("apiVersion", API_VERSION)
-        if not str(version).startswith("kubescheduler.config.k8s.io/"):
-            raise ConfigError(f"{field}.apiVersion", f"{version!r} is not known")
-        wanted, found = f"{plugin}Args", args.pop("kind", f"{plugin}Args")
-        if found != wanted:
-            raise ConfigError(f"{field}.kind", f"expected {wanted}, got {found!r}")
-    return _convert(args, kind, field)
+        wanted = f"{plugin}Args"
+        config_reader.check_version({"apiVersion": API_VERSION, "kind": wanted} | args, wanted, field)
+        args = {name: part for name, part in args.items() if name not in ("apiVersion", "kind")}
+    return config_reader.convert(args, kind, field)
 
 
-def _convert(body: Any, kind: Any, field: str) -> Any:
-    try:
-        return msgspec.convert(body, kind)
-    except msgspec.ValidationError as error:
-        why, found, where = str(error).rpartition(" - at ")
-        path = where.strip("`").removeprefix("$") if found else ""
-        raise ConfigError(field + path, why if found else str(error)) from error
-    except ValueError as error:
-        raise ConfigError(field, str(error)) from error
+def _named(profiles: Any) -> Any:
+    """The profiles of a file, where a single one without a name is that of the stock scheduler, as upstream;
+    so is the one of a file that has none."""
+    if not profiles:
+        return [{"schedulerName": STOCK_SCHEDULER_NAME}]
+    if isinstance(profiles, list) and len(profiles) == 1 and isinstance(profiles[0], dict):
+        return [{"schedulerName": STOCK_SCHEDULER_NAME} | config_reader.without_nulls(profiles[0])]
+    return profiles
+
+
+def _election_problems(election: LeaderElection) -> Iterator[Problem]:
+    if not election.leader_elect:
+        return
+    lease_s, renew_s, retry_s = map(
+        duration.parse, (election.lease_duration, election.renew_deadline, election.retry_period)
+    )
+    for name, seconds in (("leaseDuration", lease_s), ("renewDeadline", renew_s), ("retryPeriod", retry_s)):
+        if seconds <= 0:
+            yield Problem(f"leaderElection.{name}", "must be greater than zero")
+    if lease_s <= renew_s:
+        yield Problem("leaderElection.leaseDuration", "must be greater than renewDeadline")
+    if renew_s <= RETRY_JITTER * retry_s:
+        yield Problem("leaderElection.renewDeadline", f"must be greater than retryPeriod × {RETRY_JITTER}")
+    if election.resource_lock != "leases":
+        reason = f'must be "leases", not {election.resource_lock!r}'
+        yield Problem("leaderElection.resourceLock", reason)
+    for name, text in (
+        ("resourceName", election.resource_name),
+        ("resourceNamespace", election.resource_namespace),
+    ):
+        if not text:
+            yield Problem(f"leaderElection.{name}", "must not be empty")
+
+
+def _backoff_problems(config: SchedulerConfig) -> Iterator[Problem]:
+    # 0 switches backoff off, so it is no contradiction.
+    if 0 < config.pod_max_backoff_seconds < config.pod_initial_backoff_seconds:
+        reason = f"must not be below podInitialBackoffSeconds ({config.pod_initial_backoff_seconds})"
+        yield Problem("podMaxBackoffSeconds", reason)
+
+
+def _profile_problems(profiles: list[ProfileConfig]) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for index, profile in enumerate(profiles):
+        name = profile.scheduler_name
+        if not name:
+            yield Problem(f"profiles[{index}].schedulerName", "must not be empty")
+        elif name in seen:
+            reason = f"{name!r} appears twice: it is that of profiles[{seen[name]}]"
+            yield Problem(f"profiles[{index}].schedulerName", reason)
+        seen.setdefault(name, index)
+        counts = Counter(entry.name for entry in profile.plugin_config)
+        for position, entry in enumerate(profile.plugin_config):
+            if counts[entry.name] > 1:
+                counts[entry.name] = 1  # said once
+                field = f"profiles[{index}].pluginConfig[{position}].name"
+                yield Problem(field, f"{entry.name!r} appears twice")
+
+
+def _extender_problems(extenders: list[Extender]) -> Iterator[Problem]:
+    binders = [index for index, each in enumerate(extenders) if each.bind_verb]
+    if len(binders) > 1:
+        yield Problem(f"extenders[{binders[1]}].bindVerb", f"extenders[{binders[0]}] binds: only one can")
+    managed: dict[str, int] = {}
+    for index, extender in enumerate(extenders):
+        field = f"extenders[{index}]"
+        if not extender.url_prefix.startswith(("http://", "https://")):
+            yield Problem(
+                f"{field}.urlPrefix", f"{extender.url_prefix!r} is not an http:// or https:// address"
+            )
+        if extender.prioritize_verb and extender.weight <= 0:
+            yield Problem(f"{field}.weight", "must be positive when prioritizeVerb is set")
+        if duration.parse(extender.http_timeout) < 0:
+            yield Problem(f"{field}.httpTimeout", "must not be negative")
+        for position, resource in enumerate(extender.managed_resources):
+            where = f"{field}.managedResources[{position}].name"
+            domain, slash, _ = resource.name.partition("/")
+            if not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
+                yield Problem(where, f"{resource.name!r} is no extended resource")
+            elif resource.name in managed:
+                yield Problem(
+                    where, f"{resource.name!r} is managed by extenders[{managed[resource.name]}] too"
+                )
+            managed.setdefault(resource.name, index)

@@ -34,12 +34,15 @@ class Placed(msgspec.Struct, frozen=True):
 
 class Unplaced(msgspec.Struct, frozen=True):
     """No node. `rejected_by` are the plugins whose events can change that; `nominated_node` is set when
-    PostFilter made room ("" clears a nomination, None leaves it)."""
+    PostFilter made room ("" clears a nomination, None leaves it). `evaluation` is how the nodes answered, None
+    when they were not asked; `post_filter_message` is what PostFilter plugins said."""
 
     pod: PodInfo
     status: Status
     rejected_by: frozenset[str]
     nominated_node: str | None = None
+    evaluation: Evaluation | None = None
+    post_filter_message: str = ""
 
 
 class CycleDiagnosis:
@@ -84,7 +87,7 @@ class Cycle:
             return Unplaced(pod, unresolvable(diagnosis.NO_NODES), frozenset())
         evaluation = self._cache.evaluate(profile, pod, class_key)
         if evaluation.failure is not None:
-            return Unplaced(pod, evaluation.failure, frozenset())
+            return Unplaced(pod, evaluation.failure, frozenset(), evaluation=evaluation)
         kept_free = self._kept_free(profile, pod, evaluation) if len(self._nominations) else {}
         rows = self._candidates(profile, pod, evaluation, kept_free)
         if rows.size == 0:
@@ -104,7 +107,8 @@ class Cycle:
                 break
             keep = rows != row
             rows, totals = rows[keep], totals[keep]
-        return Unplaced(pod, status, frozenset((status.plugin,) if status.plugin else ()))
+        plugins = frozenset((status.plugin,) if status.plugin else ())
+        return Unplaced(pod, status, plugins, evaluation=evaluation)
 
     def _kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree:
         """Feasible rows where the pod would take the place of nominated pods that are as important."""
@@ -175,7 +179,7 @@ class Cycle:
         found = CycleDiagnosis(view, profile, evaluation, kept_free)
         post_message, nominated = _post_filter(profile, pod, found)
         status = unschedulable(evaluation.fit_error(post_message, kept_free.values()))
-        return Unplaced(pod, status, found.rejected_by, nominated)
+        return Unplaced(pod, status, found.rejected_by, nominated, evaluation, post_message)
 
 
 def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple[str, str | None]:

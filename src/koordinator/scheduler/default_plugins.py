@@ -124,5 +124,8 @@ def shipped_config(*scheduler_names: str) -> SchedulerConfig:
     """The configuration that an installation brings, serving each of the names."""
     names = scheduler_names or ("koord-scheduler",)
     return SchedulerConfig(
-        leader_election=LeaderElection(), profiles=[shipped_profile(name) for name in names]
+        leader_election=LeaderElection(
+            resource_name="koord-scheduler", resource_namespace="koordinator-system"
+        ),
+        profiles=[shipped_profile(name) for name in names],
     )

@@ -19,7 +19,7 @@ from koordinator.scheduler.capabilities import (
     ControllerProvider,
     Endpoint,
 )
-from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.config import ConfigError, SchedulerConfig
 from koordinator.scheduler.controllers import ALL_CONTROLLERS, ControllerFilter
 from koordinator.scheduler.cycle import Cycle
 from koordinator.scheduler.evaluation import CLASSES_MAX, EvaluationCache
@@ -57,6 +57,8 @@ class Engine:
         gates: FeatureGates | None = None,
     ) -> None:
         """Raises: ConfigError."""
+        if config.extenders:
+            raise ConfigError("extenders", "HTTP extenders are not called yet; write a plugin instead")
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
         self.nominations = Nominations()

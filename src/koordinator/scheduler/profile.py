@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler import default_plugins, plugin_args
 from koordinator.scheduler.config import (
     ConfigError,
     PluginRef,
     Plugins,
     PluginSet,
+    Problem,
     ProfileConfig,
     SchedulerConfig,
     decode_args,
@@ -151,10 +152,10 @@ def build_profiles(
     """
     shared: dict[Hashable, Plugin[Any]] = {}
     profiles: dict[str, Profile] = {}
-    for profile_config in config.profiles or [default_plugins.shipped_profile()]:
+    configured = config.profiles or [default_plugins.shipped_profile()]
+    for profile_config, args in zip(configured, read_args(configured, registry), strict=True):
         name = profile_config.scheduler_name
         points = merge_plugins(profile_config.plugins, registry)
-        args = _args_by_plugin(profile_config, registry)
         built = {
             point: [(_built(ref.name, args, registry, build, shared, name), ref.weight) for ref in refs]
             for point, refs in points.items()
@@ -269,14 +270,28 @@ def _check(merged: Mapping[str, list[PluginRef]]) -> None:
         raise ConfigError("plugins.score", f"the weights add up to more than {WEIGHT_SUM_MAX}")
 
 
-def _args_by_plugin(profile: ProfileConfig, registry: Mapping[str, PluginType]) -> dict[str, Any]:
-    args: dict[str, Any] = {}
-    for entry in profile.plugin_config:
-        if entry.name in args:
-            raise ConfigError(f"pluginConfig[{entry.name}]", "appears twice")
-        plugin = _look_up(entry.name, registry, "pluginConfig")
-        args[entry.name] = decode_args(entry.name, entry.args, plugin.args) if plugin else None
-    return args
+def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginType]) -> list[dict[str, Any]]:
+    """For each profile the arguments of the plugins that it configures.
+
+    Raises: ConfigError with all that is wrong in any of them.
+    """
+    problems: list[Problem] = []
+    found: list[dict[str, Any]] = []
+    for index, profile in enumerate(profiles):
+        args: dict[str, Any] = {}
+        for position, entry in enumerate(profile.plugin_config):
+            field = f"profiles[{index}].pluginConfig[{position}]"
+            kind = registry[entry.name].args if entry.name in registry else plugin_args.ARGS.get(entry.name)
+            try:
+                if kind is None:
+                    raise ConfigError(f"{field}.name", f"no plugin is called {entry.name!r}")
+                args[entry.name] = decode_args(entry.name, entry.args, kind, f"{field}.args")
+            except ConfigError as error:
+                problems += error.problems
+        found.append(args)
+    if problems:
+        raise ConfigError.of(problems)
+    return found
 
 
 def _built(

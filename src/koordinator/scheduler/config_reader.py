@@ -1,0 +1,220 @@
+"""From the text of a configuration to its struct: strictly, and with every problem at once.
+
+msgspec stops at the first thing that does not fit. People who edit a file want all of them, each with its
+path, so the body is walked along the types of the struct and only leaves are given to msgspec.
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Union
+
+import msgspec
+import yaml
+
+from koordinator.api import duration
+from koordinator.api.errors import KoordinatorError
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+KIND = "KubeSchedulerConfiguration"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong at a place: `field` is a path such as `profiles[0].plugins.score`."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class ConfigError(KoordinatorError, ValueError):
+    """The configuration cannot be used: `field` is a path in the file, `reason` what is wrong there;
+    `problems` has all that were found, this one first."""
+
+    def __init__(self, field: str, reason: str, more: Iterable[Problem] = ()) -> None:
+        super().__init__(field, reason)
+        self.field, self.reason = field, reason
+        self.problems = (Problem(field, reason), *more)
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem]) -> "ConfigError":
+        """One error for at least one problem."""
+        first, *more = problems
+        return cls(first.field, first.reason, more)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return f"scheduler configuration: {self.problems[0]}"
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
+        return f"scheduler configuration: {len(self.problems)} problems:{lines}"
+
+
+Check = Callable[[Any], None]
+"""Raises ValueError when a leaf that has the right type has a wrong value."""
+
+
+def _check_duration(text: str) -> None:
+    duration.parse(text)
+
+
+Duration = Annotated[str, msgspec.Meta(extra={"check": _check_duration})]
+"""Text such as `15s` or `1m30s`."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses what YAML lets pass in silence: a key that appears twice, a key that is no text."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            where = f"line {key_node.start_mark.line + 1}"
+            if not isinstance(key, str):
+                raise ConfigError(where, f"key {key!r} is no text: put it in quotes")
+            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+                raise ConfigError(where, f'key "{key}" appears twice in one mapping')
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(text: str | bytes) -> Any:
+    """The body of a YAML or JSON text. Raises: ConfigError."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError("$", f"no YAML: {error}") from error
+
+
+def check_version(body: Any, kind: str, field: str = "") -> None:
+    """Whether `apiVersion` and `kind` are there and ours. Raises: ConfigError."""
+    prefix = f"{field}." if field else ""
+    if not isinstance(body, Mapping):
+        raise ConfigError(field or "$", f"expected a mapping, got {_word_of(body)}")
+    found = [
+        Problem(
+            f"{prefix}{name}",
+            f"must be {wanted}, not {body[name]!r}" if name in body else f"is missing; write {wanted}",
+        )
+        for name, wanted in (("apiVersion", API_VERSION), ("kind", kind))
+        if body.get(name) != wanted
+    ]
+    if found:
+        raise ConfigError.of(found)
+
+
+def problems_of(body: Any, kind: Any, field: str) -> list[Problem]:
+    """Everything in `body` that does not fit the type `kind`, in the order of the text."""
+    kind, checks = _bare(kind)
+    origin = typing.get_origin(kind)
+    if origin in (Union, types.UnionType):
+        members = [member for member in typing.get_args(kind) if member is not type(None)]
+        if body is None:
+            return []
+        if len(members) == 1:
+            return problems_of(body, members[0], field)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _problems_of_struct(body, kind, field)
+    if origin in (list, tuple) and isinstance(body, list):
+        item = typing.get_args(kind)[0]
+        return [each for i, part in enumerate(body) for each in problems_of(part, item, f"{field}[{i}]")]
+    if origin is dict and isinstance(body, Mapping):
+        item = typing.get_args(kind)[1]
+        return [each for key, part in body.items() for each in problems_of(part, item, f"{field}.{key}")]
+    return _problems_of_leaf(body, kind, checks, field)
+
+
+def convert(body: Any, kind: type[msgspec.Struct], field: str = "") -> Any:
+    """`body` as `kind`. `null` means "not set", as upstream. Raises: ConfigError with all problems."""
+    body = without_nulls(body)
+    if found := problems_of(body, kind, field):
+        raise ConfigError.of(found)
+    return msgspec.convert(body, kind)
+
+
+def without_nulls(body: Any) -> Any:
+    """The body without members that are null."""
+    if isinstance(body, Mapping):
+        return {key: without_nulls(part) for key, part in body.items() if part is not None}
+    if isinstance(body, list):
+        return [without_nulls(part) for part in body]
+    return body
+
+
+def _problems_of_struct(body: Any, kind: type[msgspec.Struct], field: str) -> list[Problem]:
+    if not isinstance(body, Mapping):
+        return [Problem(field or "$", f"expected a mapping, got {_word_of(body)}")]
+    prefix = f"{field}." if field else ""
+    fields = {each.encode_name: each for each in msgspec.structs.fields(kind)}
+    found: list[Problem] = []
+    for name, part in body.items():
+        known = fields.get(name)
+        if known is None:
+            if not kind.__struct_config__.forbid_unknown_fields:
+                continue  # a view of an API object, which has more fields than we read
+            found.append(Problem(f"{prefix}{name}", f'unknown field "{name}"{_hint(name, fields)}'))
+        else:
+            found += problems_of(part, known.type, f"{prefix}{name}")
+    missing = [name for name, each in fields.items() if each.required and name not in body]
+    found += [Problem(f"{prefix}{name}", "is missing") for name in missing]
+    return found or _problems_of_whole(body, kind, field)
+
+
+def _problems_of_whole(body: Any, kind: type[msgspec.Struct], field: str) -> list[Problem]:
+    """What the members of a struct break together (`__post_init__`)."""
+    try:
+        msgspec.convert(body, kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        why = str(error).rpartition(" - at ")[0] or str(error)
+        # `resources: every weight must be 1` names the member that is wrong.
+        member, colon, rest = why.partition(": ")
+        names = {each.encode_name for each in msgspec.structs.fields(kind)}
+        if colon and member.partition(".")[0].partition("[")[0] in names:
+            return [Problem(f"{field}.{member}" if field else member, rest)]
+        return [Problem(field or "$", why)]
+    return []
+
+
+def _problems_of_leaf(body: Any, kind: Any, checks: tuple[Check, ...], field: str) -> list[Problem]:
+    try:
+        msgspec.convert(body, kind)
+        for check in checks:
+            check(body)
+    except (msgspec.ValidationError, ValueError) as error:
+        reason = str(error).rpartition(" - at ")[0] or str(error)
+        return [
+            Problem(
+                field or "$",
+                f"{reason}, got {body!r}" if "Expected" in reason and "got" not in reason else reason,
+            )
+        ]
+    return []
+
+
+def _bare(kind: Any) -> tuple[Any, tuple[Check, ...]]:
+    """The type without our own checks; msgspec's ranges stay on it."""
+    if typing.get_origin(kind) is not Annotated:
+        return kind, ()
+    inner, *notes = typing.get_args(kind)
+    checks = tuple(
+        note.extra["check"]
+        for note in notes
+        if isinstance(note, msgspec.Meta) and note.extra and "check" in note.extra
+    )
+    is_leaf = not (isinstance(inner, type) and issubclass(inner, msgspec.Struct))
+    return (kind if is_leaf and typing.get_origin(inner) is None else inner), checks
+
+
+def _hint(name: str, fields: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, fields, n=1)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def _word_of(body: Any) -> str:
+    return (
+        "nothing"
+        if body is None
+        else {list: "a list", str: "a text", bool: "a boolean"}.get(type(body), repr(body))
+    )
