@@ -88,7 +88,7 @@ class Cycle:
         evaluation = self._cache.evaluate(profile, pod, class_key)
         if evaluation.failure is not None:
             return Unplaced(pod, evaluation.failure, frozenset(), evaluation=evaluation)
-        kept_free = self._kept_free(profile, pod, evaluation) if len(self._nominations) else {}
+        kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
         rows = self._candidates(profile, pod, evaluation, kept_free)
         if rows.size == 0:
             return self._no_fit(profile, pod, evaluation, kept_free)
@@ -110,7 +110,7 @@ class Cycle:
         plugins = frozenset((status.plugin,) if status.plugin else ())
         return Unplaced(pod, status, plugins, evaluation=evaluation)
 
-    def _kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree:
+    def kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree:
         """Feasible rows where the pod would take the place of nominated pods that are as important."""
         view = View(profile, self._table, self._nominations, pod)
         found: KeptFree = {}

@@ -28,7 +28,13 @@ from koordinator.scheduler.framework import Actions, Handle, Plugin
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.profile import PluginType, build_profiles, installed_plugins, missing_plugins
+from koordinator.scheduler.profile import (
+    PluginType,
+    Profile,
+    build_profiles,
+    installed_plugins,
+    missing_plugins,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +79,12 @@ class Engine:
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
         self.cycle = Cycle(self.table, self.cache, seed, self.nominations)
+        self.seed = seed
+
+    def refresh(self, profile: Profile, now_s: float) -> None:
+        """Bring the columns that depend on the time up to date, as each cycle does."""
+        for plugin in profile.refreshers:
+            plugin.refresh(now_s)
 
     def endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
         """What plugins answer over HTTP, by plugin name; of several instances the first answers."""

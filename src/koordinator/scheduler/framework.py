@@ -250,6 +250,10 @@ class FilterPlugin(Plugin[S]):
         assert self.reasons is not None, f"{self.name} needs `reasons` or its own `refusal`"
         return self.reasons(code).status
 
+    def details(self, state: S, row: int) -> tuple[str, ...]:
+        """The facts behind the answer for one row, for people (`koordinator explain`)."""
+        return ()
+
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
         """When the event is about one node: whether this Filter lets the pod onto it now."""
         row = happening.row
@@ -288,11 +292,30 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     nominated_node: str | None = None
 
 
+class Eviction(msgspec.Struct, frozen=True):
+    """Pods whose eviction would make room on a node; `violations` counts budgets that forbid it."""
+
+    node_name: str
+    pods: tuple[PodInfo, ...]
+    violations: int = 0
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What `post_filter` would answer, and the ways to make room that it chose from, best first."""
+
+    result: PostFilterResult
+    ways: tuple[Eviction, ...] = ()
+
+
 class PostFilterPlugin(Plugin[S]):
     """Acts when no node passed the filters (preemption)."""
 
     @abc.abstractmethod
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult: ...
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        """What `post_filter` would do now, without doing it. Plugins that do not say are left out."""
+        return Outlook(PostFilterResult(SKIP))
 
 
 class PreScorePlugin(Plugin[S]):

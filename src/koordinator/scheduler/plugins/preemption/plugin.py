@@ -12,10 +12,12 @@ from koordinator.scheduler import diagnosis, pick
 from koordinator.scheduler.framework import (
     Diagnosis,
     Handle,
+    Outlook,
     PostFilterPlugin,
     PostFilterResult,
     Watch,
 )
+from koordinator.scheduler.framework import Eviction as EvictionWay
 from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, Trial
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, has_condition
@@ -103,8 +105,24 @@ class DefaultPreemption(PostFilterPlugin[None], RowKeeper):
     # Deciding
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        result, candidates = self._decide(pod, diagnosis)
+        best = victims.choose(candidates)
+        if best is not None:
+            self._eviction.start(pod, best, diagnosis.profile_name)
+        self._attempt_count += 1
+        return result
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        result, candidates = self._decide(pod, diagnosis)
+        ways = [
+            EvictionWay(each.node_name, tuple(victim.pod for victim in each.victims), each.violations)
+            for each in sorted(candidates, key=victims.rank)
+        ]
+        return Outlook(result, tuple(ways))
+
+    def _decide(self, pod: PodInfo, diagnosis: Diagnosis) -> tuple[PostFilterResult, list[Candidate]]:
         if objection := self.objection(pod, diagnosis):
-            return PostFilterResult(unschedulable(f"preemption: {objection}"))
+            return PostFilterResult(unschedulable(f"preemption: {objection}")), []
         rows = self._table.rows
         is_hopeless = diagnosis.unresolvable_rows()[rows]
         refusals: Counter[str] = Counter({NOT_HELPFUL: int(is_hopeless.sum())})
@@ -112,9 +130,8 @@ class DefaultPreemption(PostFilterPlugin[None], RowKeeper):
         best = victims.choose(candidates)
         if best is None:
             # A nomination that preemption does not confirm would only keep room from others.
-            return PostFilterResult(unresolvable(self._message(refusals)), nominated_node="")
-        self._eviction.start(pod, best, diagnosis.profile_name)
-        return PostFilterResult(SUCCESS, nominated_node=best.node_name)
+            return PostFilterResult(unresolvable(self._message(refusals)), nominated_node=""), []
+        return PostFilterResult(SUCCESS, nominated_node=best.node_name), candidates
 
     def _message(self, refusals: Counter[str]) -> str:
         counted = {reason: count for reason, count in refusals.items() if count}
@@ -155,7 +172,6 @@ class DefaultPreemption(PostFilterPlugin[None], RowKeeper):
         """All rows; those that were left out last time come first sooner or later."""
         if rows.size <= self._absolute:
             return rows
-        self._attempt_count += 1
         start = pick.chance_of(0, pod.uid, self._attempt_count) % rows.size
         return np.roll(rows, -start)
 

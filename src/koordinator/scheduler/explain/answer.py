@@ -1,0 +1,145 @@
+"""What an explanation consists of: plain values, the same from a live scheduler and from a dump."""
+
+import enum
+
+import msgspec
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One piece of an answer."""
+
+
+class Verdict(enum.StrEnum):
+    """What comes of a pod."""
+
+    BOUND = "Bound"
+    """It has a node already."""
+    SCHEDULABLE = "Schedulable"
+    """The next cycle would place it."""
+    PREEMPTION = "SchedulableAfterPreemption"
+    """No node takes it as it is, but evicting less important pods makes room."""
+    UNSCHEDULABLE = "Unschedulable"
+    GATED = "Gated"
+    """It may not even enter the queue."""
+    ERROR = "Error"
+    """A plugin or an object is broken; neither yes nor no."""
+    FINISHED = "Finished"
+    """It ran to its end, or is being deleted: nobody looks for a node."""
+    FOREIGN = "NotOurs"
+    """It asks for a scheduler that this one is not."""
+
+
+class ReasonCount(Part, frozen=True, kw_only=True):
+    """One refusal and the nodes that it concerns. Nodes with several refusals count for each of them.
+
+    `alone_count` counts nodes where no other plugin objects.
+    """
+
+    reason: str
+    plugin: str
+    node_count: int
+    alone_count: int
+    examples: list[str]
+    preemption_might_help: bool
+
+
+class PluginAnswer(Part, frozen=True, kw_only=True):
+    """What one plugin says, about the pod as a whole or about one node."""
+
+    plugin: str
+    verdict: str
+    """`fits`, `refuses` or `takes no part`."""
+    reasons: list[str] = []
+    preemption_might_help: bool = False
+    details: list[str] = []
+
+
+class ResourceLine(Part, frozen=True, kw_only=True):
+    """Amounts of one resource on a node as quantity texts; `short_by` is empty when there is enough."""
+
+    resource: str
+    wanted: str
+    allocatable: str
+    requested: str
+    free: str
+    short_by: str = ""
+
+
+class NodeAnswer(Part, frozen=True, kw_only=True):
+    """One node: every plugin's answer, not only the first refusal."""
+
+    node: str
+    fits: bool
+    plugins: list[PluginAnswer]
+    resources: list[ResourceLine]
+    pod_count: int
+    pods_max: int
+
+
+class PluginScore(Part, frozen=True, kw_only=True):
+    """A plugin's share of a node's score: weight × normalised."""
+
+    plugin: str
+    raw: int
+    normalised: int
+    weight: int
+
+
+class NodeScore(Part, frozen=True, kw_only=True):
+    """A node that fits, and how much it is preferred."""
+
+    node: str
+    total: int
+    shares: list[PluginScore]
+
+
+class Victims(Part, frozen=True, kw_only=True):
+    """Pods (`namespace/name`) whose eviction makes room on a node."""
+
+    node: str
+    pods: list[str]
+    budget_violations: int
+
+
+class Preemption(Part, frozen=True, kw_only=True):
+    """What PostFilter plugins would do; `nodes` come best first."""
+
+    message: str
+    nominated_node: str
+    nodes: list[Victims]
+
+
+class Remedy(Part, frozen=True, kw_only=True):
+    """A change and how many nodes then take the pod."""
+
+    kind: str
+    change: str
+    node_count: int
+    examples: list[str]
+
+
+class PodAnswer(Part, frozen=True, kw_only=True):
+    """The whole explanation. `message` is what the scheduler writes into events and conditions."""
+
+    pod: str
+    uid: str = ""
+    verdict: Verdict
+    sentence: str
+    message: str = ""
+    scheduler_name: str = ""
+    node: str = ""
+    """Where the pod is, or would be put."""
+    nominated_node: str = ""
+    priority: int = 0
+    node_count: int = 0
+    feasible_count: int = 0
+    requests: dict[str, str] = {}
+    rejected_by: list[str] = []
+    pre_filter: list[PluginAnswer] = []
+    reasons: list[ReasonCount] = []
+    nodes: list[NodeAnswer] = []
+    scores: list[NodeScore] = []
+    preemption: Preemption | None = None
+    remedies: list[Remedy] = []
+    notes: list[str] = []
+    """Further lines, of plugins and of the queue."""

@@ -1,0 +1,329 @@
+"""Why a pod is pending, or why on that node. Pure: nothing is booked, evicted, queued or remembered."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api import resource_vector
+from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler.cycle import CycleDiagnosis
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.explain import survey as surveys
+from koordinator.scheduler.explain.answer import (
+    NodeAnswer,
+    PodAnswer,
+    Preemption,
+    ResourceLine,
+    Verdict,
+    Victims,
+)
+from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
+from koordinator.scheduler.explain.survey import Survey
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.status import Status
+from koordinator.scheduler.view import View
+
+BEST_NODES = 5
+PREEMPTION_NODES_MAX = 5
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked beyond the verdict: details of these nodes (None: of all), how many of the best ones, and
+    whether to search for remedies. `attempt` is the number of the cycle that is foreseen; ties between nodes
+    fall as they will in it. `seed` is the scheduler's."""
+
+    nodes: tuple[str, ...] | None = ()
+    best: int = BEST_NODES
+    with_remedies: bool = True
+    attempt: int = 1
+
+
+def explain(engine: Engine, pod: PodInfo, question: Question | None = None) -> PodAnswer:
+    """The verdict of a cycle that ran now, with everything that led to it.
+
+    Columns that depend on the time must be current (`Engine.refresh`). Reserve and Permit are not asked: they
+    book. Nodes that `question` names and the cluster does not have are left out.
+    """
+    question = question or Question()
+    profile = engine.profiles.get(pod.pod.spec.scheduler_name)
+    base = PodAnswer(
+        pod=pod.key,
+        uid=pod.uid,
+        verdict=Verdict.ERROR,
+        sentence="",
+        scheduler_name=pod.pod.spec.scheduler_name,
+        priority=pod.priority,
+        node=pod.node_name,
+        nominated_node=engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name,
+        node_count=engine.table.node_count,
+        requests=_requests(engine, pod),
+    )
+    if pod.is_terminal or pod.pod.metadata.deletion_timestamp is not None:
+        state = f"has ended ({pod.pod.status.phase})" if pod.is_terminal else "is being deleted"
+        return _with(base, Verdict.FINISHED, f"Pod {pod.key} {state}: nobody looks for a node.")
+    place = engine.table.place_of(pod.uid)
+    if place is None:
+        if profile is None:
+            return _foreign(base, engine)
+        return _pending(engine, profile, pod, question, base)
+    here = engine.table.name_of(place.row)
+    base = msgspec.structs.replace(base, node=here)
+    if profile is None:
+        names = ", ".join(sorted(engine.profiles))
+        note = f"scheduler {pod.pod.spec.scheduler_name!r} placed it, which is none of ours ({names})"
+        sentence = f"Pod {pod.key} is on {here}; {note}."
+        return _with(base, Verdict.BOUND, sentence)
+    with engine.table.trial() as trial:
+        trial.take(place.pod)
+        return _bound(engine, profile, _unbound(pod), here, question, base)
+
+
+def _with(base: PodAnswer, verdict: Verdict, sentence: str) -> PodAnswer:
+    return msgspec.structs.replace(base, verdict=verdict, sentence=sentence)
+
+
+def _foreign(base: PodAnswer, engine: Engine) -> PodAnswer:
+    names = ", ".join(sorted(engine.profiles))
+    wanted = base.scheduler_name or "(none)"
+    sentence = f"Pod {base.pod} asks for scheduler {wanted}; the profiles here are: {names}."
+    return _with(base, Verdict.FOREIGN, sentence)
+
+
+def _requests(engine: Engine, pod: PodInfo) -> dict[str, str]:
+    names = engine.table.registry.names
+    pairs = zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True)
+    return {names[column]: resource_vector.amount_text(names[column], amount) for column, amount in pairs}
+
+
+def _pending(
+    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer
+) -> PodAnswer:
+    for gate in profile.pre_enqueues:
+        status = gate.pre_enqueue(pod)
+        if not status.is_success:
+            sentence = f"Pod {pod.key} may not enter the queue: {status.message}."
+            answer = _with(base, Verdict.GATED, sentence)
+            return msgspec.structs.replace(answer, message=status.message, rejected_by=[gate.name])
+    if engine.table.node_count == 0:
+        sentence = f"Pod {pod.key} is pending: the cluster has no nodes."
+        return msgspec.structs.replace(
+            _with(base, Verdict.UNSCHEDULABLE, sentence), message=diagnosis.NO_NODES
+        )
+    found = surveys.survey(engine, profile, pod)
+    base = _facts(found, question, base)
+    failure = found.evaluation.failure
+    if failure is not None:
+        sentence = f"Pod {pod.key} cannot be judged: {failure.plugin} failed: {failure.message}."
+        answer = _with(base, Verdict.ERROR, sentence)
+        return msgspec.structs.replace(answer, message=failure.message, rejected_by=[failure.plugin])
+    rows = found.takers
+    if rows.size == 0:
+        return _no_fit(found, question, base)
+    return _fits(found, rows, question, base)
+
+
+def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
+    """What holds for pending and bound pods alike."""
+    return msgspec.structs.replace(
+        base,
+        feasible_count=int(found.takers.size),
+        pre_filter=list(found.pre_filter),
+        reasons=surveys.reasons(found),
+        nodes=_node_answers(found, question.nodes),
+    )
+
+
+def _fits(found: Survey, rows: Rows, question: Question, base: PodAnswer) -> PodAnswer:
+    """The node that the next cycle would choose."""
+    pod, table = found.pod, found.engine.table
+    row = _nominated(found, base.nominated_node, rows)
+    notes = list(base.notes)
+    if row is None:
+        totals = found.evaluation.totals_of(rows)
+        row = pick.pick(rows, totals, pick.chance_of(found.engine.seed, pod.uid, question.attempt))
+        assert row is not None, pod.key
+        best = int((totals == totals.max()).sum())
+        if best > 1:
+            notes.append(f"{best} nodes share the best score; the seed decides between them")
+        if found.profile.sample_percent is not None and rows.size > _sample_size(found):
+            notes.append(
+                f"the scheduler looks for {_sample_size(found)} nodes that fit and takes the best of them "
+                "(percentageOfNodesToScore): it may choose another one"
+            )
+    else:
+        notes.append("the pod is nominated to this node, which takes it: no other one is compared")
+    name = table.name_of(row)
+    sentence = (
+        f"Pod {pod.key} fits {rows.size} of {table.node_count} nodes; the next cycle would choose {name}."
+    )
+    return msgspec.structs.replace(
+        _with(base, Verdict.SCHEDULABLE, sentence),
+        node=name,
+        notes=notes,
+        scores=surveys.scores(found, rows, question.best, [row]),
+    )
+
+
+def _nominated(found: Survey, nominated: str, rows: Rows) -> int | None:
+    row = found.engine.table.row_of(nominated) if nominated else None
+    return row if row is not None and bool(np.isin(row, rows)) else None
+
+
+def _sample_size(found: Survey) -> int:
+    percent = found.profile.sample_percent
+    assert percent is not None
+    return pick.nodes_to_find(int(found.evaluation.candidates.size), percent)
+
+
+def _no_fit(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
+    pod, engine, profile = found.pod, found.engine, found.profile
+    view = View(profile, engine.table, engine.nominations, pod)
+    asked = CycleDiagnosis(view, profile, found.evaluation, found.kept_free)
+    preemption = _preemption(found, asked)
+    message = found.evaluation.fit_error(preemption.message, found.kept_free.values())
+    verdict = Verdict.PREEMPTION if preemption.nodes else Verdict.UNSCHEDULABLE
+    if preemption.nodes:
+        best = preemption.nodes[0]
+        sentence = (
+            f"Pod {pod.key} is pending: no node takes it as it is, but evicting {_counted(best.pods)} from "
+            f"{best.node} makes room."
+        )
+    else:
+        sentence = f"Pod {pod.key} is pending: {_why(found, base)}."
+    return msgspec.structs.replace(
+        _with(base, verdict, sentence),
+        message=message,
+        preemption=preemption,
+        rejected_by=sorted(asked.rejected_by),
+        remedies=remedies(found) if question.with_remedies else [],
+    )
+
+
+def _counted(pods: Sequence[str]) -> str:
+    return pods[0] if len(pods) == 1 else f"{len(pods)} pods"
+
+
+def _why(found: Survey, base: PodAnswer) -> str:
+    if not found.evaluation.status.is_success:
+        return f"{found.evaluation.status.plugin} refuses it everywhere: {found.evaluation.status.message}"
+    parts = [f"{each.reason} ({each.node_count})" for each in base.reasons[:3]]
+    more = f", and {len(base.reasons) - 3} more reasons" if len(base.reasons) > 3 else ""
+    return f"none of {base.node_count} nodes takes it: {', '.join(parts)}{more}"
+
+
+def _preemption(found: Survey, asked: CycleDiagnosis) -> Preemption:
+    """As the cycle asks PostFilter plugins: in order, until one made room."""
+    texts: list[str] = []
+    nominated = ""
+    ways: list[Victims] = []
+    for plugin in found.profile.post_filters:
+        outlook = plugin.outlook(found.pod, asked)
+        status = outlook.result.status
+        if status.is_skip:
+            continue
+        if status.message:
+            texts.append(status.message)
+        nominated = outlook.result.nominated_node or nominated
+        ways += [
+            Victims(node=way.node_name, pods=[p.key for p in way.pods], budget_violations=way.violations)
+            for way in outlook.ways[:PREEMPTION_NODES_MAX]
+        ]
+        if not _goes_on(status):
+            break
+    return Preemption(message=", ".join(texts), nominated_node=nominated, nodes=ways)
+
+
+def _goes_on(status: Status) -> bool:
+    return status.is_rejected and not status.is_success
+
+
+def _unbound(pod: PodInfo) -> PodInfo:
+    """The pod as it was before it got its node: `spec.nodeName` would pin it there."""
+    spec = msgspec.structs.replace(pod.pod.spec, node_name="")
+    return msgspec.structs.replace(pod, pod=msgspec.structs.replace(pod.pod, spec=spec))
+
+
+def _bound(
+    engine: Engine, profile: Profile, pod: PodInfo, here: str, question: Question, base: PodAnswer
+) -> PodAnswer:
+    """A pod that has a node: whether it would get it again, and which ones are preferred now."""
+    if engine.table.row_of(here) is None:
+        sentence = f"Pod {pod.key} is on {here}, which is no node of the cluster any more."
+        return _with(base, Verdict.BOUND, sentence)
+    found = surveys.survey(engine, profile, pod)
+    base = _facts(found, msgspec.structs.replace(question, nodes=_and(question.nodes, here)), base)
+    row = engine.table.row_of(here)
+    assert row is not None, here
+    rows = found.takers
+    is_there = bool(np.isin(row, rows))
+    sentence = f"Pod {pod.key} is on {here}."
+    if not is_there:
+        status = found.evaluation.status_of(row)
+        sentence = f"Pod {pod.key} is on {here}, where it would not be placed any more: {status.message}."
+    table = surveys.scores(found, rows, question.best, [row] if is_there else [])
+    if is_there and table:
+        own = next(each.total for each in table if each.node == here)
+        totals = found.evaluation.totals_of(rows)
+        better = int((totals > own).sum())
+        if better:
+            sentence = (
+                f"Pod {pod.key} is on {here} (score {own}); {better} of {rows.size} nodes that fit score "
+                f"better now, the best is {table[0].node} with {table[0].total}."
+            )
+        else:
+            sentence = f"Pod {pod.key} is on {here}, and no node scores better now ({rows.size} fit)."
+    return msgspec.structs.replace(_with(base, Verdict.BOUND, sentence), scores=table)
+
+
+def _and(nodes: tuple[str, ...] | None, more: str) -> tuple[str, ...] | None:
+    return None if nodes is None else tuple(dict.fromkeys((*nodes, more)))
+
+
+def _node_answers(found: Survey, names: tuple[str, ...] | None) -> list[NodeAnswer]:
+    table = found.engine.table
+    if names is None:
+        positions = list(range(int(found.rows.size)))
+    else:
+        rows = [row for row in map(table.row_of, names) if row is not None]
+        positions = np.searchsorted(found.rows, rows).tolist()
+    takers = set(found.takers.tolist())
+    return [_node_answer(found, position, takers) for position in positions]
+
+
+def _node_answer(found: Survey, position: int, takers: set[int]) -> NodeAnswer:
+    table, row = found.engine.table, int(found.rows[position])
+    return NodeAnswer(
+        node=table.name_of(row),
+        fits=row in takers,
+        plugins=surveys.plugin_answers(found, position),
+        resources=_resource_lines(found, row),
+        pod_count=int(table.pod_count[row]),
+        pods_max=int(table.pods_max[row]),
+    )
+
+
+def _resource_lines(found: Survey, row: int) -> list[ResourceLine]:
+    table = found.engine.table
+    lines = []
+    for column, wanted in wanted_amounts(found).items():
+        name = table.registry.names[column]
+        allocatable, requested = int(table.allocatable[column, row]), int(table.requested[column, row])
+        short = wanted - (allocatable - requested)
+
+        def text(amount: int, name: str = name) -> str:
+            return resource_vector.amount_text(name, amount)
+
+        lines.append(
+            ResourceLine(
+                resource=name,
+                wanted=text(wanted),
+                allocatable=text(allocatable),
+                requested=text(requested),
+                free=text(allocatable - requested),
+                short_by=text(short) if short > 0 else "",
+            )
+        )
+    return lines

@@ -1,0 +1,374 @@
+"""What would help: the smallest changes after which some node takes the pod, each of them tried out.
+
+Changes of the pod are evaluated as the cycle would evaluate the changed pod. Changes of the cluster (room on a
+node, pods that leave) follow from the shortage columns, or are tried on the node table and undone.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import resource_vector, resources
+from koordinator.api.core import Taint
+from koordinator.api.errors import KoordinatorError
+from koordinator.scheduler import tolerations
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.explain import variants
+from koordinator.scheduler.explain.answer import Remedy
+from koordinator.scheduler.explain.survey import Survey
+from koordinator.scheduler.explain.variants import Variant
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import Code
+from koordinator.scheduler.view import View
+
+VARIANTS_MAX = 24
+"""Changed pods that are evaluated one by one; each costs one full scan of the nodes."""
+PAIRS_MAX = 24
+TAINT_SETS_MAX = 8
+NEAR_NODES_MAX = 3
+LEAVING_ROWS_MAX = 64
+MANY_NODES = 10
+
+Mask = npt.NDArray[np.bool_]
+I64 = npt.NDArray[np.int64]
+
+
+def remedies(found: Survey) -> list[Remedy]:
+    """Changes that make the pod fit, those of the pod first."""
+    if found.rows.size == 0:
+        return []
+    single = _tried(found, [[each] for each in _variants(found)[:VARIANTS_MAX]])
+    if not single:
+        single = _tried(found, _pairs(_variants(found)))
+    changes = [*single, *_room(found), *_leaving(found), *_uncordon(found)]
+    told = {plugin for plugin, _ in _HANDLED}
+    return [*changes, *_new_node(found), *_others(found, told)]
+
+
+# Changes of the pod
+
+
+def _variants(found: Survey) -> list[Variant]:
+    """Changed pods worth trying: only what concerns plugins that refuse nodes."""
+    pod = found.pod.pod
+    refusing = _refusing(found)
+    made: list[Variant] = []
+    for plugin, make in _HANDLED:
+        if plugin in refusing and make is not None:
+            made += make(found)
+    if "NodeAffinity" not in refusing and found.left_out.any():
+        made += variants.for_selectors(pod)
+    return made
+
+
+def _refusing(found: Survey) -> set[str]:
+    if not found.evaluation.status.is_success:
+        return {found.evaluation.status.plugin}
+    names = {plugin.name for index, plugin in enumerate(found.filters) if found.codes[index].any()}
+    return names | {status.plugin for status in found.kept_free.values()}
+
+
+def _pairs(made: Sequence[Variant]) -> list[list[Variant]]:
+    """Two changes that concern different plugins."""
+    pairs = [
+        [one, other]
+        for number, one in enumerate(made)
+        for other in made[number + 1 :]
+        if one.plugin != other.plugin
+    ]
+    return pairs[:PAIRS_MAX]
+
+
+def _tried(found: Survey, changes: Iterable[Sequence[Variant]]) -> list[Remedy]:
+    """Those after which some node takes the pod. A larger change is left out when a smaller one of its kind
+    does as well; most nodes first within a kind."""
+    kept: list[Remedy] = []
+    for change in changes:
+        rows = _takers(found, change)
+        if rows.size == 0:
+            continue
+        kind = "+".join(each.kind for each in change)
+        if any(other.kind == kind and other.node_count >= rows.size and _is_whole(change) for other in kept):
+            continue
+        text = " and ".join(each.change for each in change)
+        examples = found.names_of(rows)
+        kept.append(Remedy(kind=kind, change=text, node_count=int(rows.size), examples=examples))
+    kinds = list(dict.fromkeys(remedy.kind for remedy in kept))
+    # Requests come with the smallest reduction first, which opens fewest nodes.
+    return sorted(
+        kept,
+        key=lambda each: (kinds.index(each.kind), 0 if each.kind == "requests" else -each.node_count),
+    )
+
+
+def _is_whole(change: Sequence[Variant]) -> bool:
+    return any("whole" in each.change for each in change)
+
+
+def _takers(found: Survey, change: Sequence[Variant]) -> Rows:
+    """Rows that take the changed pod, next to the pods nominated there."""
+    pod = found.pod.pod
+    for each in change:
+        pod = each.apply(pod)
+    engine, profile = found.engine, found.profile
+    try:
+        info = PodInfo.of(pod, engine.table.registry)
+    except KoordinatorError:
+        return found.rows[:0]  # the change made an amount that is none: nothing to offer
+    evaluation = Evaluation(profile, engine.table, info)
+    if not evaluation.status.is_success:
+        return found.rows[:0]
+    rows = evaluation.feasible
+    if len(engine.nominations):
+        rows = rows[~np.isin(rows, list(engine.cycle.kept_free(profile, info, evaluation)))]
+    return rows
+
+
+def _selectors(found: Survey) -> list[Variant]:
+    return variants.for_selectors(found.pod.pod)
+
+
+def _pod_terms(found: Survey) -> list[Variant]:
+    return variants.for_pod_terms(found.pod.pod)
+
+
+def _spreading(found: Survey) -> list[Variant]:
+    return variants.for_spreading(found.pod.pod)
+
+
+def _ports(found: Survey) -> list[Variant]:
+    return variants.for_ports(found.pod.pod)
+
+
+def _taints(found: Survey) -> list[Variant]:
+    """One per distinct set of taints that keeps the pod out, on most nodes first; nodes where nothing else
+    objects come first."""
+    index = _index_of(found, "TaintToleration")
+    if index is None:
+        return []
+    alone = found.refused.sum(axis=0) == 1
+    own = tuple(found.pod.pod.spec.tolerations)
+    counts: dict[tuple[Taint, ...], list[int]] = {}
+    for position in np.flatnonzero(found.codes[index] != 0).tolist():
+        node = found.engine.table.node_at(int(found.rows[position]))
+        hard = () if node is None else tuple(t for t in node.spec.taints if _keeps_out(own, t))
+        key = tuple(sorted((replace_time(t) for t in hard), key=variants.taint_text))
+        entry = counts.setdefault(key, [0, 0])
+        entry[0] += bool(alone[position])
+        entry[1] += 1
+    ranked = sorted(
+        counts, key=lambda key: ([-n for n in counts[key]], [variants.taint_text(t) for t in key])
+    )
+    return [variants.for_taints(key) for key in ranked[:TAINT_SETS_MAX] if key]
+
+
+def replace_time(taint: Taint) -> Taint:
+    """The taint without the moment when it was added."""
+    return Taint(key=taint.key, value=taint.value, effect=taint.effect)
+
+
+def _keeps_out(own: tolerations.Tolerations, taint: Taint) -> bool:
+    return tolerations.keeps_out(own, (taint,))
+
+
+def _requests(found: Survey) -> list[Variant]:
+    """Requests as low as the freest nodes ask for, where nothing but resources is in the way.
+
+    One variant per resource that alone is short somewhere, and one for the node that is nearest in all.
+    """
+    wanted = wanted_amounts(found)
+    columns = list(wanted)
+    if not columns:
+        return []
+    only_fit = _only(found, "NodeResourcesFit") & _has_pod_slot(found)
+    free = _free(found, columns)[:, only_fit]
+    amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
+    short = amounts > free
+    names = found.engine.table.registry.names
+    by_name = {names[column]: amount for column, amount in wanted.items()}
+    made = []
+    for number, column in enumerate(columns):
+        alone = short[number] & (short.sum(axis=0) == 1)
+        room = np.sort(free[number, alone])[::-1]
+        targets = {int(room[index]) for index in (0, min(MANY_NODES, room.size) - 1) if room.size}
+        for target in sorted((t for t in targets if t > 0), reverse=True):
+            made.append(variants.for_requests(found.pod.pod, by_name, {names[column]: target}))
+    if not made and free.shape[1]:
+        lacking = (np.maximum(amounts - free, 0) / amounts).max(axis=0)
+        nearest = int(lacking.argmin())
+        at_most = {names[c]: int(free[n, nearest]) for n, c in enumerate(columns) if short[n, nearest]}
+        if at_most and min(at_most.values()) > 0:
+            made.append(variants.for_requests(found.pod.pod, by_name, at_most))
+    return made
+
+
+_HANDLED = (
+    ("NodeResourcesFit", _requests),
+    ("NodeAffinity", _selectors),
+    ("TaintToleration", _taints),
+    ("PodTopologySpread", _spreading),
+    ("InterPodAffinity", _pod_terms),
+    ("NodePorts", _ports),
+    ("NodeUnschedulable", None),
+)
+"""Filters for which we know what to change; about all others only "if it did not object" can be said."""
+
+
+# Changes of the cluster
+
+
+def wanted_amounts(found: Survey) -> dict[int, int]:
+    """Column → amount that the pod requests."""
+    pod = found.pod
+    return dict(zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True))
+
+
+def _index_of(found: Survey, plugin: str) -> int | None:
+    return next((i for i, each in enumerate(found.filters) if each.name == plugin), None)
+
+
+def _only(found: Survey, plugin: str) -> Mask:
+    """(rows,): nodes to which only this plugin objects."""
+    index = _index_of(found, plugin)
+    if index is None:
+        return np.zeros(found.rows.size, np.bool_)
+    refused = found.refused
+    return np.asarray(refused[index] & (refused.sum(axis=0) == 1))
+
+
+def _free(found: Survey, columns: list[int]) -> I64:
+    """(columns, rows): allocatable less requested, not below 0."""
+    table = found.engine.table
+    left = table.allocatable[columns][:, found.rows] - table.requested[columns][:, found.rows]
+    return np.asarray(np.maximum(left, 0))
+
+
+def _has_pod_slot(found: Survey) -> Mask:
+    table = found.engine.table
+    return np.asarray(table.pod_count[found.rows] < table.pods_max[found.rows])
+
+
+def _room(found: Survey) -> list[Remedy]:
+    """What to free on the nodes that lack least, where nothing but room is missing."""
+    wanted = wanted_amounts(found)
+    columns = list(wanted)
+    only_fit = _only(found, "NodeResourcesFit")
+    if not only_fit.any():
+        return []
+    table = found.engine.table
+    amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
+    capacity = table.allocatable[columns][:, found.rows]
+    requested = table.requested[columns][:, found.rows]
+    has_capacity = (capacity >= amounts).all(axis=0) & (table.pods_max[found.rows] > 0)
+    lacking = np.maximum(amounts - (capacity - requested), 0)
+    share = (lacking / np.maximum(capacity, 1)).max(axis=0, initial=0.0)
+    share[~(only_fit & has_capacity)] = np.inf
+    made = []
+    for position in np.argsort(share, kind="stable")[:NEAR_NODES_MAX].tolist():
+        if not np.isfinite(share[position]):
+            break
+        row = int(found.rows[position])
+        parts = [
+            f"{resource_vector.amount_text(table.registry.names[column], int(lacking[n, position]))} of "
+            f"{table.registry.names[column]}"
+            for n, column in enumerate(columns)
+            if lacking[n, position] > 0
+        ]
+        if table.pod_count[row] >= table.pods_max[row]:
+            parts.append(f"{int(table.pod_count[row] - table.pods_max[row]) + 1} of {resources.PODS}")
+        name = table.name_of(row)
+        made.append(
+            Remedy(kind="room", change=f"free {' and '.join(parts)} on {name}", node_count=1, examples=[name])
+        )
+    return made
+
+
+def _leaving(found: Survey) -> list[Remedy]:
+    """Nodes that take the pod once pods that are being deleted are gone."""
+    table = found.engine.table
+    view = View(found.profile, table, found.engine.nominations, found.pod)
+    made: list[Remedy] = []
+    looked_at = 0
+    for row in found.rows.tolist():
+        leaving = [p for p in table.pods_at(row).values() if p.pod.metadata.deletion_timestamp is not None]
+        if not leaving:
+            continue
+        looked_at += 1
+        if looked_at > LEAVING_ROWS_MAX or len(made) >= NEAR_NODES_MAX:
+            break
+        with table.trial() as trial:
+            for other in leaving:
+                trial.take(other)
+            fits = view.check(row).is_success
+        if fits:
+            name = table.name_of(row)
+            change = f"wait until {len(leaving)} pods that are being deleted have left {name}"
+            made.append(Remedy(kind="wait", change=change, node_count=1, examples=[name]))
+    return made
+
+
+def _uncordon(found: Survey) -> list[Remedy]:
+    rows = found.rows[_only(found, "NodeUnschedulable")]
+    if rows.size == 0:
+        return []
+    return [
+        Remedy(
+            kind="uncordon",
+            change="uncordon a node that nothing else speaks against",
+            node_count=int(rows.size),
+            examples=found.names_of(rows),
+        )
+    ]
+
+
+def _new_node(found: Survey) -> list[Remedy]:
+    """Whether another node, empty and otherwise like one that exists, would take the pod."""
+    table = found.engine.table
+    if not found.evaluation.status.is_success:
+        return []
+    hopeless = found.left_out.copy()
+    for index in range(len(found.filters)):
+        codes = found.codes[index]
+        for code in np.unique(codes[codes != 0]).tolist():
+            if found.status_of(index, code).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+                hopeless |= codes == code
+    rows = found.rows[~hopeless]
+    if rows.size == 0:
+        return []
+    row = int(rows[table.pod_count[rows].argmin()])
+    view = View(found.profile, table, found.engine.nominations, found.pod)
+    with table.trial() as trial:
+        for other in list(table.pods_at(row).values()):
+            trial.take(other)
+        fits = view.check(row).is_success
+    if not fits:
+        return []
+    name = table.name_of(row)
+    return [
+        Remedy(
+            kind="node",
+            change=f"add a node like {name}: empty, it takes the pod",
+            node_count=1,
+            examples=[name],
+        )
+    ]
+
+
+def _others(found: Survey, told: set[str]) -> list[Remedy]:
+    """Nodes to which only one plugin objects that we know no change for."""
+    made: list[Remedy] = []
+    refused = found.refused
+    alone = refused.sum(axis=0) == 1
+    for index, plugin in enumerate(found.filters):
+        rows = found.rows[refused[index] & alone]
+        if plugin.name in told or rows.size == 0:
+            continue
+        code = int(found.codes[index, int(np.flatnonzero(refused[index] & alone)[0])])
+        reason = found.status_of(index, code).message
+        change = f"lift what {plugin.name} objects to ({reason})"
+        made.append(
+            Remedy(kind="other", change=change, node_count=int(rows.size), examples=found.names_of(rows))
+        )
+    return made

@@ -1,0 +1,229 @@
+"""What every filter says about every node: the cycle's evaluation without stopping at the first refusal."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.scheduler.cycle import KeptFree
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.explain.answer import NodeScore, PluginAnswer, PluginScore, ReasonCount
+from koordinator.scheduler.framework import FilterPlugin
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.status import Code, Status
+
+EXAMPLES_MAX = 3
+FITS, REFUSES, NO_PART = "fits", "refuses", "takes no part"
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """All answers for one pod.
+
+    `rows` are all nodes; `codes` (filters, rows) are the reason codes of each of `filters`, 0 where it has no
+    objection. `left_out` (rows,) marks nodes that PreFilter plugins leave out, `kept_free` rows that pass but
+    are promised to nominated pods.
+    """
+
+    engine: Engine
+    profile: Profile
+    pod: PodInfo
+    evaluation: Evaluation
+    kept_free: KeptFree
+    rows: Rows
+    filters: tuple[FilterPlugin[Any], ...]
+    codes: npt.NDArray[np.uint16]
+    left_out: npt.NDArray[np.bool_]
+    pre_filter: tuple[PluginAnswer, ...]
+
+    @property
+    def refused(self) -> npt.NDArray[np.bool_]:
+        """(filters + 1, rows): who objects to what; the last row is PreFilter's narrowing."""
+        return np.vstack([self.codes != 0, self.left_out])
+
+    @property
+    def takers(self) -> Rows:
+        """Rows that the cycle would choose from."""
+        if not self.evaluation.status.is_success:
+            return self.rows[:0]
+        feasible = self.evaluation.feasible
+        return feasible[~np.isin(feasible, list(self.kept_free))] if self.kept_free else feasible
+
+    def names_of(self, rows: Iterable[int], limit: int = EXAMPLES_MAX) -> list[str]:
+        """Names of the first rows."""
+        return [self.engine.table.name_of(int(row)) for row, _ in zip(rows, range(limit), strict=False)]
+
+    def status_of(self, index: int, code: int) -> Status:
+        """What a code of the filter at `index` means."""
+        plugin = self.filters[index]
+        return plugin.refusal(self.evaluation.state_of(plugin.name), code).by(plugin.name)
+
+
+def survey(engine: Engine, profile: Profile, pod: PodInfo) -> Survey:
+    """Ask all filters about all nodes. The table, its caches and the queue stay as they are."""
+    evaluation = Evaluation(profile, engine.table, pod)
+    kept_free: KeptFree = {}
+    if len(engine.nominations) and evaluation.status.is_success:
+        kept_free = engine.cycle.kept_free(profile, pod, evaluation)
+    rows = engine.table.rows
+    pre_filter, skipped = _pre_filter(profile, evaluation)
+    filters = tuple(plugin for plugin in profile.filters if plugin.name not in skipped)
+    codes = np.zeros((len(filters), rows.size), np.uint16)
+    if evaluation.status.is_success and rows.size:
+        for index, plugin in enumerate(filters):
+            codes[index] = plugin.filter(evaluation.state_of(plugin.name), rows)
+    left_out = np.zeros(rows.size, np.bool_)
+    if evaluation.narrowed_by:
+        left_out = ~np.isin(rows, evaluation.candidates)
+    return Survey(
+        engine, profile, pod, evaluation, kept_free, rows, filters, codes, left_out, tuple(pre_filter)
+    )
+
+
+def _pre_filter(profile: Profile, evaluation: Evaluation) -> tuple[list[PluginAnswer], set[str]]:
+    """What PreFilter plugins said about the pod, and whose Filter is left out for it."""
+    answers: list[PluginAnswer] = []
+    skipped: set[str] = set()
+    for plugin in profile.pre_filters:
+        result = plugin.pre_filter(evaluation.state_of(plugin.name))
+        status = result.status
+        if status.is_skip:
+            skipped.add(plugin.name)
+            answers.append(PluginAnswer(plugin=plugin.name, verdict=NO_PART))
+        elif not status.is_success:
+            answers.append(_refusal(status.by(plugin.name)))
+            break
+        else:
+            answers.append(
+                PluginAnswer(plugin=plugin.name, verdict=FITS, details=_narrowed(result.node_names))
+            )
+    return answers, skipped
+
+
+def _narrowed(names: frozenset[str] | None) -> list[str]:
+    return [] if names is None else [f"only {len(names)} nodes can come into question"]
+
+
+def _refusal(status: Status, details: Iterable[str] = ()) -> PluginAnswer:
+    return PluginAnswer(
+        plugin=status.plugin,
+        verdict=REFUSES,
+        reasons=list(status.reasons),
+        preemption_might_help=status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+        details=list(details),
+    )
+
+
+def reasons(found: Survey) -> list[ReasonCount]:
+    """Every refusal of every plugin with the nodes that it concerns, most nodes first."""
+    refused = found.refused
+    is_alone = refused.sum(axis=0) == 1
+    counts: list[ReasonCount] = []
+    for index in range(len(found.filters)):
+        codes = found.codes[index]
+        for code in np.unique(codes[codes != 0]).tolist():
+            mask = codes == code
+            counts += _count(found, found.status_of(index, code), mask, is_alone)
+    if found.left_out.any():
+        by = ", ".join(found.evaluation.narrowed_by)
+        reason = f"node(s) didn't satisfy plugin(s) [{' '.join(found.evaluation.narrowed_by)}]"
+        status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (reason,), by)
+        counts += _count(found, status, found.left_out, is_alone)
+    for row, status in found.kept_free.items():
+        is_row = np.asarray(found.rows == row, np.bool_)
+        counts += _count(found, status, is_row, np.asarray(~refused.any(axis=0)))
+    return sorted(_merged(counts), key=lambda each: (-each.node_count, each.plugin, each.reason))
+
+
+def _count(
+    found: Survey, status: Status, mask: npt.NDArray[np.bool_], is_alone: npt.NDArray[np.bool_]
+) -> list[ReasonCount]:
+    return [
+        ReasonCount(
+            reason=reason,
+            plugin=status.plugin,
+            node_count=int(mask.sum()),
+            alone_count=int((mask & is_alone).sum()),
+            examples=found.names_of(found.rows[mask]),
+            preemption_might_help=status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
+        )
+        for reason in status.reasons
+    ]
+
+
+def _merged(counts: Iterable[ReasonCount]) -> list[ReasonCount]:
+    """One entry per plugin and reason: several codes may share a reason (short of cpu; of cpu and memory).
+    Preemption might help when it might on some of the nodes."""
+    merged: dict[tuple[str, str], ReasonCount] = {}
+    for each in counts:
+        key = (each.plugin, each.reason)
+        other = merged.get(key)
+        if other is None:
+            merged[key] = each
+            continue
+        merged[key] = msgspec.structs.replace(
+            other,
+            node_count=other.node_count + each.node_count,
+            alone_count=other.alone_count + each.alone_count,
+            examples=[*other.examples, *each.examples][:EXAMPLES_MAX],
+            preemption_might_help=other.preemption_might_help or each.preemption_might_help,
+        )
+    return list(merged.values())
+
+
+def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
+    """What each filter says about the node at `position` of `rows`."""
+    row = int(found.rows[position])
+    answers = []
+    for index, plugin in enumerate(found.filters):
+        code = int(found.codes[index, position])
+        state = found.evaluation.state_of(plugin.name)
+        details = plugin.details(state, row)
+        if code:
+            answers.append(_refusal(found.status_of(index, code), details))
+        else:
+            answers.append(PluginAnswer(plugin=plugin.name, verdict=FITS, details=list(details)))
+    if found.left_out[position]:
+        narrowed = " ".join(found.evaluation.narrowed_by)
+        reason = f"node(s) didn't satisfy plugin(s) [{narrowed}]"
+        answers.append(PluginAnswer(plugin=narrowed, verdict=REFUSES, reasons=[reason]))
+    if row in found.kept_free:
+        answers.append(_refusal(found.kept_free[row], ["next to the pods nominated to the node"]))
+    return answers
+
+
+def scores(found: Survey, rows: Rows, best_max: int, also: Iterable[int] = ()) -> list[NodeScore]:
+    """The best of `rows`, which take part together, and the rows `also` among them, with each plugin's share."""
+    if rows.size == 0:
+        return []
+    shares: list[tuple[str, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+    total = np.zeros(rows.size, np.int64)
+    skipped = {
+        p.name for p in found.profile.pre_scorers if p.pre_score(found.evaluation.state_of(p.name)).is_skip
+    }
+    for plugin, weight in found.profile.scorers:
+        if plugin.name in skipped:
+            continue
+        state = found.evaluation.state_of(plugin.name)
+        raw = np.array(plugin.score(state, rows), np.int64)
+        normalised = plugin.normalize_at(state, raw.copy(), rows) if plugin.normalizes else raw
+        shares.append((plugin.name, weight, raw, normalised))
+        total += weight * normalised
+    order = np.argsort(-total, kind="stable")
+    wanted = set(also)
+    shown = [i for place, i in enumerate(order.tolist()) if place < best_max or int(rows[i]) in wanted]
+    return [
+        NodeScore(
+            node=found.engine.table.name_of(int(rows[i])),
+            total=int(total[i]),
+            shares=[
+                PluginScore(plugin=name, raw=int(raw[i]), normalised=int(normalised[i]), weight=weight)
+                for name, weight, raw, normalised in shares
+            ],
+        )
+        for i in shown
+    ]

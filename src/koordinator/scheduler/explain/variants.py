@@ -1,0 +1,210 @@
+"""The same pod with one demand less. Pure: each variant is a new pod object; whether it fits is asked later."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from koordinator.api import resource_vector, resources
+from koordinator.api.affinity import Affinity, NodeAffinity, NodeSelector, PodAffinity, Taint, Toleration
+from koordinator.api.core import Container, Pod, PodSpec
+from koordinator.api.quantity import RawQuantity
+
+T = TypeVar("T")
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """A changed pod. `kind` names the sort of change, `change` tells it to people, `plugin` is the filter
+    that it should satisfy."""
+
+    kind: str
+    change: str
+    plugin: str
+    apply: Callable[[Pod], Pod]
+
+
+def for_selectors(pod: Pod) -> list[Variant]:
+    """Without one term of the node selector, one expression of the required affinity, or all of either."""
+    found = [
+        _variant("nodeSelector", f"remove {key}={value} from the node selector", _without_selector({key}))
+        for key, value in sorted(pod.spec.node_selector.items())
+    ]
+    if len(pod.spec.node_selector) > 1:
+        keys = set(pod.spec.node_selector)
+        found.append(_variant("nodeSelector", "remove the whole node selector", _without_selector(keys)))
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if required is None:
+        return found
+    if len(required.node_selector_terms) == 1:
+        [term] = required.node_selector_terms
+        if len(term.match_expressions) + len(term.match_fields) > 1:
+            for number, each in enumerate(term.match_expressions):
+                rest = replace(term, match_expressions=_without(term.match_expressions, number))
+                text = f"remove {each.key} {each.operator} {each.values} from the required node affinity"
+                wanted = NodeSelector(node_selector_terms=[rest])
+                found.append(_variant("nodeAffinity", text, _with_required(wanted)))
+    found.append(_variant("nodeAffinity", "remove the required node affinity", _with_required(None)))
+    return found
+
+
+def for_taints(taints: Iterable[Taint]) -> Variant:
+    """Tolerating these taints."""
+    listed = sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect))
+    text = ", ".join(taint_text(taint) for taint in listed)
+    more = [Toleration(key=t.key, operator="Equal", value=t.value, effect=t.effect) for t in listed]
+
+    def apply(pod: Pod) -> Pod:
+        return _with_spec(pod, replace(pod.spec, tolerations=[*pod.spec.tolerations, *more]))
+
+    return Variant("toleration", f"tolerate {text}", "TaintToleration", apply)
+
+
+def taint_text(taint: Taint) -> str:
+    """As kubectl writes it: `key=value:Effect`."""
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def for_pod_terms(pod: Pod) -> list[Variant]:
+    """Without one required term about other pods."""
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return []
+    found = []
+    for field, words in (("pod_affinity", "pod affinity"), ("pod_anti_affinity", "pod anti-affinity")):
+        own: PodAffinity | None = getattr(affinity, field)
+        for number, term in enumerate(own.required_during_scheduling_ignored_during_execution if own else ()):
+            text = f"remove the required {words} term {number + 1} (over {term.topology_key})"
+            apply = _without_pod_term(field, number)
+            found.append(Variant("podAffinity", text, "InterPodAffinity", apply))
+    return found
+
+
+def for_spreading(pod: Pod) -> list[Variant]:
+    """Without one constraint that must hold."""
+    found = []
+    for number, each in enumerate(pod.spec.topology_spread_constraints):
+        if each.when_unsatisfiable != "ScheduleAnyway":
+            text = f"remove the spread constraint over {each.topology_key} (maxSkew {each.max_skew})"
+            found.append(Variant("topologySpread", text, "PodTopologySpread", _without_spread(number)))
+    return found
+
+
+def for_ports(pod: Pod) -> list[Variant]:
+    """Without one host port."""
+    ports = sorted({port.host_port for c in _containers(pod.spec) for port in c.ports if port.host_port})
+    return [
+        Variant("hostPort", f"do without host port {port}", "NodePorts", _without_port(port))
+        for port in ports
+    ]
+
+
+def for_requests(pod: Pod, wanted: Mapping[str, int], at_most: Mapping[str, int]) -> Variant:
+    """Requesting no more than `at_most`; both map resources to column amounts, `wanted` is what the pod
+    requests now."""
+    parts = [
+        f"{name} request from {resource_vector.amount_text(name, wanted[name])} to at most "
+        f"{resource_vector.amount_text(name, amount)}"
+        for name, amount in at_most.items()
+    ]
+
+    def apply(pod: Pod) -> Pod:
+        for name, amount in at_most.items():
+            pod = _lowered(pod, name, wanted[name], amount)
+        return pod
+
+    return Variant("requests", f"lower the {' and the '.join(parts)}", "NodeResourcesFit", apply)
+
+
+def _variant(kind: str, change: str, apply: Callable[[Pod], Pod]) -> Variant:
+    return Variant(kind, change, "NodeAffinity", apply)
+
+
+def _with_spec(pod: Pod, spec: PodSpec) -> Pod:
+    return replace(pod, spec=spec)
+
+
+def _without(items: list[T], number: int) -> list[T]:
+    return items[:number] + items[number + 1 :]
+
+
+def _without_selector(keys: set[str]) -> Callable[[Pod], Pod]:
+    def apply(pod: Pod) -> Pod:
+        kept = {key: value for key, value in pod.spec.node_selector.items() if key not in keys}
+        return _with_spec(pod, replace(pod.spec, node_selector=kept))
+
+    return apply
+
+
+def _with_required(required: NodeSelector | None) -> Callable[[Pod], Pod]:
+    def apply(pod: Pod) -> Pod:
+        affinity = pod.spec.affinity or Affinity()
+        own = affinity.node_affinity or NodeAffinity()
+        own = replace(own, required_during_scheduling_ignored_during_execution=required)
+        return _with_spec(pod, replace(pod.spec, affinity=replace(affinity, node_affinity=own)))
+
+    return apply
+
+
+def _without_pod_term(field: str, number: int) -> Callable[[Pod], Pod]:
+    def apply(pod: Pod) -> Pod:
+        assert pod.spec.affinity is not None, pod.key
+        own: PodAffinity = getattr(pod.spec.affinity, field)
+        terms = _without(own.required_during_scheduling_ignored_during_execution, number)
+        own = replace(own, required_during_scheduling_ignored_during_execution=terms)
+        return _with_spec(pod, replace(pod.spec, affinity=replace(pod.spec.affinity, **{field: own})))
+
+    return apply
+
+
+def _without_spread(number: int) -> Callable[[Pod], Pod]:
+    def apply(pod: Pod) -> Pod:
+        kept = _without(pod.spec.topology_spread_constraints, number)
+        return _with_spec(pod, replace(pod.spec, topology_spread_constraints=kept))
+
+    return apply
+
+
+def _without_port(number: int) -> Callable[[Pod], Pod]:
+    def strip(container: Container) -> Container:
+        return replace(container, ports=[port for port in container.ports if port.host_port != number])
+
+    def apply(pod: Pod) -> Pod:
+        return _with_spec(pod, _each_container(pod.spec, strip))
+
+    return apply
+
+
+def _containers(spec: PodSpec) -> list[Container]:
+    return [*spec.containers, *spec.init_containers]
+
+
+def _each_container(spec: PodSpec, change: Callable[[Container], Container]) -> PodSpec:
+    return replace(
+        spec,
+        containers=[change(c) for c in spec.containers],
+        init_containers=[change(c) for c in spec.init_containers],
+    )
+
+
+def _lowered(pod: Pod, name: str, wanted: int, at_most: int) -> Pod:
+    """Every container's request scaled by the same factor, rounded down; overhead stays as it is."""
+    overhead = resource_vector.amount(name, pod.spec.overhead.get(name, 0))
+    own, left = wanted - overhead, max(at_most - overhead, 0)
+
+    def scale(requests: Mapping[str, RawQuantity]) -> dict[str, RawQuantity]:
+        scaled = dict(requests)
+        if name in scaled and own > 0:
+            number = resource_vector.amount(name, scaled[name]) * left // own
+            scaled[name] = f"{number}m" if name == resources.CPU else str(number)
+        return scaled
+
+    def lower(container: Container) -> Container:
+        own_resources = replace(container.resources, requests=scale(container.resources.requests))
+        return replace(container, resources=own_resources)
+
+    spec = _each_container(pod.spec, lower)
+    if spec.resources is not None:
+        spec = replace(spec, resources=replace(spec.resources, requests=scale(spec.resources.requests)))
+    return _with_spec(pod, spec)

@@ -1,0 +1,51 @@
+"""An engine with nodes and pods, and the two questions: what does explain say, what does the cycle do."""
+
+from typing import Any
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config, default_plugins
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.cycle import Placed, Unplaced
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.explain.answer import PodAnswer
+from koordinator.scheduler.explain.decide import Question, explain
+from koordinator.scheduler.pod_info import PodInfo
+from tests.scheduler import world
+
+NOW_S = world.EPOCH_S
+
+
+def stock_config() -> SchedulerConfig:
+    """All stock plugins, for pods of `koord-scheduler`."""
+    return config.decode({"profiles": [{"schedulerName": "koord-scheduler"}]})
+
+
+class Bench:
+    """A cluster on the bench."""
+
+    def __init__(self, settings: SchedulerConfig | None = None, seed: int = 0) -> None:
+        self.engine = Engine(settings or default_plugins.shipped_config(), FixedClock(NOW_S), seed=seed)
+
+    def node(self, name: str, **parts: Any) -> "Bench":
+        self.engine.table.set_node(from_builtins(world.node(name, **parts), Node))
+        return self
+
+    def info(self, name: str, **parts: Any) -> PodInfo:
+        return self.of(world.pod(name, **parts))
+
+    def of(self, body: dict[str, Any]) -> PodInfo:
+        return PodInfo.of(from_builtins(body, Pod), self.engine.table.registry)
+
+    def running(self, name: str, node: str, **parts: Any) -> PodInfo:
+        info = self.info(name, **parts)
+        self.engine.table.assign(info, node)
+        return info
+
+    def ask(self, pod: PodInfo, **question: Any) -> PodAnswer:
+        return explain(self.engine, pod, Question(**question))
+
+    def cycle(self, pod: PodInfo, attempt: int = 1) -> Placed | Unplaced:
+        profile = self.engine.profiles[pod.pod.spec.scheduler_name]
+        return self.engine.cycle.run(profile, pod, profile.class_key(pod), attempt, NOW_S)
