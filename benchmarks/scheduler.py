@@ -21,7 +21,8 @@ from koordinator.local import registry
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import CLASSES_MAX, Evaluation
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.pod_info import PodInfo

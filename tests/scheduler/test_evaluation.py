@@ -16,8 +16,11 @@ from koordinator.scheduler import config
 from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.evaluation_cache import EvaluationCache
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
+from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koordinator.scheduler.plugins.taint_toleration import TaintToleration
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.world import node, pod
 
@@ -316,3 +319,46 @@ def test_the_table_conserves_what_pods_request() -> None:
     for info in drama.placed:
         drama.table.unassign(info.uid)
     assert not table.requested.any() and not table.nonzero_requested.any() and not table.pod_count.any()
+
+
+def _pods_like(drama: Drama, prefix: str, shape: dict[str, Any], count: int) -> list[PodInfo]:
+    return [drama.pod_of(f"{prefix}-{number}", shape) for number in range(count)]
+
+
+def test_a_placement_makes_only_plugins_look_again_that_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    drama = Drama(3, classes_max=64)
+    spread = {"cpu": "1m", "labels": {"app": "spread"}, "topologySpreadConstraints": [_spread("zone", HARD)]}
+    fit, taints = NodeResourcesFit.filter, TaintToleration.filter
+    asked: list[tuple[str, int]] = []
+
+    def spy(name: str, original: Any) -> Any:
+        def filter(self: Any, state: Any, rows: Any) -> Any:
+            asked.append((name, rows.size))
+            return original(self, state, rows)
+
+        return filter
+
+    monkeypatch.setattr(NodeResourcesFit, "filter", spy("fit", fit))
+    monkeypatch.setattr(TaintToleration, "filter", spy("taints", taints))
+    first, second, third = _pods_like(drama, "s", spread, 3)
+    for info in (first, second):
+        result = drama.engine.cycle.run(drama.profile, info, drama.profile.class_key(info), 1, 0.0)
+        assert isinstance(result, Placed)
+    asked.clear()
+
+    drama.engine.cache.evaluate(drama.profile, third, drama.profile.class_key(third))
+
+    assert asked == [("fit", 1)]
+
+
+def test_a_cache_that_is_full_forgets_the_class_not_asked_for_longest() -> None:
+    drama = Drama(3, classes_max=64)
+    a, b, c = (drama.pod_of(name, {"cpu": f"{n}m"}) for n, name in enumerate(("a", "b", "c"), 1))
+    size_bytes = Evaluation(drama.profile, drama.table, a).size_bytes
+    cache = EvaluationCache(drama.table, bytes_max=2 * size_bytes)
+
+    for info in (a, b, a, c, a, b):
+        cache.evaluate(drama.profile, info, drama.profile.class_key(info))
+
+    assert len(cache) == 2
+    assert cache.hit_count == 2  # a twice; b made room for c

@@ -9,7 +9,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_vector import ResourceRegistry
-from koordinator.scheduler.changes import CHANGES_MAX, Change, ChangeLog
+from koordinator.scheduler.changes import RECENT_MAX, Change, ChangeLog
 from koordinator.scheduler.nodes import ColumnSpec, NodeAspect, NodeTable, at
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.world import node, pod
@@ -110,18 +110,29 @@ def test_an_unreadable_amount_names_node_and_field() -> None:
     assert table.allocatable[0][0] == 4000
 
 
-def test_the_change_log_tells_late_readers_to_start_over() -> None:
-    log = ChangeLog()
+@pytest.mark.parametrize("more", [pytest.param(0, id="soon"), pytest.param(RECENT_MAX, id="late")])
+def test_the_change_log_tells_each_row_once_and_in_order(more: int) -> None:
+    log = ChangeLog(8)
+    log.add(5, Change.NODE)
     start = log.sequence
+
     log.add(3, Change.PODS)
     log.add(1, Change.USAGE)
-    log.add(3, Change.NODE)
-    changes = log.since(start)
-    assert changes is not None
-    assert changes.rows == (1, 3)
-    assert changes.kinds == Change.PODS | Change.USAGE | Change.NODE
+    for _ in range(more):
+        log.add(3, Change.PODS)
 
-    for _ in range(CHANGES_MAX):
-        log.add(0, Change.PODS)
-    assert log.since(start) is None
-    assert log.since(log.sequence) is not None
+    changes = log.since(start)
+    assert changes.rows.tolist() == [1, 3]
+    assert changes.kinds == Change.PODS | Change.USAGE
+    assert log.since(log.sequence).rows.size == 0
+
+
+def test_the_change_log_does_not_count_what_happens_while_muted() -> None:
+    log = ChangeLog(8)
+
+    with log.muted(), log.muted():
+        log.add(3, Change.PODS)
+
+    assert log.sequence == 0
+    log.add(3, Change.PODS)
+    assert log.sequence == 1

@@ -1,11 +1,17 @@
-"""Which rows of the node table changed, in order, and in what respect."""
+"""Which rows of the node table changed since when, and in what respect."""
 
+import contextlib
 import enum
+import itertools
+from collections import deque
+from collections.abc import Iterator
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-CHANGES_MAX = 16_384
-"""Entries kept. Who is further behind evaluates all rows anew, which costs about as much as replaying."""
+RECENT_MAX = 32
+"""Changes kept one by one. Who is further behind compares a number per row instead: a few µs at 5,000 rows."""
 
 
 class Change(enum.IntFlag):
@@ -22,49 +28,54 @@ class Change(enum.IntFlag):
 _NUMBER = {kind: int(kind) for kind in Change}
 
 
-class Changes(msgspec.Struct, frozen=True):
+class Changes(msgspec.Struct, frozen=True, eq=False):
     """Rows that changed (ascending, each once) with the union of the kinds."""
 
-    rows: tuple[int, ...]
+    rows: npt.NDArray[np.intp]
     kinds: int
 
 
 class ChangeLog:
-    """A bounded log with growing sequence numbers."""
+    """Counts changes: `sequence` is the number of the next one."""
 
-    def __init__(self) -> None:
-        self._first = 0
-        self._entries: list[tuple[int, int]] = []
+    def __init__(self, capacity: int) -> None:
+        self.sequence = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_MAX)
+        self._last_at: npt.NDArray[np.int64] = np.full(capacity, -1, np.int64)
+        self._last_of_kind = dict.fromkeys(_NUMBER.values(), -1)
+        self._is_muted = False
 
-    @property
-    def sequence(self) -> int:
-        """Number of the next entry."""
-        return self._first + len(self._entries)
+    def grow(self, capacity: int) -> None:
+        missing = capacity - self._last_at.size
+        self._last_at = np.concatenate([self._last_at, np.full(missing, -1, np.int64)])
 
     def add(self, row: int, kind: Change) -> None:
+        if self._is_muted:
+            return
         # Plain integers: this is the hot path, and flags are slow.
-        self._entries.append((row, _NUMBER[kind]))
-        if len(self._entries) > CHANGES_MAX:
-            dropped = CHANGES_MAX // 2
-            del self._entries[:dropped]
-            self._first += dropped
+        number = _NUMBER[kind]
+        self._recent.append((row, number))
+        self._last_at[row] = self._last_of_kind[number] = self.sequence
+        self.sequence += 1
 
-    def rewind(self, sequence: int) -> None:
-        """Forget the entries from `sequence` on: what they tell was undone, and nobody has read them.
+    @contextlib.contextmanager
+    def muted(self) -> Iterator[None]:
+        """Changes in here do not count: they will be undone before anybody asks."""
+        was_muted, self._is_muted = self._is_muted, True
+        try:
+            yield
+        finally:
+            self._is_muted = was_muted
 
-        When some of them were dropped already, what is left stays, as readers cannot be brought back.
-        """
-        if sequence >= self._first:
-            del self._entries[sequence - self._first :]
-
-    def since(self, sequence: int) -> Changes | None:
-        """What changed from `sequence` on; None when that is no longer known."""
-        start = sequence - self._first
-        if start < 0:
-            return None
-        rows: set[int] = set()
-        kinds = 0
-        for row, kind in self._entries[start:]:
-            rows.add(row)
-            kinds |= kind
-        return Changes(tuple(sorted(rows)), kinds)
+    def since(self, sequence: int) -> Changes:
+        """What changed from `sequence` on."""
+        count = self.sequence - sequence
+        if count <= RECENT_MAX:
+            rows: set[int] = set()
+            kinds = 0
+            for row, kind in itertools.islice(reversed(self._recent), count):
+                rows.add(row)
+                kinds |= kind
+            return Changes(np.array(sorted(rows), np.intp), kinds)
+        kinds = sum(kind for kind, last in self._last_of_kind.items() if last >= sequence)
+        return Changes(np.flatnonzero(self._last_at >= sequence), kinds)

@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 
 from koordinator.scheduler import diagnosis, pick
-from koordinator.scheduler.evaluation import Evaluation, EvaluationCache
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.evaluation_cache import EvaluationCache
 from koordinator.scheduler.framework import Mask
 from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
@@ -90,23 +91,31 @@ class Cycle:
             return Unplaced(pod, evaluation.failure, frozenset(), evaluation=evaluation)
         kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
         rows = self._candidates(profile, pod, evaluation, kept_free)
-        if rows.size == 0:
+        if (evaluation.feasible_count if rows is None else rows.size) == 0:
             return self._no_fit(profile, pod, evaluation, kept_free)
         chance = pick.chance_of(self._seed, pod.uid, attempt)
-        totals = evaluation.totals_of(rows)
+        return self._place(profile, pod, evaluation, rows, chance)
+
+    def _place(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, rows: Rows | None, chance: int
+    ) -> Placed | Unplaced:
+        """Book the best of `rows` (None: of all feasible ones) that Reserve and Permit accept."""
+        totals = evaluation.totals if rows is None else evaluation.totals_of(rows)
+        count = evaluation.feasible_count if rows is None else int(rows.size)
         status = SUCCESS
         for _ in range(RESERVE_TRIES_MAX):
-            row = pick.pick(rows, totals, chance)
-            if row is None:
+            position = pick.best(totals, chance)
+            if position is None:
                 break
-            placed = self._book(profile, pod, evaluation, row, int(rows.size))
+            row = position if rows is None else int(rows[position])
+            placed = self._book(profile, pod, evaluation, row, count)
             if isinstance(placed, Placed):
                 return placed
             status = placed
             if not status.is_rejected:
                 break
-            keep = rows != row
-            rows, totals = rows[keep], totals[keep]
+            totals = totals.copy()
+            totals[position] = pick.NOT_FEASIBLE
         plugins = frozenset((status.plugin,) if status.plugin else ())
         return Unplaced(pod, status, plugins, evaluation=evaluation)
 
@@ -125,13 +134,15 @@ class Cycle:
 
     def _candidates(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, kept_free: KeptFree
-    ) -> Rows:
-        """Feasible rows to choose from: the nominated node alone if it is feasible, else all or a sample."""
+    ) -> Rows | None:
+        """Feasible rows to choose from, None for all: the nominated node alone if it is feasible, or a sample."""
         nominated = self._nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
         if nominated:
             row = self._table.row_of(nominated)
             if row is not None and evaluation.is_feasible(row) and row not in kept_free:
                 return np.array([row], np.intp)
+        if not kept_free and profile.sample_percent is None:
+            return None
         feasible = evaluation.feasible
         if kept_free:
             feasible = feasible[~np.isin(feasible, list(kept_free))]

@@ -22,7 +22,7 @@ from koordinator.scheduler.capabilities import (
 from koordinator.scheduler.config import ConfigError, SchedulerConfig
 from koordinator.scheduler.controllers import ALL_CONTROLLERS, ControllerFilter
 from koordinator.scheduler.cycle import Cycle
-from koordinator.scheduler.evaluation import CLASSES_MAX, EvaluationCache
+from koordinator.scheduler.evaluation_cache import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.events import Happening
 from koordinator.scheduler.framework import Actions, Handle, Plugin
 from koordinator.scheduler.nodes import NodeTable, RowKeeper

@@ -1,57 +1,76 @@
-"""Filter and Score of one pod over all rows, kept current row by row.
+"""Filter and Score of one pod over all rows, kept current.
 
-Pods that ask for the same thing share one evaluation (an equivalence class). After a change only the
-changed rows are looked at again, and only by plugins that read what changed there.
+Pods that ask for the same thing share one evaluation (an equivalence class). What is looked at again
+depends on the kind of plugin:
+
+* A local plugin answers for a row by what is in that row alone. It is asked again about rows that changed
+  in a respect that it reads (`Plugin.reads`). Its scores are folded into one number per row (`_own`).
+* A wide plugin looks beyond the row: it has an `epoch`, or it `normalizes`. When its epoch changed, it alone is
+  asked again about all rows that the local filters let pass; when the set of feasible rows changed, what
+  it adds to the totals (`_wide_part`) is made anew.
+
+Invariants after `__init__` and `update`, for every row of the table:
+* `_refused_by` is 0 exactly where all local filters pass; else it is the first of them that refuses.
+* `_is_feasible` is where these and all wide filters pass.
+* `totals` is `_own` + `_wide_part` where feasible, and `NOT_FEASIBLE` elsewhere.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from koordinator.scheduler import diagnosis
 from koordinator.scheduler.changes import Changes
-from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes, ScorePlugin, Scores
-from koordinator.scheduler.nodes import NodeTable, Rows, at
+from koordinator.scheduler.framework import FilterPlugin, Mask, Plugin, ReasonCodes, ScorePlugin, Scores
+from koordinator.scheduler.nodes import NodeTable, Rows, at, put
+from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.refusals import (
+    LEFT_OUT,
+    NO_NODE,
+    Refusals,
+    RefusedBy,
+    nothing_left_reason,
+)
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable
 
-CLASSES_MAX = 128
-"""Evaluations kept: workloads that spread have one each. Up to 150 bytes per node (100 MB at 5,000 nodes)."""
+BLOCK_ROWS = 8_192
+"""Rows judged at once: intermediate results of a block stay in the processor's cache."""
 
-NO_NODE = 255
-"""`refused_by` of rows that stand for no node."""
-LEFT_OUT = 254
-"""`refused_by` of nodes that a PreFilter plugin left out."""
+_NO_ROWS: Rows = np.empty(0, np.intp)
+
+
+class WideFilter:
+    """A filter that looks beyond the row, and its answers: valid where the local filters pass."""
+
+    def __init__(self, index: int, plugin: FilterPlugin[Any], capacity: int) -> None:
+        self.index = index
+        self.plugin = plugin
+        self.codes: ReasonCodes = np.zeros(capacity, np.uint16)
+
+
+class WideScorer:
+    """A scorer that looks beyond the row, and its raw scores: valid where the local filters pass."""
+
+    def __init__(self, plugin: ScorePlugin[Any], weight: int, capacity: int) -> None:
+        self.plugin = plugin
+        self.weight = weight
+        self.raw: Scores = np.zeros(capacity, np.int64)
 
 
 class Evaluation:
-    """What the plugins of a profile say about each row for pods of one class.
-
-    `refused_by` is 0 for feasible rows, else the position (from 1) of the first Filter plugin that refused;
-    `codes` are that plugin's reason codes. `totals` are weighted scores, valid on feasible rows.
-    """
+    """What the plugins of a profile say about each row for pods of one class."""
 
     def __init__(self, profile: Profile, table: NodeTable, pod: PodInfo) -> None:
         self._profile = profile
         self._table = table
-        self._states: dict[str, Any] = {}
-        self._sequence = 0
-        self._membership = 0
-        self._epochs: list[Hashable] = []
-        self._normal_epochs: list[Hashable] = []
         self._pod = pod
-        self.status = SUCCESS
-        self.narrowed_by: tuple[str, ...] = ()
-        self._allowed: Rows | None = None
-        self._filter_reads: list[tuple[int, int]] = []
-        self._filters: list[tuple[int, FilterPlugin[Any], Any]] = []
-        self._scorers: list[tuple[int, ScorePlugin[Any], Any, int]] = []
+        self._feasible: Rows | None = None
+        self._refusals: Refusals | None = None
         self._fit_error: dict[str, int] | None = None
-        self.score_status = SUCCESS
         self._run_all()
 
     # Reading
@@ -59,6 +78,8 @@ class Evaluation:
     @property
     def feasible(self) -> Rows:
         """Rows that passed all filters, ascending."""
+        if self._feasible is None:
+            self._feasible = np.flatnonzero(self._is_feasible)
         return self._feasible
 
     @property
@@ -74,31 +95,50 @@ class Evaluation:
                 return status
         return None
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what is kept per row."""
+        per_row = 20 + 2 * len(self._wide_filters) + 8 * len(self._wide_scorers)
+        if not isinstance(self._wide_part, int):
+            per_row += 8
+        return per_row * self.totals.size
+
     def is_feasible(self, row: int) -> bool:
-        return self.status.is_success and int(self.refused_by[row]) == 0
+        return bool(self._is_feasible[row])
 
     def totals_of(self, rows: Rows) -> Scores:
         """Weighted sums of normalised scores, for some feasible rows.
 
         Normalisation is over exactly these rows, as they are all that take part.
         """
-        if rows is self._feasible or not any(scorer.normalizes for _, scorer, _, _ in self._scorers):
-            return at(self._totals, rows)
-        total = np.zeros(rows.size, np.int64)
-        for index, scorer, state, weight in self._scorers:
-            raw = self._raw[index, rows]
-            total += weight * (scorer.normalize_at(state, raw, rows) if scorer.normalizes else raw)
+        if rows is self._feasible or not self._wide_scorers:
+            return at(self.totals, rows)
+        total = self._own[rows]
+        for scorer in self._wide_scorers:
+            total += scorer.weight * self._normalised(scorer, rows)
         return total
+
+    def state_of(self, plugin: str) -> Any:
+        """The state that `Plugin.prepare` made for this class."""
+        return self._states[plugin]
+
+    # Refusals
+
+    @property
+    def refused_by(self) -> RefusedBy:
+        """(capacity,): 0 for feasible rows, else the position (from 1) of the first filter that refused."""
+        return self._all_refusals().refused_by
+
+    @property
+    def codes(self) -> ReasonCodes:
+        """(capacity,): reason codes of the plugins in `refused_by`."""
+        return self._all_refusals().codes
 
     def rejected_by(self) -> frozenset[str]:
         """Plugins that refused at least one node, or the pod as a whole."""
         if not self.status.is_success:
             return frozenset((self.status.plugin,))
-        found = np.unique(self.refused_by[self._table.rows])
-        names = {self._profile.filters[int(number) - 1].name for number in found if 0 < number < LEFT_OUT}
-        if (found == LEFT_OUT).any():
-            names.update(self.narrowed_by)
-        return frozenset(names)
+        return self._all_refusals().plugins()
 
     def fit_error(self, post_filter_message: str = "", more: Iterable[Status] = ()) -> str:
         """The message when no row is feasible, or those that are were refused for reasons of their own."""
@@ -114,115 +154,99 @@ class Evaluation:
         if not self.status.is_success:
             is_hopeless = self.status.code is not Code.UNSCHEDULABLE
             return np.full(self._table.capacity, is_hopeless, np.bool_)
-        pairs = self.refused_by.astype(np.int64) << 16 | self.codes
-        _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
-        verdicts = [self.status_of(int(row)).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE for row in first]
-        return np.array(verdicts, np.bool_)[inverse]
-
-    def state_of(self, plugin: str) -> Any:
-        """The state that `Plugin.prepare` made for this class."""
-        return self._states[plugin]
+        return self._all_refusals().unresolvable_rows()
 
     def status_of(self, row: int) -> Status:
         """Why a row was refused; success for feasible rows."""
-        if not self.status.is_success:
-            return self.status
-        refused_by = int(self.refused_by[row])
-        if refused_by == 0:
-            return SUCCESS
-        if refused_by in (LEFT_OUT, NO_NODE):
-            return unresolvable(left_out_reason(self.narrowed_by))
-        plugin = self._profile.filters[refused_by - 1]
-        return plugin.refusal(self._states[plugin.name], int(self.codes[row])).by(plugin.name)
+        return self._all_refusals().status_of(row) if self.status.is_success else self.status
 
     def refusals(self) -> list[tuple[Status, int]]:
         """Each distinct refusal with the number of nodes that it concerns."""
-        rows = self._table.rows
-        pairs = self.refused_by[rows].astype(np.int64) << 16 | self.codes[rows]
-        _, first, counts = np.unique(pairs, return_index=True, return_counts=True)
-        found = [
-            (self.status_of(int(rows[index])), int(count)) for index, count in zip(first, counts, strict=True)
-        ]
-        return [(status, count) for status, count in found if not status.is_success]
+        return self._all_refusals().counts()
 
-    # Keeping current
+    def _all_refusals(self) -> Refusals:
+        """Who refused first in configured order, wide filters included: worked out when somebody asks.
 
-    def update(self, pod: PodInfo | None = None) -> None:
-        """Bring all answers up to date with the table, for `pod` (one of the same class)."""
-        if pod is not None:
-            self._pod = pod
-        changes = self._table.changes.since(self._sequence)
-        if changes is None or changes.rows:
-            self._fit_error = None
-        if self._is_void(changes):
-            self._run_all()
-            return
-        if changes is not None and changes.rows:
-            self._sequence = self._table.changes.sequence
-            self._rerun(changes)
-        if self._normal_epochs != (now := self._normal_epochs_now()):
-            self._normal_epochs = now
-            if self._normalise():
-                self._total(self._feasible)
+        A wide filter may stand before the local one that refused a row, so it is asked about such rows, too.
+        """
+        if self._refusals is None:
+            refused_by, codes = self._refused_by, self._codes
+            if self._wide_filters:
+                refused_by, codes = refused_by.copy(), codes.copy()
+            for wide in self._wide_filters:
+                is_later = (refused_by > wide.index + 1) & (refused_by < LEFT_OUT)
+                rows = np.flatnonzero((refused_by == 0) | is_later)
+                found = wide.plugin.filter(self._states[wide.plugin.name], rows)
+                refused = found != 0
+                refused_by[rows[refused]] = wide.index + 1
+                codes[rows[refused]] = found[refused]
+            self._refusals = Refusals(
+                self._profile, self._table, self._states, refused_by, codes, self.narrowed_by
+            )
+        return self._refusals
 
-    def _is_void(self, changes: Changes | None) -> bool:
-        return (
-            changes is None
-            or self._membership != self._table.membership
-            or 4 * len(changes.rows) > self._table.node_count + 64
-            or self._epochs != self._epochs_now()
-        )
-
-    def _epochs_now(self) -> list[Hashable]:
-        return [plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal]
-
-    def _normal_epochs_now(self) -> list[Hashable]:
-        """Of the scorers that take part; none when the pod as a whole was refused."""
-        if not self.status.is_success:
-            return []
-        return [scorer.normal_epoch(state) for _, scorer, state, _ in self._scorers if scorer.normalizes]
+    # From scratch
 
     def _run_all(self) -> None:
         table = self._table
         table.widen()
         self._sequence = table.changes.sequence
         self._membership = table.membership
-        self._states = {plugin.name: plugin.prepare(self._pod) for plugin in self._profile.evaluators}
-        self._epochs = self._epochs_now()
-        self._fit_error = None
-        self.refused_by = np.full(table.capacity, NO_NODE, np.uint8)
-        self.codes: ReasonCodes = np.zeros(table.capacity, np.uint16)
-        self._raw: npt.NDArray[np.int64] = np.zeros((len(self._profile.scorers), table.capacity), np.int64)
-        self._normal_part: Scores = np.zeros(table.capacity, np.int64)
-        self._totals: Scores = np.zeros(table.capacity, np.int64)
-        self._feasible: Rows = np.empty(0, np.intp)
+        self._states: dict[str, Any] = {
+            plugin.name: plugin.prepare(self._pod) for plugin in self._profile.evaluators
+        }
+        self._epochs: dict[str, Hashable] = {
+            plugin.name: plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal
+        }
+        self._refused_by: RefusedBy = np.full(table.capacity, NO_NODE, np.uint8)
+        self._codes: ReasonCodes = np.zeros(table.capacity, np.uint16)
+        self._own: Scores = np.zeros(table.capacity, np.int64)
+        self._is_feasible: Mask = np.zeros(table.capacity, np.bool_)
+        self._wide_part: Scores | int = 0
+        self._wide_filters: list[WideFilter] = []
+        self._wide_scorers: list[WideScorer] = []
+        self._normal_epochs: list[Hashable] = []
+        self.totals: Scores = np.full(table.capacity, NOT_FEASIBLE, np.int64)
+        self.feasible_count = 0
+        self._forget_answers()
         self._pre_filter()
+        self._pre_score()
         if not self.status.is_success:
             return
         rows = table.rows
         if self._allowed is not None:
-            self.refused_by[rows] = LEFT_OUT
+            put(self._refused_by, rows, LEFT_OUT)
             rows = self._allowed
-        self.refused_by[rows] = 0
-        self._filter(rows, 0)
-        self._feasible = np.flatnonzero(self.refused_by == 0)
-        self._pre_score()
-        for index, scorer, state, _ in self._scorers:
-            self._raw[index, self._feasible] = scorer.score(state, self._feasible)
-        self._normalise()
+        put(self._refused_by, rows, 0)
+        self._judge(rows)
+        self._choose_wide()
+        passing = np.flatnonzero(self._refused_by == 0)
+        for wide in self._wide_filters:
+            self._ask_filter(wide, passing)
+        self._update_feasible(passing)
+        for scorer in self._wide_scorers:
+            self._ask_scorer(scorer, passing)
         self._normal_epochs = self._normal_epochs_now()
-        self._total(self._feasible)
+        self._normalise()
+
+    def _forget_answers(self) -> None:
+        """What is only worked out when somebody asks."""
+        self._feasible = None
+        self._refusals = None
+        self._fit_error = None
 
     def _pre_filter(self) -> None:
         """Which filters take part, on which rows, and whether the pod is rejected as a whole."""
-        skipped: set[str] = set()
+        self._skips_filter: set[str] = set()
+        self._allowed: Rows | None = None
+        self.narrowed_by: tuple[str, ...] = ()
+        self.status = SUCCESS
         names: frozenset[str] | None = None
         narrowed_by: list[str] = []
-        self.status = SUCCESS
         for plugin in self._profile.pre_filters:
             result = plugin.pre_filter(self._states[plugin.name])
             if result.status.is_skip:
-                skipped.add(plugin.name)
+                self._skips_filter.add(plugin.name)
             elif not result.status.is_success:
                 self.status = result.status.by(plugin.name)
                 return
@@ -230,139 +254,246 @@ class Evaluation:
                 narrowed_by.append(plugin.name)
                 names = result.node_names if names is None else names & result.node_names
                 if not names:
-                    self.status = unresolvable(_nothing_left(narrowed_by)).by(plugin.name)
+                    self.status = unresolvable(nothing_left_reason(narrowed_by)).by(plugin.name)
                     return
         self.narrowed_by = tuple(narrowed_by)
         self._allowed = None if names is None else self._rows_of(names)
-        self._filters = [
-            (index, plugin, self._states[plugin.name])
+        self._local_filters = [
+            (index, plugin, self._states[plugin.name], int(plugin.reads))
             for index, plugin in enumerate(self._profile.filters)
-            if plugin.name not in skipped
+            if plugin.name not in self._skips_filter and not self._profile.has_epoch(plugin)
         ]
-        self._filter_reads = [(index, int(plugin.reads)) for index, plugin, _ in self._filters]
 
     def _rows_of(self, names: frozenset[str]) -> Rows:
         found = (self._table.row_of(name) for name in names)
         return np.array(sorted(row for row in found if row is not None), np.intp)
 
     def _pre_score(self) -> None:
-        skipped: set[str] = set()
+        """Which scorers take part."""
+        self._skips_score: set[str] = set()
         self.score_status = SUCCESS
         for pre_scorer in self._profile.pre_scorers:
             status = pre_scorer.pre_score(self._states[pre_scorer.name])
             if status.is_skip:
-                skipped.add(pre_scorer.name)
+                self._skips_score.add(pre_scorer.name)
             elif not status.is_success:
                 self.score_status = status.by(pre_scorer.name)
-        self._scorers = [
-            (index, plugin, self._states[plugin.name], weight)
-            for index, (plugin, weight) in enumerate(self._profile.scorers)
-            if plugin.name not in skipped
+        self._local_scorers = [
+            (plugin, self._states[plugin.name], weight, int(plugin.reads))
+            for plugin, weight in self._profile.scorers
+            if plugin.name not in self._skips_score and not self._is_wide_scorer(plugin)
         ]
 
-    def _filter(self, rows: Rows, first: int) -> None:
-        """Run the filters from position `first` on, each on the rows that the ones before let pass."""
-        for index, plugin, state in self._filters:
-            if index < first or rows.size == 0:
+    def _is_wide_scorer(self, plugin: ScorePlugin[Any]) -> bool:
+        return plugin.normalizes or self._profile.has_epoch(plugin)
+
+    def _choose_wide(self) -> None:
+        """The wide plugins that take part; those that did before keep their answers."""
+        capacity = self._table.capacity
+        filters = {wide.index: wide for wide in self._wide_filters}
+        self._wide_filters = [
+            filters.get(index) or WideFilter(index, plugin, capacity)
+            for index, plugin in enumerate(self._profile.filters)
+            if plugin.name not in self._skips_filter and self._profile.has_epoch(plugin)
+        ]
+        scorers = {scorer.plugin.name: scorer for scorer in self._wide_scorers}
+        self._wide_scorers = [
+            scorers.get(plugin.name) or WideScorer(plugin, weight, capacity)
+            for plugin, weight in self._profile.scorers
+            if plugin.name not in self._skips_score and self._is_wide_scorer(plugin)
+        ]
+
+    # Local plugins
+
+    def _judge(self, rows: Rows, first: int = 0) -> None:
+        """Ask the local filters from position `first` on, and all local scorers; `_refused_by` is 0 on `rows`."""
+        for start in range(0, rows.size, BLOCK_ROWS):
+            passing = self._filter(rows[start : start + BLOCK_ROWS], first)
+            if passing.size:
+                put(self._own, passing, self._score(passing))
+
+    def _filter(self, rows: Rows, first: int) -> Rows:
+        """The rows that pass; each filter is asked about those that the ones before it let pass."""
+        for index, plugin, state, _ in self._local_filters:
+            if index < first:
                 continue
             codes = plugin.filter(state, rows)
             refused = codes != 0
             if refused.any():
-                self.refused_by[rows[refused]] = index + 1
-                self.codes[rows[refused]] = codes[refused]
+                self._refused_by[rows[refused]] = index + 1
+                self._codes[rows[refused]] = codes[refused]
                 rows = rows[~refused]
+                if rows.size == 0:
+                    break
+        return rows
 
-    def _rerun(self, changes: Changes) -> None:
-        """Look again at changed rows only."""
+    def _score(self, rows: Rows) -> Scores:
+        total: Scores = np.zeros(rows.size, np.int64)
+        for scorer, state, weight, _ in self._local_scorers:
+            score = scorer.score(state, rows)
+            total += score if weight == 1 else weight * score
+        return total
+
+    # Keeping current
+
+    def update(self, pod: PodInfo) -> None:
+        """Bring all answers up to date with the table, for `pod` (one of the same class)."""
+        self._pod = pod
+        log = self._table.changes
+        changes = log.since(self._sequence) if self._sequence != log.sequence else None
+        if self._membership != self._table.membership or (
+            changes is not None and 4 * changes.rows.size > self._table.node_count + 64
+        ):
+            self._run_all()
+            return
+        stale = self._stale_plugins()
+        if stale and not self._renew(stale):
+            self._run_all()
+            return
+        self._sequence = log.sequence
         if not self.status.is_success:
             return
-        rows = np.array(changes.rows, np.intp)
-        first = self._first_filter(changes.kinds)
-        refused_by = self.refused_by[rows]
-        # A refusal by an earlier filter stands: that one reads nothing that changed.
-        rows = rows[(refused_by == 0) | ((refused_by > first) & (refused_by < LEFT_OUT))]
-        if rows.size == 0:
-            return
-        was_feasible = self.refused_by[rows] == 0
-        self.refused_by[rows] = 0
-        self.codes[rows] = 0
-        self._filter(rows, first)
-        is_feasible = self.refused_by[rows] == 0
-        membership_changed = bool((was_feasible != is_feasible).any())
-        if membership_changed:
-            self._feasible = np.flatnonzero(self.refused_by == 0)
-        self._rescore(rows[is_feasible], changes.kinds, membership_changed)
+        touched = _NO_ROWS if changes is None else self._rerun(changes)
+        kinds = 0 if changes is None else changes.kinds
+        if stale or touched.size:
+            self._forget_answers()
+            self._follow(touched, kinds, {plugin.name for plugin in stale})
+        elif self._normal_epochs != (now := self._normal_epochs_now()):
+            self._normal_epochs = now
+            self._normalise()
 
-    def _first_filter(self, kinds: int) -> int:
-        for index, reads in self._filter_reads:
+    def _stale_plugins(self) -> list[Plugin[Any]]:
+        return [
+            plugin
+            for plugin in self._profile.epochal
+            if plugin.epoch(self._states[plugin.name]) != self._epochs[plugin.name]
+        ]
+
+    def _renew(self, stale: list[Plugin[Any]]) -> bool:
+        """Prepare plugins again whose epoch changed; False when more than their own answers may differ."""
+        if not self.status.is_success or not self.score_status.is_success:
+            return False
+        for plugin in stale:
+            state = self._states[plugin.name] = plugin.prepare(self._pod)
+            self._epochs[plugin.name] = plugin.epoch(state)
+            if plugin in self._profile.pre_filters:
+                result = plugin.pre_filter(state)
+                is_narrowing = result.node_names is not None or plugin.name in self.narrowed_by
+                if is_narrowing or not (result.status.is_success or result.status.is_skip):
+                    return False
+                _set_member(self._skips_filter, plugin.name, result.status.is_skip)
+            if plugin in self._profile.pre_scorers:
+                status = plugin.pre_score(state)
+                if not (status.is_success or status.is_skip):
+                    return False
+                _set_member(self._skips_score, plugin.name, status.is_skip)
+        self._choose_wide()
+        return True
+
+    def _rerun(self, changes: Changes) -> Rows:
+        """Ask the local plugins again about changed rows; the rows whose answers may be others now."""
+        first = self._first_reader(changes.kinds)
+        refused_by = self._refused_by[changes.rows]
+        # A refusal by an earlier filter stands: that one reads nothing that changed.
+        rows: Rows = changes.rows[(refused_by == 0) | ((refused_by > first) & (refused_by < LEFT_OUT))]
+        self._refused_by[rows] = 0
+        self._codes[rows] = 0
+        self._judge(rows, first)
+        return rows
+
+    def _first_reader(self, kinds: int) -> int:
+        """Position of the first local filter that reads such changes."""
+        for index, _, _, reads in self._local_filters:
             if reads & kinds:
                 return index
         return len(self._profile.filters)
 
-    def _rescore(self, rows: Rows, kinds: int, membership_changed: bool) -> None:
-        renormalise = membership_changed
-        for index, scorer, state, _ in self._scorers:
-            if rows.size and (membership_changed or self._profile.scorer_reads[index] & kinds):
-                self._raw[index, rows] = scorer.score(state, rows)
-                renormalise = renormalise or scorer.normalizes
-        if renormalise and self._normalise():
-            rows = self._feasible
-        if rows.size:
-            self._total(rows)
+    def _follow(self, touched: Rows, kinds: int, stale: set[str]) -> None:
+        """Bring feasibility and totals up to date: local answers changed on `touched`, plugins in `stale`
+        have other answers everywhere."""
+        rows = touched
+        if any(plugin.name in stale for plugin in self._profile.filters):
+            rows = np.flatnonzero(self._refused_by < LEFT_OUT)
+        newly = touched[self._refused_by[touched] == 0]
+        everywhere = np.flatnonzero(self._refused_by == 0) if stale else newly
+        for wide in self._wide_filters:
+            self._ask_filter(wide, everywhere if wide.plugin.name in stale else newly)
+        renormalise = self._update_feasible(rows)
+        for scorer in self._wide_scorers:
+            name = scorer.plugin.name
+            renormalise |= self._ask_scorer(scorer, everywhere if name in stale else newly)
+        now = self._normal_epochs_now()
+        if renormalise or stale or self._normal_epochs != now:
+            self._normal_epochs = now
+            self._normalise()
+        else:
+            self._total(touched)
 
-    def _normalise(self) -> bool:
-        """Recompute what normalising scorers contribute; whether there are any."""
-        part = np.zeros(self._feasible.size, np.int64)
-        found = False
-        for index, scorer, state, weight in self._scorers:
-            if scorer.normalizes:
-                found = True
-                raw = self._raw[index, self._feasible]
-                part += weight * scorer.normalize_at(state, raw, self._feasible)
-        if found:
-            self._normal_part[self._feasible] = part
-        return found
+    def _ask_filter(self, wide: WideFilter, rows: Rows) -> None:
+        if rows.size:
+            put(wide.codes, rows, wide.plugin.filter(self._states[wide.plugin.name], rows))
+
+    def _ask_scorer(self, scorer: WideScorer, rows: Rows) -> bool:
+        """Whether a raw score is another one now."""
+        if not rows.size:
+            return False
+        raw = scorer.plugin.score(self._states[scorer.plugin.name], rows)
+        is_other = not np.array_equal(at(scorer.raw, rows), raw)
+        if is_other:
+            put(scorer.raw, rows, raw)
+        return is_other
+
+    def _update_feasible(self, rows: Rows) -> bool:
+        """Which of `rows` are feasible now; whether one is that was not before, or the other way round."""
+        now = at(self._refused_by, rows) == 0
+        for wide in self._wide_filters:
+            now &= at(wide.codes, rows) == 0
+        before = at(self._is_feasible, rows)
+        gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
+        if gained == 0 and np.array_equal(now, before):
+            return False
+        put(self._is_feasible, rows, now)
+        self.feasible_count += gained
+        return True
+
+    # Totals
+
+    def _normal_epochs_now(self) -> list[Hashable]:
+        return [
+            scorer.plugin.normal_epoch(self._states[scorer.plugin.name])
+            for scorer in self._wide_scorers
+            if scorer.plugin.normalizes
+        ]
+
+    def _normalise(self) -> None:
+        """What wide scorers add, and with it all totals."""
+        self._wide_part = 0
+        rows = self.feasible
+        if self._wide_scorers and rows.size:
+            part = np.zeros(rows.size, np.int64)
+            for scorer in self._wide_scorers:
+                part += scorer.weight * self._normalised(scorer, rows)
+            lowest = int(part.min())
+            if lowest == int(part.max()):
+                self._wide_part = lowest
+            else:
+                self._wide_part = np.zeros(self.totals.size, np.int64)
+                put(self._wide_part, rows, part)
+        self.totals = np.where(self._is_feasible, self._own + self._wide_part, NOT_FEASIBLE)
+
+    def _normalised(self, scorer: WideScorer, rows: Rows) -> Scores:
+        raw = at(scorer.raw, rows)
+        if not scorer.plugin.normalizes:
+            return raw
+        return scorer.plugin.normalize_at(self._states[scorer.plugin.name], raw, rows)
 
     def _total(self, rows: Rows) -> None:
-        total = self._normal_part[rows]
-        for index, scorer, _, weight in self._scorers:
-            if not scorer.normalizes:
-                total += weight * at(self._raw[index], rows)
-        self._totals[rows] = total
+        part = self._wide_part if isinstance(self._wide_part, int) else self._wide_part[rows]
+        self.totals[rows] = np.where(self._is_feasible[rows], self._own[rows] + part, NOT_FEASIBLE)
 
 
-class EvaluationCache:
-    """The evaluations of recently seen classes, per profile."""
-
-    def __init__(self, table: NodeTable, *, classes_max: int = CLASSES_MAX) -> None:
-        self._table = table
-        self._classes_max = classes_max
-        self._evaluations: OrderedDict[Hashable, Evaluation] = OrderedDict()
-        self.hit_count = 0
-        self.miss_count = 0
-
-    def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation:
-        """The current evaluation of the pod's class (`Profile.class_key`)."""
-        if self._classes_max == 0:
-            self.miss_count += 1
-            return Evaluation(profile, self._table, pod)
-        key = (profile.name, class_key, profile.live_key(pod))
-        found = self._evaluations.get(key)
-        if found is None:
-            self.miss_count += 1
-            found = self._evaluations[key] = Evaluation(profile, self._table, pod)
-            if len(self._evaluations) > self._classes_max:
-                self._evaluations.popitem(last=False)
-            return found
-        self.hit_count += 1
-        self._evaluations.move_to_end(key)
-        found.update(pod)
-        return found
-
-
-def left_out_reason(plugins: tuple[str, ...]) -> str:
-    return f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}]"
-
-
-def _nothing_left(plugins: list[str]) -> str:
-    return f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously"
+def _set_member(names: set[str], name: str, is_member: bool) -> None:
+    if is_member:
+        names.add(name)
+    else:
+        names.discard(name)

@@ -44,7 +44,17 @@ def at(values: npt.NDArray[A], rows: Rows) -> npt.NDArray[A]:
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == rows.size:
             return values[..., first : last + 1]
-    return values[..., rows]
+    return values.take(rows, axis=-1)
+
+
+def put(values: npt.NDArray[Any], rows: Rows, entries: npt.NDArray[Any] | int) -> None:
+    """Write the entries of `rows`, fast where they are neighbours."""
+    if rows.size:
+        first, last = int(rows[0]), int(rows[-1])
+        if last - first + 1 == rows.size:
+            values[first : last + 1] = entries
+            return
+    values[rows] = entries
 
 
 class ColumnSpec(msgspec.Struct, frozen=True):
@@ -135,8 +145,8 @@ class NodeTable:
 
     def __init__(self, registry: ResourceRegistry) -> None:
         self.registry = registry
-        self.changes = ChangeLog()
         self.capacity = _ROWS_INITIAL
+        self.changes = ChangeLog(self.capacity)
         self.membership = 0
         """Grows when a node comes or goes, or the table itself grows: cached row sets are void."""
         self._columns: dict[str, Column] = {}
@@ -330,14 +340,13 @@ class NodeTable:
         """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
         evaluations hold; they must not be used within."""
         keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if each.in_trials]
-        sequence = self.changes.sequence
         trial = Trial(self)
-        try:
-            yield trial
-        finally:
-            trial.undo()
-            self._pod_keepers = keepers
-            self.changes.rewind(sequence)
+        with self.changes.muted():
+            try:
+                yield trial
+            finally:
+                trial.undo()
+                self._pod_keepers = keepers
 
     def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
         """The same pod on the same node, perhaps with other contents."""
@@ -379,6 +388,7 @@ class NodeTable:
         self.capacity *= 2
         for column in self._columns.values():
             column.grow(self.capacity)
+        self.changes.grow(self.capacity)
         self.membership += 1
 
     def widen(self) -> None:

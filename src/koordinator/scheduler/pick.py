@@ -7,6 +7,9 @@ import numpy as np
 from koordinator.scheduler.framework import Scores
 from koordinator.scheduler.nodes import Rows
 
+NOT_FEASIBLE = int(np.iinfo(np.int64).min)
+"""Total of a row that is out of the question."""
+
 SAMPLE_MIN = 100
 _PERCENT_MIN = 5
 
@@ -16,10 +19,17 @@ def pick(rows: Rows, totals: Scores, chance: int) -> int | None:
 
     Shapes: `rows` (n,), `totals` (n,) of these rows.
     """
-    if rows.size == 0:
+    position = best(totals, chance)
+    return None if position is None else int(rows[position])
+
+
+def best(totals: Scores, chance: int) -> int | None:
+    """The position that `pick` chooses; `NOT_FEASIBLE` entries are out of the question."""
+    highest = totals.max(initial=NOT_FEASIBLE)
+    if highest == NOT_FEASIBLE:
         return None
-    best = np.flatnonzero(totals == totals.max())
-    return int(rows[best[chance % best.size]])
+    ties = (totals == highest).nonzero()[0]
+    return int(ties[chance % ties.size])
 
 
 def chance_of(seed: int, uid: str, attempt: int) -> int:

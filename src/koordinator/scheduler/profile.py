@@ -104,8 +104,6 @@ class Profile:
         scorers = tuple(plugin for plugin, _ in self.scorers)
         cycle = (*self.pre_filters, *self.filters, *self.pre_scorers, *scorers)
         cycle += (*self.reserves, *self.permits, *self.pre_binds)
-        self.scorer_reads = tuple(int(plugin.reads) for plugin in scorers)
-        """Kinds of changes that alter the score of each of `scorers`, as plain integers."""
         self.refreshers = tuple(p for p in self.plugins if type(p).refresh is not Plugin.refresh)
         """Plugins with columns that depend on the time."""
         self.evaluators = tuple({plugin.name: plugin for plugin in cycle}.values())
@@ -118,6 +116,10 @@ class Profile:
     def class_key(self, pod: PodInfo) -> Hashable:
         """Pods with equal keys get the same answers from all plugins."""
         return tuple([plugin.class_key(pod) for plugin in self._keyed])
+
+    def has_epoch(self, plugin: Plugin[Any]) -> bool:
+        """Whether the plugin's answers for rows depend on more than these rows."""
+        return plugin in self.epochal
 
     def is_epochal(self, plugin: Plugin[Any]) -> bool:
         """Whether the plugin's state depends on more than the pod."""

@@ -20,7 +20,7 @@ from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import CLASSES_MAX
+from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.outcomes import Outcomes
 from koordinator.scheduler.pod_status import StatusWriter

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from koordinator.scheduler.evaluation import left_out_reason
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.refusals import left_out_reason
 from koordinator.scheduler.status import SUCCESS, Status, unresolvable
 
 
