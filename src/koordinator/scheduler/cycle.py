@@ -13,7 +13,7 @@ from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
 from koordinator.scheduler.view import View
 
 KeptFree = dict[int, Status]
@@ -44,6 +44,8 @@ class Unplaced(msgspec.Struct, frozen=True):
     nominated_node: str | None = None
     evaluation: Evaluation | None = None
     post_filter_message: str = ""
+    pending_by: frozenset[str] = frozenset()
+    """The plugin that only waits for somebody else to act: its events wake the pod without a backoff."""
 
 
 class CycleDiagnosis:
@@ -116,8 +118,7 @@ class Cycle:
                 break
             totals = totals.copy()
             totals[position] = pick.NOT_FEASIBLE
-        plugins = frozenset((status.plugin,) if status.plugin else ())
-        return Unplaced(pod, status, plugins, evaluation=evaluation)
+        return refused(pod, status, evaluation)
 
     def kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree:
         """Feasible rows where the pod would take the place of nominated pods that are as important."""
@@ -190,7 +191,25 @@ class Cycle:
         found = CycleDiagnosis(view, profile, evaluation, kept_free)
         post_message, nominated = _post_filter(profile, pod, found)
         status = unschedulable(evaluation.fit_error(post_message, kept_free.values()))
-        return Unplaced(pod, status, found.rejected_by, nominated, evaluation, post_message)
+        return Unplaced(
+            pod,
+            status,
+            found.rejected_by,
+            nominated,
+            evaluation,
+            post_message,
+            pending_by(evaluation.status),
+        )
+
+
+def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) -> Unplaced:
+    """A pod that found a node, and was turned down by one plugin afterwards."""
+    by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
+    return Unplaced(pod, status, by, evaluation=evaluation, pending_by=pending_by(status))
+
+
+def pending_by(status: Status) -> frozenset[str]:
+    return frozenset((status.plugin,)) if status.code is Code.PENDING and status.plugin else frozenset()
 
 
 def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple[str, str | None]:

@@ -32,6 +32,19 @@ class ClusterEvent(enum.Enum):
     """Wakes everything."""
 
 
+NODE_EVENTS = frozenset(
+    (
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_ALLOCATABLE,
+        ClusterEvent.NODE_LABELS,
+        ClusterEvent.NODE_TAINTS,
+        ClusterEvent.NODE_CONDITIONS,
+        ClusterEvent.NODE_ANNOTATIONS,
+    )
+)
+"""News from one node that exists."""
+
+
 class Happening(msgspec.Struct, frozen=True):
     """One event. `row` is the node it concerns, None when it is not about one node; `old` and `new` are the
     objects before and after (None when there is none)."""

@@ -147,6 +147,22 @@ class ProfileParts(Protocol):
     def plugins(self) -> "Sequence[Plugin[Any]]": ...
 
 
+class WakeIndex(abc.ABC):
+    """Many refused pods side by side, so that an event is compared with all of them at once."""
+
+    @abc.abstractmethod
+    def put(self, slot: int, pod: PodInfo) -> None:
+        """A pod (for all of its class) sleeps at `slot`."""
+
+    @abc.abstractmethod
+    def clear(self, slot: int) -> None:
+        """Nobody sleeps there any more."""
+
+    @abc.abstractmethod
+    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
+        """(slot_count,): slots where `Plugin.wakes` has to be asked; the others it would refuse."""
+
+
 class Plugin(abc.ABC, Generic[S]):
     """What every plugin declares before it runs.
 
@@ -160,6 +176,9 @@ class Plugin(abc.ABC, Generic[S]):
     reads: ClassVar[Change] = Change.NODE
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
     per_profile: ClassVar[bool] = False
+    wakes_for_row: ClassVar[bool] = False
+    """Whether an own `wakes` is about the node of the event only: then cheap filters have to let the pod onto
+    that node, too, before it is woken."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         self.handle = handle
@@ -198,9 +217,18 @@ class Plugin(abc.ABC, Generic[S]):
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
         """Whether an event (one of `wakes_on`) can lift this plugin's refusal of `pod`.
 
-        True costs a cycle in vain at worst; a wrong False leaves the pod waiting for minutes.
+        True costs a cycle in vain at worst; a wrong False leaves the pod waiting for minutes. Of updates of
+        the pod itself (`POD_UPDATED`), only those are asked about that `tells_apart` notices.
         """
         return True
+
+    def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
+        """Whether an update of a waiting pod changed what this plugin looks at in it."""
+        return self.class_key(old) != self.class_key(new) or self.live_key(old) != self.live_key(new)
+
+    def wake_index(self) -> WakeIndex | None:
+        """For plugins that refuse many different pods, and whose events are frequent."""
+        return None
 
 
 class PreEnqueuePlugin(Plugin[S]):
@@ -208,7 +236,8 @@ class PreEnqueuePlugin(Plugin[S]):
 
     @abc.abstractmethod
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        """Success, or a rejection: the pod is gated until it is updated."""
+        """Success, or a rejection: the pod is gated until it is updated, or until one of the plugin's events
+        (`wakes_on`) for which `wakes` says yes; then it is asked again."""
 
 
 class QueueSortPlugin(Plugin[S]):

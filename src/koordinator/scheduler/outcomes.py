@@ -9,7 +9,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pod_status, status
 from koordinator.scheduler.binding import Job
 from koordinator.scheduler.caches import Caches
-from koordinator.scheduler.cycle import Unplaced
+from koordinator.scheduler.cycle import Unplaced, refused
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.events import ClusterEvent, Happening
@@ -65,8 +65,7 @@ class Outcomes:
         row = self._table.row_of(node_name)
         self._engine.cycle.forget(job.profile, pod, job.placed.evaluation, node_name)
         self.metrics.attempt(job.profile.name, outcome)
-        rejected_by = frozenset((outcome.plugin,)) if outcome.is_rejected and outcome.plugin else frozenset()
-        self._retry(job.entry, Unplaced(pod, outcome, rejected_by))
+        self._retry(job.entry, refused(pod, outcome))
         self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def unplaced(self, entry: QueuedPod, result: Unplaced) -> None:
@@ -90,7 +89,8 @@ class Outcomes:
             return
         if result.nominated_node is not None:
             self._engine.nominations.set(entry.pod, result.nominated_node)
-        self._queue.retry(entry, result.status, result.rejected_by, self._clock.now())
+        now_s = self._clock.now()
+        self._queue.retry(entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by)
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
         recorder = self._recorders[entry.profile_name]

@@ -14,13 +14,14 @@ import msgspec
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.sleepers import Sleepers, Wakeup, wakeup_of
 from koordinator.scheduler.status import Status
 
 UNSCHEDULABLE_S_MAX = 300.0
 """A pod does not wait longer than this for an event: hints can be wrong."""
 UNSCHEDULABLE_CHECK_S = 30.0
 BACKOFF_WINDOW_S = 1.0
-"""Backoffs that end within one window end together, and priority decides their order."""
+"""Backoffs that end within one window end together, with the window, and priority decides their order."""
 
 IN_FLIGHT_EVENTS_MAX = 65_536
 """Events kept while pods are being bound. Beyond it every returning pod is retried, as if all had matched."""
@@ -46,6 +47,11 @@ class QueuedPod(msgspec.Struct, eq=False):
     pending_by: frozenset[str] = frozenset()
     gate: Status | None = None
     backoff_until_s: float | None = None
+
+    @property
+    def refused_by(self) -> frozenset[str]:
+        """Plugins whose events can help: those that refused the pod, or the one whose gate is closed."""
+        return self.rejected_by | self.pending_by if self.gate is None else frozenset((self.gate.plugin,))
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +88,14 @@ class SchedulingQueue:
         self._backoff = _Heap()
         self._error_backoff = _Heap()
         self._unschedulable: dict[str, QueuedPod] = {}
-        self._groups: dict[Hashable, dict[str, QueuedPod]] = {}
+        """Refused pods and those with a closed gate."""
+        self._gated_count = 0
+        self._sleepers = Sleepers(policy.plugins)
+        """What events are compared with: the pods in `_unschedulable`."""
         self._next_overdue_check_s = 0.0
         self._in_flight: dict[str, int] = {}
         self._updated_in_flight: dict[str, tuple[PodInfo, Hashable]] = {}
+        self._activated_in_flight: set[str] = set()
         self._events: list[Happening] = []
         self._events_dropped = 0
 
@@ -99,12 +109,11 @@ class SchedulingQueue:
 
     def counts(self) -> dict[str, int]:
         """Pods per area, as in the metric `scheduler_pending_pods`."""
-        gated = sum(entry.gate is not None for entry in self._unschedulable.values())
         return {
             "active": len(self._active),
             "backoff": len(self._backoff) + len(self._error_backoff),
-            "unschedulable": len(self._unschedulable) - gated,
-            "gated": gated,
+            "unschedulable": len(self._unschedulable) - self._gated_count,
+            "gated": self._gated_count,
         }
 
     @property
@@ -118,7 +127,7 @@ class SchedulingQueue:
     def next_wakeup_s(self) -> float | None:
         """When `flush` has something to do next; None when only an event can change anything."""
         times = [heap.first_key()[0] for heap in (self._backoff, self._error_backoff) if len(heap)]
-        if self._groups:
+        if self._unschedulable:
             times.append(self._next_overdue_check_s)
         return min(times, default=None)
 
@@ -137,20 +146,16 @@ class SchedulingQueue:
             return
         entry = self._entries[pod.uid]
         old, entry.pod = entry.pod, pod
-        if pod.uid not in self._unschedulable:
-            entry.class_key = class_key
-            self._resort(entry)
-            return
-        if entry.gate is not None:
-            entry.class_key = class_key
-            del self._unschedulable[pod.uid]
-            self._enter(entry, now_s)
-            return
-        self._ungroup(entry)
+        is_asleep = self._wake_up(entry)
         entry.class_key = class_key
-        self._group(entry)
-        if self._is_woken(entry, Happening(ClusterEvent.POD_UPDATED, None, old, pod)):
-            self._leave_unschedulable(entry, now_s)
+        if not is_asleep:
+            self._resort(entry)
+        elif entry.gate is not None:
+            self._enter(entry, now_s)
+        elif wakeup := self._wakeup(entry, Happening(ClusterEvent.POD_UPDATED, None, old, pod)):
+            self._leave(entry, now_s, wakeup)
+        else:
+            self._sleep(entry)
 
     def remove(self, uid: str) -> None:
         """The pod is gone, or has been assigned by somebody."""
@@ -158,7 +163,7 @@ class SchedulingQueue:
         if entry is not None:
             for heap in (self._active, self._backoff, self._error_backoff):
                 heap.discard(uid)
-            self._discard_unschedulable(entry)
+            self._wake_up(entry)
         self.done(uid)
 
     # A cycle
@@ -181,6 +186,7 @@ class SchedulingQueue:
     def done(self, uid: str) -> None:
         """The pod left the queue for good (it is bound, or gone)."""
         self._updated_in_flight.pop(uid, None)
+        self._activated_in_flight.discard(uid)
         if self._in_flight.pop(uid, None) is not None:
             self._trim_events()
 
@@ -198,8 +204,9 @@ class SchedulingQueue:
         uid = entry.pod.uid
         since = self._in_flight.get(uid, self._event_sequence)
         updated = self._updated_in_flight.get(uid)
-        missed = self._events[max(0, since - self._events_dropped) :]
-        overflowed = since < self._events_dropped
+        missed = self._events[max(0, since - self._events_dropped) :] if status.is_rejected else []
+        is_due = since < self._events_dropped
+        is_activated = uid in self._activated_in_flight
         self.done(uid)
         entry.rejected_by = frozenset(rejected_by)
         entry.pending_by = frozenset(pending_by)
@@ -213,13 +220,20 @@ class SchedulingQueue:
         entry.queued_s = now_s
         self._entries[uid] = entry
         if updated is not None:
+            old = entry.pod
             entry.pod, entry.class_key = updated
-        is_due = not is_refusal or updated is not None or overflowed
-        if is_due or any(self._is_woken(entry, event) for event in missed):
-            self._back_off(entry, now_s)
+            is_due = is_due or _is_told_otherwise(old, entry.pod)
+        wakeup: Wakeup | None = None
+        if is_activated or is_due or not is_refusal:
+            wakeup = Wakeup((uid,), is_immediate=is_activated)
+        for event in missed if is_refusal else ():
+            wakeup = self._wakeup(entry, event) or wakeup
+            if wakeup is not None and (wakeup.is_immediate or not entry.pending_by):
+                break
+        if wakeup is not None:
+            self._leave(entry, now_s, wakeup)
         else:
-            self._unschedulable[uid] = entry
-            self._group(entry)
+            self._sleep(entry)
 
     # Events
 
@@ -231,22 +245,24 @@ class SchedulingQueue:
                 dropped = IN_FLIGHT_EVENTS_MAX // 2
                 del self._events[:dropped]
                 self._events_dropped += dropped
-        for group in list(self._groups.values()):
-            # Pods of one class, refused by the same plugins, get the same answer.
-            first = next(iter(group.values()))
-            if self._is_woken(first, happening):
-                for entry in list(group.values()):
-                    self._leave_unschedulable(entry, now_s)
+        for wakeup in self._sleepers.woken_by(happening):
+            for uid in wakeup.uids:
+                entry = self._unschedulable.get(uid)
+                if entry is not None:  # a gate that looks further may have woken it
+                    self._wake_up(entry)
+                    self._leave(entry, now_s, wakeup)
 
     def activate(self, uids: Iterable[str], now_s: float) -> None:
-        """Make waiting pods active at once (a plugin asks for it)."""
+        """Make waiting pods active at once (a plugin asks for it); those in flight when they come back."""
         for uid in uids:
+            if uid in self._in_flight:
+                self._activated_in_flight.add(uid)
             entry = self._entries.get(uid)
             if entry is None or uid in self._active:
                 continue
             self._backoff.discard(uid)
             self._error_backoff.discard(uid)
-            self._discard_unschedulable(entry)
+            self._wake_up(entry)
             self._enter(entry, now_s)
 
     def flush(self, now_s: float) -> None:
@@ -256,12 +272,12 @@ class SchedulingQueue:
                 entry = heap.pop()
                 assert entry is not None
                 self._activate(entry)
-        if self._groups and now_s >= self._next_overdue_check_s:
+        if self._unschedulable and now_s >= self._next_overdue_check_s:
             self._next_overdue_check_s = now_s + UNSCHEDULABLE_CHECK_S
             overdue_s = now_s - UNSCHEDULABLE_S_MAX
-            for entry in list(self._unschedulable.values()):
-                if entry.gate is None and entry.queued_s <= overdue_s:
-                    self._leave_unschedulable(entry, now_s)
+            for entry in [each for each in self._unschedulable.values() if each.queued_s < overdue_s]:
+                self._wake_up(entry)
+                self._leave(entry, now_s, None)
 
     # Moving
 
@@ -279,14 +295,49 @@ class SchedulingQueue:
             self._events_dropped += seen
 
     def _enter(self, entry: QueuedPod, now_s: float) -> None:
+        """Active, unless a gate is closed."""
+        if self._is_let_in(entry, now_s):
+            self._activate(entry)
+
+    def _leave(self, entry: QueuedPod, now_s: float, wakeup: Wakeup | None) -> None:
+        """A pod that slept or failed is tried again, once its backoff is over and if the gates are open."""
+        if not self._is_let_in(entry, now_s):
+            return
+        if wakeup is not None and wakeup.is_immediate:
+            self._activate(entry)
+        else:
+            self._back_off(entry, now_s)
+
+    def _is_let_in(self, entry: QueuedPod, now_s: float) -> bool:
         status = self._policy.gate(entry)
         if status.is_success:
             entry.gate = None
-            self._activate(entry)
-        else:
-            entry.gate = status
-            entry.queued_s = now_s
-            self._unschedulable[entry.pod.uid] = entry
+            return True
+        entry.gate = status
+        entry.queued_s = now_s
+        self._sleep(entry)
+        return False
+
+    def _sleep(self, entry: QueuedPod) -> None:
+        if not self._unschedulable:
+            # Nobody waited, so nobody looked at the time.
+            self._next_overdue_check_s = max(
+                self._next_overdue_check_s, entry.queued_s + UNSCHEDULABLE_CHECK_S
+            )
+        self._unschedulable[entry.pod.uid] = entry
+        self._gated_count += entry.gate is not None
+        self._sleepers.add(entry)
+
+    def _wake_up(self, entry: QueuedPod) -> bool:
+        """Whether the pod slept. It has to be put somewhere else then."""
+        if self._unschedulable.pop(entry.pod.uid, None) is None:
+            return False
+        self._gated_count -= entry.gate is not None
+        self._sleepers.discard(entry.pod.uid)
+        return True
+
+    def _wakeup(self, entry: QueuedPod, happening: Happening) -> Wakeup | None:
+        return wakeup_of(entry, self._policy.plugins(entry.profile_name), happening)
 
     def _activate(self, entry: QueuedPod) -> None:
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
@@ -295,24 +346,6 @@ class SchedulingQueue:
     def _resort(self, entry: QueuedPod) -> None:
         if self._active.discard(entry.pod.uid):
             self._activate(entry)
-
-    def _leave_unschedulable(self, entry: QueuedPod, now_s: float) -> None:
-        self._discard_unschedulable(entry)
-        self._back_off(entry, now_s)
-
-    def _discard_unschedulable(self, entry: QueuedPod) -> None:
-        if self._unschedulable.pop(entry.pod.uid, None) is not None and entry.gate is None:
-            self._ungroup(entry)
-
-    def _group(self, entry: QueuedPod) -> None:
-        self._groups.setdefault(_group_key(entry), {})[entry.pod.uid] = entry
-
-    def _ungroup(self, entry: QueuedPod) -> None:
-        key = _group_key(entry)
-        group = self._groups[key]
-        del group[entry.pod.uid]
-        if not group:
-            del self._groups[key]
 
     def _back_off(self, entry: QueuedPod, now_s: float) -> None:
         """Active when the backoff since the failure is over, else backing off until then."""
@@ -323,8 +356,7 @@ class SchedulingQueue:
                 self._policy.initial_backoff_s,
                 self._policy.max_backoff_s,
             )
-            until_s = entry.queued_s + wait_s
-            entry.backoff_until_s = until_s // BACKOFF_WINDOW_S * BACKOFF_WINDOW_S if wait_s else until_s
+            entry.backoff_until_s = end_of_window(entry.queued_s + wait_s) if wait_s else entry.queued_s
         if entry.backoff_until_s <= now_s:
             self._activate(entry)
             return
@@ -332,20 +364,18 @@ class SchedulingQueue:
         heap = self._error_backoff if entry.error_count else self._backoff
         heap.push((entry.backoff_until_s, *entry.sort_key), entry)
 
-    def _is_woken(self, entry: QueuedPod, happening: Happening) -> bool:
-        event = happening.event
-        if event is ClusterEvent.WILDCARD:
-            return True
-        plugins = self._policy.plugins(entry.profile_name)
-        for name in sorted(entry.rejected_by | entry.pending_by):
-            plugin = plugins.get(name)
-            if plugin is not None and event in plugin.wakes_on and plugin.wakes(happening, entry.pod):
-                return True
-        return False
+
+def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:
+    """Whether an update is more than a change of the pod's status."""
+    before, now = old.pod.metadata, new.pod.metadata
+    return (
+        old.pod.spec != new.pod.spec or before.labels != now.labels or before.annotations != now.annotations
+    )
 
 
-def _group_key(entry: QueuedPod) -> Hashable:
-    return (entry.profile_name, entry.class_key, entry.rejected_by, entry.pending_by)
+def end_of_window(until_s: float) -> float:
+    """The end of the window in which a backoff expires: until then the pod backs off."""
+    return (until_s // BACKOFF_WINDOW_S + 1) * BACKOFF_WINDOW_S
 
 
 class _Heap:
