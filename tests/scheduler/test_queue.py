@@ -228,3 +228,60 @@ def test_events_are_forgotten_when_nobody_in_flight_can_have_missed_them() -> No
 )
 def test_backoff(refusals: int, errors: int, seconds: float) -> None:
     assert backoff_s(refusals, errors, 1.0, 10.0) == seconds
+
+
+def test_a_pod_that_waits_for_somebody_to_act_is_active_as_soon_as_that_happened() -> None:
+    queue = queue_of()
+    add(queue, "web")
+    entry = queue.pop(0.0)
+    assert entry is not None
+    queue.retry(entry, NO, ["Waker"], 0.0, pending_by=["Waker"])
+
+    queue.happened(FREED, 0.1)
+    assert queue.counts()["active"] == 1
+
+
+def test_a_gate_that_hears_of_an_event_is_asked_again() -> None:
+    gates = [unresolvable("closed").by("Waker")]
+    queue = queue_of(gate=lambda entry: gates[0] if gates else SUCCESS)
+    add(queue, "web")
+    queue.happened(FREED, 1.0)
+    assert queue.counts()["gated"] == 1
+
+    gates.clear()
+    queue.happened(Happening(ClusterEvent.NODE_LABELS), 2.0)
+    assert queue.counts()["gated"] == 1
+    queue.happened(FREED, 3.0)
+    assert queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 0, "gated": 0}
+
+
+def test_a_gate_that_closed_meanwhile_keeps_a_woken_pod_out() -> None:
+    gates: list[Status] = []
+    queue = queue_of(gate=lambda entry: gates[0] if gates else SUCCESS)
+    add(queue, "web")
+    fail(queue, 0.0)
+    gates.append(unresolvable("closed"))
+
+    queue.happened(FREED, 1.0)
+    assert queue.counts()["gated"] == 1
+
+
+def test_a_pod_activated_during_its_cycle_is_active_when_it_comes_back() -> None:
+    queue = queue_of()
+    add(queue, "web")
+    entry = queue.pop(0.0)
+    assert entry is not None
+    queue.activate(["web"], 0.0)
+    queue.retry(entry, NO, ["Waker"], 0.0)
+
+    assert queue.counts()["active"] == 1
+
+
+def test_a_pod_that_changes_while_it_backs_off_stays_there() -> None:
+    queue = queue_of()
+    add(queue, "web")
+    fail(queue, 0.0, error("x"), by=())
+    queue.update(info("web", priority=3), "class", 0.5)
+
+    assert queue.counts()["backoff"] == 1
+    assert pop_all(queue, 2.0) == ["web"]

@@ -98,6 +98,8 @@ class EventHandlers:
         was_taken_back = old is not None and bool(old.status.nominated_node_name) and not said
         if said != nominations.node_of(info.uid) and (said or was_taken_back):
             nominations.set(info, said)
+        else:
+            nominations.refresh(info)
 
     def _refuse(self, pod: Pod, error: ProtocolError) -> None:
         """A pod whose requests cannot be read is not scheduled, and its owner is told."""

@@ -30,6 +30,12 @@ class Nominations:
             self._node_of[pod.uid] = node_name
             self._pods.setdefault(node_name, {})[pod.uid] = pod
 
+    def refresh(self, pod: PodInfo) -> None:
+        """A nominated pod changed: from now on it counts as it is."""
+        node_name = self._node_of.get(pod.uid)
+        if node_name is not None:
+            self._pods[node_name][pod.uid] = pod
+
     def remove(self, uid: str) -> PodInfo | None:
         """The pod is placed or gone: what was nominated, None when it had no nomination."""
         node_name = self._node_of.pop(uid, "")

@@ -24,6 +24,8 @@ QUICK_CHECKS = (
 )
 """Filters that a node has to pass before news from it wake a pod (spec 03, B5: the pre-check)."""
 
+_ABOUT_ROW = NODE_EVENTS | {ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.ASSIGNED_POD_UPDATED}
+
 Plugins = Mapping[str, Plugin[Any]]
 
 
@@ -213,8 +215,9 @@ def _hears_of_row(plugin: Plugin[Any], happening: Happening) -> bool:
     """Whether the event can help on the node that it is about, or nowhere."""
     if happening.row is None:
         return False
-    is_about_row = happening.event in NODE_EVENTS or happening.event is ClusterEvent.ASSIGNED_POD_DELETED
-    return is_about_row and (type(plugin).wakes is FilterPlugin.wakes or plugin.wakes_for_row)
+    return happening.event in _ABOUT_ROW and (
+        type(plugin).wakes is FilterPlugin.wakes or plugin.wakes_for_row
+    )
 
 
 def _passes(plugin: Plugin[Any], happening: Happening, pod: PodInfo, verdicts: Verdicts) -> bool:

@@ -14,7 +14,7 @@ from koordinator.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
-from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
     Handle,
@@ -35,6 +35,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     belongs_to,
     claims_of,
     class_of,
+    helps,
     is_bound,
     not_found,
 )
@@ -53,6 +54,7 @@ _REASONS = (
 _AFFINITY, _UNBOUND, _NO_SPACE = (bit for bit, _ in _REASONS)
 _VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 
+KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSIDriver, CSIStorageCapacity)
 Claims = tuple[PersistentVolumeClaim, ...]
 
 
@@ -78,6 +80,7 @@ class VolumeBinding(
     PreBindPlugin[BindingState],
 ):
     name = "VolumeBinding"
+    wakes_for_row = True
     args = VolumeBindingArgs
     wakes_on = (
         ClusterEvent.NODE_ADDED,
@@ -88,8 +91,7 @@ class VolumeBinding(
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        kinds = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSIDriver, CSIStorageCapacity)
-        self._catalog = VolumeCatalog(handle, kinds)
+        self._catalog = VolumeCatalog(handle, KINDS)
         self._labels = LabelColumns(handle.table)
         handle.table.add_keeper(self._labels)
         self._commitments = Commitments(handle, self._catalog, args.bind_timeout_seconds)
@@ -138,6 +140,12 @@ class VolumeBinding(
         if not state.keys:
             return PreFilterResult(SKIP)
         return PreFilterResult(state.refusal)
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        """Nodes that reach the volumes help, and what is learnt about claims, volumes, classes and drivers."""
+        if happening.event is ClusterEvent.STORAGE:
+            return helps(happening, pod.pod, KINDS)
+        return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
 
     # Filter
 

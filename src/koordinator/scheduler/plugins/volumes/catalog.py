@@ -7,7 +7,14 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object
-from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koordinator.api.storage import (
+    CSIDriver,
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import Handle, Watch
 
@@ -78,6 +85,26 @@ class VolumeCatalog:
         self.version += 1
         self.on_change(old, new)
         self._handle.happened(Happening(ClusterEvent.STORAGE, None, old, new))
+
+
+_HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)
+"""Objects that only restrict."""
+
+
+def helps(happening: Happening, pod: Pod, kinds: Iterable[type[Object]]) -> bool:
+    """Whether a change of storage can help a pod of a plugin that looks at these kinds: one of its claims came
+    or changed, or anything else there came, changed, or stopped to restrict. True for other events."""
+    if happening.event is not ClusterEvent.STORAGE:
+        return True
+    subject = happening.old if happening.new is None else happening.new
+    if not isinstance(subject, tuple(kinds)):
+        return False
+    if happening.new is None:
+        return isinstance(subject, _HELPS_BY_GOING)
+    if not isinstance(subject, PersistentVolumeClaim):
+        return True
+    key = (subject.metadata.namespace, subject.metadata.name)
+    return any(use.key == key for use in claims_of(pod))
 
 
 def claims_of(pod: Pod) -> tuple[ClaimUse, ...]:

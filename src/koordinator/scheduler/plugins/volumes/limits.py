@@ -15,7 +15,7 @@ from koordinator.api.storage import (
     VolumeAttachment,
 )
 from koordinator.scheduler.changes import Change
-from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
     Handle,
@@ -31,6 +31,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     belongs_to,
     claims_of,
     class_of,
+    helps,
 )
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, Status, unresolvable, unschedulable
@@ -38,6 +39,7 @@ from koordinator.scheduler.status import SKIP, Status, unresolvable, unschedulab
 Attached = dict[str, set[str]]
 """Driver → handles of its volumes."""
 
+KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSINode, VolumeAttachment)
 _TOO_MANY = 1
 _MISSING = 2
 
@@ -52,6 +54,7 @@ class LimitState(msgspec.Struct, frozen=True):
 
 class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], RowKeeper):
     name = "NodeVolumeLimits"
+    wakes_for_row = True
     reads = Change.NODE | Change.PODS
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
@@ -62,8 +65,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        kinds = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSINode, VolumeAttachment)
-        self._catalog = VolumeCatalog(handle, kinds)
+        self._catalog = VolumeCatalog(handle, KINDS)
         self._claims: dict[int, Counter[ClaimKey]] = {}
         self._attached: dict[int, Attached] = {}
         self._attachments: dict[str, list[VolumeAttachment]] = {}
@@ -110,6 +112,12 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             if limits and self._is_over(state.volumes, limits, self._attached_at(row)):
                 codes[index] = _TOO_MANY
         return codes
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        """Volumes that leave a node help there; so does what is learnt about claims and drivers."""
+        if happening.event is ClusterEvent.STORAGE:
+            return helps(happening, pod.pod, KINDS)
+        return super().wakes(happening, pod)
 
     def refusal(self, state: LimitState, code: int) -> Status:
         if code == _MISSING:

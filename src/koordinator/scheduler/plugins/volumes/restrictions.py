@@ -10,7 +10,7 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.scheduler.changes import Change
-from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
     Handle,
@@ -19,7 +19,13 @@ from koordinator.scheduler.framework import (
     ReasonCodes,
 )
 from koordinator.scheduler.nodes import RowKeeper, Rows
-from koordinator.scheduler.plugins.volumes.catalog import ClaimKey, VolumeCatalog, claims_of, not_found
+from koordinator.scheduler.plugins.volumes.catalog import (
+    ClaimKey,
+    VolumeCatalog,
+    claims_of,
+    helps,
+    not_found,
+)
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, unresolvable, unschedulable
 
@@ -117,6 +123,17 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
         if conflicts:
             codes[np.isin(rows, sorted(conflicts))] = DiskReason.DISK
         return codes
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        """A pod helps by going when it used the same disk or claim; so does a claim of the pod that comes."""
+        if happening.event is not ClusterEvent.ASSIGNED_POD_DELETED:
+            return helps(happening, pod.pod, (PersistentVolumeClaim,)) and super().wakes(happening, pod)
+        gone = happening.old
+        if not isinstance(gone, PodInfo):
+            return True
+        wanted = {key for disk in disks_of(pod.pod) for key in disk.keys}
+        had = {key for disk in disks_of(gone.pod) for key in disk.keys}
+        return bool(wanted & had or {*_claims(pod.pod)} & {*_claims(gone.pod)})
 
     # Who uses what
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koordinator.scheduler.events import ClusterEvent
+from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
     Handle,
@@ -24,6 +24,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     VolumeCatalog,
     claims_of,
     class_of,
+    helps,
     not_found,
 )
 from koordinator.scheduler.pod_info import PodInfo
@@ -35,6 +36,7 @@ _GA_KEY = {
 }
 KEYS = (*_GA_KEY, *_GA_KEY.values())
 SEPARATOR = "__"
+KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass)
 
 
 class ZoneReason(Reason):
@@ -57,6 +59,7 @@ class ZoneState(msgspec.Struct, frozen=True):
 
 class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
     name = "VolumeZone"
+    wakes_for_row = True
     reasons = ZoneReason
     wakes_on = (
         ClusterEvent.NODE_ADDED,
@@ -67,7 +70,7 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._catalog = VolumeCatalog(handle, (PersistentVolumeClaim, PersistentVolume, StorageClass))
+        self._catalog = VolumeCatalog(handle, KINDS)
         self._labels = LabelColumns(handle.table)
         handle.table.add_keeper(self._labels)
 
@@ -111,6 +114,12 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
         if storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER:
             return []
         return unresolvable("PersistentVolume had no name")
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        """Nodes in the right zone help, and what is learnt about the pod's claims and their volumes."""
+        if happening.event is ClusterEvent.STORAGE:
+            return helps(happening, pod.pod, KINDS)
+        return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
 
     def epoch(self, state: ZoneState) -> Hashable:
         return self._catalog.version if state.has_claims else None

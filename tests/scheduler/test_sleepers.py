@@ -1,0 +1,186 @@
+"""Which refused pods an event wakes: exactly those that it can help, however many sleep."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.queue import QueuedPod
+from koordinator.scheduler.sleepers import Sleepers
+from tests.scheduler.world import World, node, play, pod
+
+PROFILE = "koord-scheduler"
+FIT = frozenset(("NodeResourcesFit",))
+
+
+class Bedroom:
+    """Sleeping pods next to a few nodes, without a running scheduler."""
+
+    def __init__(self, *nodes: dict[str, Any]) -> None:
+        self.engine = Engine(config.SchedulerConfig(), FixedClock())
+        self.profile = self.engine.profiles[PROFILE]
+        plugins = {plugin.name: plugin for plugin in self.profile.plugins}
+        self.sleepers = Sleepers(lambda _: plugins)
+        self.table = self.engine.table
+        for body in nodes:
+            self.table.set_node(from_builtins(body, Node))
+
+    def info(self, body: dict[str, Any]) -> PodInfo:
+        body["metadata"].setdefault("uid", body["metadata"]["name"])
+        return PodInfo.of(from_builtins(body, Pod), self.table.registry)
+
+    def sleep(self, body: dict[str, Any], refused_by: frozenset[str] = FIT) -> None:
+        info = self.info(body)
+        entry = QueuedPod(info, PROFILE, self.profile.class_key(info), 0.0, rejected_by=refused_by)
+        self.sleepers.add(entry)
+
+    def woken(self, event: ClusterEvent, on: str | None = None, old: Any = None, new: Any = None) -> set[str]:
+        row = None if on is None else self.table.row_of(on)
+        found = self.sleepers.woken_by(Happening(event, row, old, new))
+        return {uid for wakeup in found for uid in wakeup.uids}
+
+
+def test_a_pod_that_left_wakes_those_that_fit_on_its_node_now() -> None:
+    room = Bedroom(node("a", cpu="4"))
+    room.sleep(pod("small", cpu="2"))
+    room.sleep(pod("large", cpu="8"))
+
+    assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == {"small"}
+
+
+def test_news_from_a_node_wakes_nobody_whom_other_filters_keep_out_of_it() -> None:
+    taint = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
+    room = Bedroom(node("a", cpu="4", taints=[taint]), node("b", cpu="4", labels={"disk": "ssd"}))
+    room.sleep(pod("plain"))
+    room.sleep(pod("picky", nodeSelector={"disk": "hdd"}))
+
+    assert room.woken(ClusterEvent.NODE_ADDED, "a") == set()
+    assert room.woken(ClusterEvent.NODE_ALLOCATABLE, "b") == {"plain"}
+    assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "b") == {"plain"}
+
+
+def test_events_that_nobody_who_refused_listens_to_wake_nobody() -> None:
+    room = Bedroom(node("a"))
+    room.sleep(pod("web"))
+
+    assert room.woken(ClusterEvent.NODE_LABELS, "a") == set()
+    assert room.woken(ClusterEvent.WILDCARD) == {"web"}
+
+
+ALONE = {
+    "NodeAffinity": (pod("p", nodeSelector={"disk": "ssd"}), {"labels": {"disk": "ssd"}}, "NODE_LABELS"),
+    "TaintToleration": (
+        pod("p", tolerations=[{"key": "k", "operator": "Exists"}]),
+        {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        "NODE_TAINTS",
+    ),
+    "NodeUnschedulable": (pod("p"), {}, "NODE_TAINTS"),
+    "NodeName": (pod("p"), {}, "NODE_ADDED"),
+}
+
+
+@pytest.mark.parametrize("plugin", ALONE)
+def test_a_node_that_a_plugin_lets_the_pod_onto_now_wakes_it(plugin: str) -> None:
+    body, good, event = ALONE[plugin]
+    bad: dict[str, Any] = {"unschedulable": True, "taints": [{"key": "other", "effect": "NoExecute"}]}
+    room = Bedroom(node("good", **good), node("bad", **bad))
+    room.sleep(body, frozenset((plugin,)))
+
+    assert room.woken(ClusterEvent[event], "good") == {"p"}
+    assert room.woken(ClusterEvent[event], "bad") == set()
+
+
+def test_a_host_port_that_is_free_again_wakes_who_wanted_it() -> None:
+    def with_port(name: str, port: int) -> dict[str, Any]:
+        body = pod(name)
+        body["spec"]["containers"][0]["ports"] = [{"hostPort": port, "containerPort": port}]
+        return body
+
+    room = Bedroom(node("a"))
+    room.table.assign(room.info(with_port("holder", 80)), "a")
+    room.sleep(with_port("http", 80), frozenset(("NodePorts",)))
+    room.sleep(with_port("https", 443), frozenset(("NodePorts",)))
+    assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == {"https"}
+
+    room.table.unassign("holder")
+    assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == {"http", "https"}
+
+
+UPDATES: dict[str, tuple[str, Callable[[dict[str, Any]], None], bool]] = {
+    "asking for less": ("NodeResourcesFit", lambda body: _requests(body, "500m"), True),
+    "asking for more": ("NodeResourcesFit", lambda body: _requests(body, "2"), False),
+    "our own condition": ("NodeAffinity", lambda body: body.update(status={"phase": "Pending"}), False),
+    "a label is not what Fit reads": (
+        "NodeResourcesFit",
+        lambda body: body["metadata"].update(labels={"a": "b"}),
+        False,
+    ),
+    "a toleration": (
+        "TaintToleration",
+        lambda body: body["spec"].update(tolerations=[{"operator": "Exists"}]),
+        True,
+    ),
+}
+
+
+def _requests(body: dict[str, Any], cpu: str) -> None:
+    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_an_update_of_the_pod_wakes_it_only_if_it_can_help(update: str) -> None:
+    plugin, change, helps = UPDATES[update]
+    room = Bedroom(node("a"))
+    room.sleep(pod("p"), frozenset((plugin,)))
+    body = pod("p")
+    change(body)
+
+    woken = room.woken(ClusterEvent.POD_UPDATED, None, room.info(pod("p")), room.info(body))
+    assert woken == ({"p"} if helps else set())
+
+
+AMOUNT = st.sampled_from((0, 1, 2, 3, 4))
+
+
+@given(
+    used=st.tuples(AMOUNT, AMOUNT),
+    wants=st.lists(st.tuples(AMOUNT, AMOUNT), max_size=8),
+    gone=st.sets(st.integers(0, 7)),
+)
+def test_asking_all_at_once_wakes_the_same_pods_as_asking_each(
+    used: tuple[int, int], wants: list[tuple[int, int]], gone: set[int]
+) -> None:
+    room = Bedroom(node("a", cpu="4", memory="4Gi"))
+    room.table.assign(room.info(pod("there", cpu=str(used[0]), memory=f"{used[1]}Gi")), "a")
+    for number, (cpu, memory) in enumerate(wants):
+        room.sleep(pod(f"p{number}", cpu=str(cpu), memory=f"{memory}Gi"))
+    for number in gone & set(range(len(wants))):
+        room.sleepers.discard(f"p{number}")
+
+    fitting = {
+        f"p{number}"
+        for number, want in enumerate(wants)
+        if number not in gone and (np.add(want, used) <= 4).all()
+    }
+    assert room.woken(ClusterEvent.ASSIGNED_POD_DELETED, "a") == fitting
+
+
+def test_the_condition_that_we_write_does_not_bring_the_pod_back() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        world.api.put("Pod", pod("picky", nodeSelector={"disk": "ssd"}))
+        await world.settle(20)
+        entry = next(iter(world.scheduler.queue._entries.values()))
+        assert entry.attempt_count == 1
+
+    play(story)
