@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.capabilities import (
     ApiAnswer,
     ApiProvider,
@@ -18,22 +17,9 @@ from koordinator.scheduler.capabilities import (
 )
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter, ControllerFilterError
-from koordinator.scheduler.framework import Plugin, PreFilterPlugin, PreFilterResult
-from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
+from tests.scheduler.extending import with_plugins
 from tests.scheduler.world import World, play
-
-
-def with_plugins(*plugins: type[Plugin[Any]], **points: Sequence[str]) -> dict[str, Any]:
-    """Options of a `World` with the shipped profile and more plugins, at all points that they implement."""
-    refs = [config.PluginRef(name=plugin.name) for plugin in plugins]
-    shipped = default_plugins.shipped_profile()
-    assert shipped.plugins is not None
-    more = msgspec.structs.replace(shipped.plugins, multi_point=config.PluginSet(enabled=refs))
-    profile = msgspec.structs.replace(shipped, plugins=more)
-    return {
-        "config": SchedulerConfig(profiles=[profile]),
-        "plugins": built_in.PLUGINS | {plugin.name: plugin for plugin in plugins},
-    }
 
 
 class Answering(PreFilterPlugin[None], ApiProvider[None], ControllerProvider[None]):

@@ -5,7 +5,11 @@ profile finds out once which of its plugins have which (`extensions.Extensions`)
 them pays nothing. Source: spec 03, part C.
 
 Transformers run once per class of pods, as `Plugin.prepare` does: what they answer may depend on what the
-plugin's `class_key`, `live_key` and `epoch` tell, and on nothing else.
+plugin's `class_key`, `live_key` and `epoch` tell, and on nothing else. What they change is seen by PreFilter,
+Filter and Score only; the pod itself is what Reserve counts and Bind binds.
+
+A capability that is asked about a pod gets the plugin's state for it. A state of None means that the plugin
+has no opinion: `find_one_node` and `prefer_nodes` are then not asked at all.
 """
 
 import abc
@@ -27,9 +31,12 @@ from koordinator.scheduler.status import SUCCESS, Status
 class PreFilterTransformer(Plugin[S]):
     """Changes pods before PreFilter and hears its result; where the plugin is enabled at preFilter."""
 
-    def before_pre_filter(self, pod: PodInfo) -> PodInfo | Status:
+    def before_pre_filter(self, pod: PodInfo, what_if: Trial) -> PodInfo | Status:
         """The pod as PreFilter, Filter and Score shall see it (`pod` itself: no change), or why the attempt
-        ends."""
+        ends.
+
+        Nodes are changed through `what_if`: pods taken off nodes, or counted on them, for this pod alone.
+        """
         return pod
 
     def after_pre_filter(self, state: S, pod: PodInfo, result: PreFilterResult) -> Status:
@@ -42,9 +49,9 @@ class FilterTransformer(Plugin[S]):
 
     @abc.abstractmethod
     def before_filter(self, state: S, pod: PodInfo, what_if: Trial) -> PodInfo | Status:
-        """The pod as Filter and Score shall see it, or why the attempt ends.
+        """The pod as Filter and Score shall see it, or why the attempt ends; `what_if` as before PreFilter.
 
-        Nodes are changed through `what_if`: pods taken off nodes, or counted on them, for this pod alone.
+        Unless the pod changes, other plugins keep the states that they prepared before.
         """
 
 

@@ -1,10 +1,12 @@
 """One scheduling cycle: evaluate, pick, assume, reserve, permit. No I/O. Source: spec 03, B3."""
 
+import contextlib
 from collections.abc import Hashable
 
 import msgspec
 import numpy as np
 
+from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pick
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
@@ -13,7 +15,9 @@ from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.refusals import left_out_reason
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.steering import FREE, Steering, steer
 from koordinator.scheduler.view import View
 
 KeptFree = dict[int, Status]
@@ -51,21 +55,70 @@ class Unplaced(msgspec.Struct, frozen=True):
 class CycleDiagnosis:
     """What PostFilter plugins may ask."""
 
-    def __init__(self, view: View, profile: Profile, evaluation: Evaluation, kept_free: KeptFree) -> None:
+    def __init__(
+        self,
+        view: View,
+        profile: Profile,
+        evaluation: Evaluation,
+        kept_free: KeptFree,
+        steering: Steering = FREE,
+    ) -> None:
         self.rejected_by = evaluation.rejected_by() | {status.plugin for status in kept_free.values()}
         self.profile_name = profile.name
         self._evaluation = evaluation
         self._kept_free = kept_free
         self._view = view
+        self._steering = steering
+        if steering is not FREE:
+            self._steered()
+
+    def _steered(self) -> None:
+        """Whose refusals count when plugins pointed at a node, or refused the pod."""
+        steering = self._steering
+        if not steering.status.is_success:
+            self.rejected_by = frozenset((steering.status.plugin,))
+        elif steering.planned:
+            row = self._view.row_of(steering.planned)
+            status = self.status_of(row) if row is not None else SUCCESS
+            self.rejected_by = frozenset(filter(None, (steering.planned_by, status.plugin)))
 
     def status_of(self, row: int) -> Status:
+        steering = self._steering
+        if not steering.status.is_success:
+            return steering.status
+        if steering.planned and self._view.row_of(steering.planned) != row:
+            return unresolvable(left_out_reason((steering.planned_by,)))
         return self._kept_free.get(row) or self._evaluation.status_of(row)
+
+    def fit_error(self, post_filter_message: str) -> str:
+        """The message to the user."""
+        steering = self._steering
+        count = self._view.node_count
+        if not steering.status.is_success:
+            return diagnosis.fit_error(count, {}, steering.status.message, post_filter_message)
+        if not steering.planned or not self._evaluation.status.is_success:
+            return self._evaluation.fit_error(post_filter_message, self._kept_free.values())
+        left_out = unresolvable(left_out_reason((steering.planned_by,)))
+        row = self._view.row_of(steering.planned)
+        refusals = [(left_out, count - (row is not None))]
+        if row is not None:
+            refusals.append((self.status_of(row), 1))
+        reasons = diagnosis.count_reasons(pair for pair in refusals if pair[1])
+        return diagnosis.fit_error(count, reasons, "", post_filter_message)
 
     def check(self, row: int) -> Status:
         return self._view.check(row)
 
     def unresolvable_rows(self) -> Mask:
-        return self._evaluation.unresolvable_rows()
+        hopeless = self._evaluation.unresolvable_rows()
+        steering = self._steering
+        if not steering.status.is_success:
+            hopeless[:] = steering.status.code is not Code.UNSCHEDULABLE
+        elif steering.planned:
+            row = self._view.row_of(steering.planned)
+            others = np.arange(hopeless.size) != (-1 if row is None else row)
+            hopeless = hopeless | others
+        return hopeless
 
 
 class Cycle:
@@ -79,6 +132,7 @@ class Cycle:
         self._seed = seed
         self._nominations = nominations if nominations is not None else Nominations()
         self._sample_start = 0
+        self._guard = Guard("scheduler plugins, forgetting a pod")
 
     def run(
         self, profile: Profile, pod: PodInfo, class_key: Hashable, attempt: int, now_s: float
@@ -91,10 +145,15 @@ class Cycle:
         evaluation = self._cache.evaluate(profile, pod, class_key)
         if evaluation.failure is not None:
             return Unplaced(pod, evaluation.failure, frozenset(), evaluation=evaluation)
+        steering = FREE
+        if profile.extensions.steers and evaluation.status.is_success:
+            steering = steer(profile.extensions, evaluation, pod)
+            if not steering.status.is_success:
+                return self._refused(profile, pod, evaluation, steering)
         kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
-        rows = self._candidates(profile, pod, evaluation, kept_free)
+        rows = self._candidates(profile, pod, evaluation, kept_free, steering)
         if (evaluation.feasible_count if rows is None else rows.size) == 0:
-            return self._no_fit(profile, pod, evaluation, kept_free)
+            return self._no_fit(profile, pod, evaluation, kept_free, steering)
         chance = pick.chance_of(self._seed, pod.uid, attempt)
         return self._place(profile, pod, evaluation, rows, chance)
 
@@ -110,7 +169,14 @@ class Cycle:
             if position is None:
                 break
             row = position if rows is None else int(rows[position])
-            placed = self._book(profile, pod, evaluation, row, count)
+            if profile.extensions.books:
+                booked = self._to_book(profile, pod, evaluation, row)
+                if isinstance(booked, Status):
+                    return refused(pod, booked, evaluation)
+                placed = self._book(profile, booked, evaluation, row, count)
+                profile.extensions.forget_nominated(pod.uid)
+            else:
+                placed = self._book(profile, pod, evaluation, row, count)
             if isinstance(placed, Placed):
                 return placed
             status = placed
@@ -119,6 +185,14 @@ class Cycle:
             totals = totals.copy()
             totals[position] = pick.NOT_FEASIBLE
         return refused(pod, status, evaluation)
+
+    def _refused(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering
+    ) -> Unplaced:
+        """By a plugin that was asked after PreFilter."""
+        if steering.status.is_rejected:
+            return self._no_fit(profile, pod, evaluation, {}, steering)
+        return refused(pod, steering.status, evaluation)
 
     def kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree:
         """Feasible rows where the pod would take the place of nominated pods that are as important."""
@@ -134,14 +208,27 @@ class Cycle:
         return found
 
     def _candidates(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, kept_free: KeptFree
+        self,
+        profile: Profile,
+        pod: PodInfo,
+        evaluation: Evaluation,
+        kept_free: KeptFree,
+        steering: Steering = FREE,
     ) -> Rows | None:
-        """Feasible rows to choose from, None for all: the nominated node alone if it is feasible, or a sample."""
+        """Feasible rows to choose from, None for all: the nominated node alone if it is feasible, then the
+        planned one or the first of those preferred, or a sample."""
         nominated = self._nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
         if nominated:
             row = self._table.row_of(nominated)
             if row is not None and evaluation.is_feasible(row) and row not in kept_free:
                 return np.array([row], np.intp)
+        if steering is not FREE:
+            for name in (steering.planned,) if steering.planned else steering.preferred:
+                row = self._table.row_of(name)
+                if row is not None and evaluation.is_feasible(row) and row not in kept_free:
+                    return np.array([row], np.intp)
+            if steering.planned:
+                return np.empty(0, np.intp)
         if not kept_free and profile.sample_percent is None:
             return None
         feasible = evaluation.feasible
@@ -159,13 +246,27 @@ class Cycle:
     def _book(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int, feasible_count: int
     ) -> Placed | Status:
-        """Assume, reserve and ask for permission; undone as a whole when somebody refuses."""
+        """Assume, reserve and ask for permission; undone as a whole when somebody refuses or raises."""
         name = self._table.name_of(row)
         self._table.assign(pod, name, assumed=True)
+        try:
+            waits = self._reserve(profile, pod, evaluation, row, name)
+        except Exception:
+            self.forget(profile, pod, evaluation, name)
+            raise
+        if isinstance(waits, Status):
+            self.forget(profile, pod, evaluation, name)
+            return waits
+        self._nominations.remove(pod.uid)
+        return Placed(pod, name, evaluation, feasible_count, waits)
+
+    def _reserve(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int, name: str
+    ) -> dict[str, float] | Status:
+        """Which Permit plugins hold the pod for how many seconds, or the refusal."""
         for plugin in profile.reserves:
             status = plugin.reserve(evaluation.state_of(plugin.name), pod, row)
             if not status.is_success:
-                self.forget(profile, pod, evaluation, name)
                 return status.by(plugin.name)
         waits: dict[str, float] = {}
         for permit in profile.permits:
@@ -173,32 +274,52 @@ class Cycle:
             if result.timeout_s > 0:
                 waits[permit.name] = result.timeout_s
             elif not result.status.is_success:
-                self.forget(profile, pod, evaluation, name)
                 return result.status.by(permit.name)
-        self._nominations.remove(pod.uid)
-        return Placed(pod, name, evaluation, feasible_count, waits)
+        return waits
+
+    def _to_book(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> PodInfo | Status:
+        """The pod as it shall count on the chosen node, or why it cannot be placed after all."""
+        extensions, states = profile.extensions, evaluation.states
+        status = extensions.nominate(states, pod, row).status
+        if not (status.is_success or status.is_skip):
+            return status
+        seen = extensions.resize(states, pod, self._table.name_of(row))
+        return seen.pod if seen.status.is_success else seen.status
 
     def forget(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str) -> None:
-        """Undo a placement: unreserve in reverse order, count the pod no longer."""
-        for plugin in reversed(profile.reserves):
-            plugin.unreserve(evaluation.state_of(plugin.name), pod, node_name)
-        self._table.unassign(pod.uid)
+        """Undo a placement: unreserve in reverse order, count the pod no longer, tell who wants to know.
+
+        All of it happens, whatever plugins raise meanwhile.
+        """
+        with contextlib.ExitStack() as steps:  # the last step first
+            for handler in reversed(profile.forget_handlers):
+                steps.callback(self._guard.call, handler, pod, node_name)
+            steps.callback(self._table.unassign, pod.uid)
+            for plugin in profile.reserves:
+                steps.callback(
+                    self._guard.call, plugin.unreserve, evaluation.state_of(plugin.name), pod, node_name
+                )
 
     def _no_fit(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, kept_free: KeptFree
+        self,
+        profile: Profile,
+        pod: PodInfo,
+        evaluation: Evaluation,
+        kept_free: KeptFree,
+        steering: Steering = FREE,
     ) -> Unplaced:
         view = View(profile, self._table, self._nominations, pod)
-        found = CycleDiagnosis(view, profile, evaluation, kept_free)
-        post_message, nominated = _post_filter(profile, pod, found)
-        status = unschedulable(evaluation.fit_error(post_message, kept_free.values()))
+        found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
+        post_message, nominated, ended = _post_filter(profile, pod, found)
+        profile.extensions.tell_post_filter(pod, found, ended)
         return Unplaced(
             pod,
-            status,
+            unschedulable(found.fit_error(post_message)),
             found.rejected_by,
             nominated,
             evaluation,
             post_message,
-            pending_by(evaluation.status),
+            pending_by(evaluation.status if evaluation.status.is_rejected else steering.status),
         )
 
 
@@ -212,16 +333,19 @@ def pending_by(status: Status) -> frozenset[str]:
     return frozenset((status.plugin,)) if status.code is Code.PENDING and status.plugin else frozenset()
 
 
-def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple[str, str | None]:
-    """Texts of all PostFilter plugins asked, and the nomination of the first that made room."""
+def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple[str, str | None, Status]:
+    """Texts of all PostFilter plugins asked, the nomination of the first that made room, how it ended."""
     texts: list[str] = []
     nominated: str | None = None
+    ended = unschedulable()
     for plugin in profile.post_filters:
         result = plugin.post_filter(pod, found)
         if result.status.message:
             texts.append(result.status.message)
         if result.nominated_node is not None:
             nominated = result.nominated_node
+        if not result.status.is_skip:
+            ended = result.status.by(plugin.name)
         if result.status.is_success or not result.status.is_rejected:
             break
-    return ", ".join(texts), nominated
+    return ", ".join(texts), nominated, ended

@@ -74,7 +74,7 @@ class Engine:
         self._cluster = cluster
         self._happened = happened
         registry = dict(plugins) if plugins is not None else built_in.PLUGINS | installed_plugins()
-        self.profiles = build_profiles(config, registry, self._build)
+        self.profiles = build_profiles(config, registry, self._build, self.gates)
         if missing := missing_plugins(config, registry):
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)

@@ -16,7 +16,7 @@ Invariants after `__init__` and `update`, for every row of the table:
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,11 @@ class Evaluation:
             total += scorer.weight * self._normalised(scorer, rows)
         return total
 
+    @property
+    def states(self) -> Mapping[str, Any]:
+        """Plugin → the state that `Plugin.prepare` made for this class."""
+        return self._states
+
     def state_of(self, plugin: str) -> Any:
         """The state that `Plugin.prepare` made for this class."""
         return self._states[plugin]
@@ -188,16 +193,19 @@ class Evaluation:
     # From scratch
 
     def _run_all(self) -> None:
+        self._begin(self._pod)
+        self._pre_filter()
+        self._pre_score()
+        if self.status.is_success:
+            self._ask_all()
+
+    def _begin(self, pod: PodInfo) -> None:
+        """Nothing is known yet but the states of the plugins for this pod."""
         table = self._table
         table.widen()
         self._sequence = table.changes.sequence
         self._membership = table.membership
-        self._states: dict[str, Any] = {
-            plugin.name: plugin.prepare(self._pod) for plugin in self._profile.evaluators
-        }
-        self._epochs: dict[str, Hashable] = {
-            plugin.name: plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal
-        }
+        self._prepare(pod)
         self._refused_by: RefusedBy = np.full(table.capacity, NO_NODE, np.uint8)
         self._codes: ReasonCodes = np.zeros(table.capacity, np.uint16)
         self._own: Scores = np.zeros(table.capacity, np.int64)
@@ -209,11 +217,18 @@ class Evaluation:
         self.totals: Scores = np.full(table.capacity, NOT_FEASIBLE, np.int64)
         self.feasible_count = 0
         self._forget_answers()
-        self._pre_filter()
-        self._pre_score()
-        if not self.status.is_success:
-            return
-        rows = table.rows
+
+    def _prepare(self, pod: PodInfo) -> None:
+        self._states: dict[str, Any] = {
+            plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators
+        }
+        self._epochs: dict[str, Hashable] = {
+            plugin.name: plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal
+        }
+
+    def _ask_all(self) -> None:
+        """Ask all plugins about all rows that PreFilter left."""
+        rows = self._table.rows
         if self._allowed is not None:
             put(self._refused_by, rows, LEFT_OUT)
             rows = self._allowed
@@ -240,6 +255,8 @@ class Evaluation:
         self._skips_filter: set[str] = set()
         self._allowed: Rows | None = None
         self.narrowed_by: tuple[str, ...] = ()
+        self.node_names: frozenset[str] | None = None
+        """The only nodes that PreFilter plugins left, None for all."""
         self.status = SUCCESS
         names: frozenset[str] | None = None
         narrowed_by: list[str] = []
@@ -257,7 +274,11 @@ class Evaluation:
                     self.status = unresolvable(nothing_left_reason(narrowed_by)).by(plugin.name)
                     return
         self.narrowed_by = tuple(narrowed_by)
+        self.node_names = names
         self._allowed = None if names is None else self._rows_of(names)
+        self._choose_local_filters()
+
+    def _choose_local_filters(self) -> None:
         self._local_filters = [
             (index, plugin, self._states[plugin.name], int(plugin.reads))
             for index, plugin in enumerate(self._profile.filters)
@@ -278,6 +299,9 @@ class Evaluation:
                 self._skips_score.add(pre_scorer.name)
             elif not status.is_success:
                 self.score_status = status.by(pre_scorer.name)
+        self._choose_local_scorers()
+
+    def _choose_local_scorers(self) -> None:
         self._local_scorers = [
             (plugin, self._states[plugin.name], weight, int(plugin.reads))
             for plugin, weight in self._profile.scorers

@@ -7,11 +7,18 @@ from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.shown_evaluation import ShownEvaluation
 
 CLASSES_MAX = 16_384
 """Evaluations kept at most, however small they are."""
 BYTES_MAX = 256 << 20
 """Memory of the evaluations kept: about 2,000 classes of pods at 5,000 nodes."""
+
+
+def evaluate(profile: Profile, table: NodeTable, pod: PodInfo) -> Evaluation:
+    """A new evaluation."""
+    kind = ShownEvaluation if profile.extensions.transforms else Evaluation
+    return kind(profile, table, pod)
 
 
 class EvaluationCache:
@@ -38,12 +45,12 @@ class EvaluationCache:
         """The current evaluation of the pod's class (`Profile.class_key`)."""
         if self._classes_max == 0:
             self.miss_count += 1
-            return Evaluation(profile, self._table, pod)
+            return evaluate(profile, self._table, pod)
         key = (profile.name, class_key, profile.live_key(pod))
         found = self._evaluations.get(key)
         if found is None:
             self.miss_count += 1
-            evaluation, known_bytes = Evaluation(profile, self._table, pod), 0
+            evaluation, known_bytes = evaluate(profile, self._table, pod), 0
         else:
             self.hit_count += 1
             evaluation, known_bytes = found

@@ -189,7 +189,11 @@ class Plugin(abc.ABC, Generic[S]):
         return ()
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        """All that Filter and Score look at in a pod: equal keys get equal answers on every row."""
+        """All that Filter and Score look at in a pod: equal keys get equal answers on every row.
+
+        A plugin that has a `prepare` and no `class_key` has its pods evaluated one by one: correct, and
+        slower.
+        """
         return ()
 
     def live_key(self, pod: PodInfo) -> Hashable:

@@ -438,6 +438,11 @@ class Trial:
         self._taken: dict[int, Mapping[str, PodInfo]] = {}
         self._places: dict[str, Place] = {}
 
+    @property
+    def is_used(self) -> bool:
+        """Whether it moves any pod."""
+        return bool(self._added or self._places)
+
     def add(self, pod: PodInfo, node_name: str) -> None:
         """Count a pod that is nowhere, or back where it was taken from."""
         assert self._table.place_of(pod.uid) is None, pod.key

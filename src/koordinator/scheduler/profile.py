@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler import default_plugins, plugin_args
 from koordinator.scheduler.config import (
     ConfigError,
@@ -24,6 +25,7 @@ from koordinator.scheduler.config import (
     SchedulerConfig,
     decode_args,
 )
+from koordinator.scheduler.extensions import Extensions
 from koordinator.scheduler.framework import (
     ENTRY_POINTS,
     BindPlugin,
@@ -78,6 +80,7 @@ class Profile:
         points: Mapping[str, Sequence[tuple[Plugin[Any], int]]],
         *,
         sample_percent: int | None = None,
+        gates: FeatureGates | None = None,
     ) -> None:
         def at(point: str, kind: type[P]) -> tuple[P, ...]:
             plugins = tuple(plugin for plugin, _ in points.get(point, ()))
@@ -101,20 +104,34 @@ class Profile:
         self.binds = at("bind", BindPlugin)
         self.post_binds = at("post_bind", PostBindPlugin)
         self.plugins = tuple({plugin.name: plugin for row in points.values() for plugin, _ in row}.values())
+        gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
+        self.extensions = Extensions(points, self.plugins, gates)
         scorers = tuple(plugin for plugin, _ in self.scorers)
         cycle = (*self.pre_filters, *self.filters, *self.pre_scorers, *scorers)
-        cycle += (*self.reserves, *self.permits, *self.pre_binds)
+        cycle += (*self.reserves, *self.permits, *self.pre_binds, *self.extensions.stateful())
         self.refreshers = tuple(p for p in self.plugins if type(p).refresh is not Plugin.refresh)
         """Plugins with columns that depend on the time."""
         self.evaluators = tuple({plugin.name: plugin for plugin in cycle}.values())
         """Plugins with a state per pod class."""
         self._keyed = tuple(p for p in self.evaluators if type(p).class_key is not Plugin.class_key)
+        self._is_alone = any(
+            type(p).prepare is not Plugin.prepare and type(p).class_key is Plugin.class_key
+            for p in self.evaluators
+        )
+        """Whether a plugin makes something of each pod and does not say what of: then no two are alike."""
         self._live = tuple(p for p in self.evaluators if type(p).live_key is not Plugin.live_key)
         self.epochal = tuple(p for p in self.evaluators if type(p).epoch is not Plugin.epoch)
         """Plugins whose answers for rows depend on more than these rows."""
 
+    @property
+    def forget_handlers(self) -> list[Callable[[PodInfo, str], None]]:
+        """What plugins asked to be called with when a placement is undone."""
+        return [handler for plugin in self.plugins for handler in plugin.handle.forget_handlers]
+
     def class_key(self, pod: PodInfo) -> Hashable:
         """Pods with equal keys get the same answers from all plugins."""
+        if self._is_alone:
+            return pod.uid
         return tuple([plugin.class_key(pod) for plugin in self._keyed])
 
     def has_epoch(self, plugin: Plugin[Any]) -> bool:
@@ -145,7 +162,10 @@ def installed_plugins() -> dict[str, PluginType]:
 
 
 def build_profiles(
-    config: SchedulerConfig, registry: Mapping[str, PluginType], build: Build
+    config: SchedulerConfig,
+    registry: Mapping[str, PluginType],
+    build: Build,
+    gates: FeatureGates | None = None,
 ) -> dict[str, Profile]:
     """Profiles by scheduler name. Plugins with equal arguments are shared between profiles, so that several
     names cost no more bookkeeping than one.
@@ -165,7 +185,7 @@ def build_profiles(
         sample = profile_config.percentage_of_nodes_to_score
         if sample is None:
             sample = config.percentage_of_nodes_to_score
-        profile = profiles[name] = Profile(name, built, sample_percent=sample)
+        profile = profiles[name] = Profile(name, built, sample_percent=sample, gates=gates)
         for plugin in profile.plugins:
             if plugin.per_profile:
                 plugin.handle.join(profile)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.nodes import NodeTable, Trial
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
@@ -27,6 +27,14 @@ class View:
         self._states: dict[str, Any] = {}
         self._epochs: dict[str, tuple[Hashable, Hashable]] = {}
         self._pre_filtered: dict[str, tuple[Status, frozenset[str] | None]] = {}
+
+    @property
+    def node_count(self) -> int:
+        return self._table.node_count
+
+    def row_of(self, node_name: str) -> int | None:
+        """The row of an existing node."""
+        return self._table.row_of(node_name)
 
     def check(self, row: int) -> Status:
         """Success when the node takes the pod, also next to the pods nominated to it."""
@@ -49,10 +57,22 @@ class View:
             return self._filter(row)
 
     def _filter(self, row: int) -> Status:
+        extensions = self._profile.extensions
+        if not extensions.transforms:
+            return self._refusal(self._pod, row)
+        with self._table.trial() as what_if:
+            seen = extensions.see_before_pre_filter(self._pod, what_if)
+            if not seen.status.is_success:
+                return seen.status
+            if what_if.is_used or (seen.pod is not self._pod) or extensions.before_filters:
+                self._states = {}  # what they were made from differs each time
+            return self._refusal(seen.pod, row, what_if)
+
+    def _refusal(self, pod: PodInfo, row: int, what_if: Trial | None = None) -> Status:
         skipped: set[str] = set()
         name = self._table.name_of(row)
         for plugin in self._profile.evaluators:
-            self._refresh(plugin)
+            self._refresh(plugin, pod)
         for pre in self._profile.pre_filters:
             status, names = self._pre_filtered[pre.name]
             if status.is_skip:
@@ -61,6 +81,12 @@ class View:
                 return status.by(pre.name)
             elif names is not None and name not in names:
                 return unresolvable(left_out_reason((pre.name,)))
+        if what_if is not None:
+            shown = self._profile.extensions.see_before_filter(self._states, pod, what_if)
+            if not shown.status.is_success:
+                return shown.status
+            if shown.pod is not pod:
+                self._states = {each.name: each.prepare(shown.pod) for each in self._profile.evaluators}
         rows = np.array([row], np.intp)
         for plugin in self._profile.filters:
             if plugin.name in skipped:
@@ -71,17 +97,17 @@ class View:
                 return plugin.refusal(state, code).by(plugin.name)
         return SUCCESS
 
-    def _refresh(self, plugin: Any) -> None:
+    def _refresh(self, plugin: Any, pod: PodInfo) -> None:
         """The plugin's state, made anew when what it was made from changed."""
         if plugin.name in self._states:
             if not self._profile.is_epochal(plugin):
                 return
-            now = (plugin.live_key(self._pod), plugin.epoch(self._states[plugin.name]))
+            now = (plugin.live_key(pod), plugin.epoch(self._states[plugin.name]))
             if now == self._epochs[plugin.name]:
                 return
-        state = self._states[plugin.name] = plugin.prepare(self._pod)
+        state = self._states[plugin.name] = plugin.prepare(pod)
         if plugin in self._profile.pre_filters:
             result = plugin.pre_filter(state)
             self._pre_filtered[plugin.name] = (result.status, result.node_names)
         if self._profile.is_epochal(plugin):
-            self._epochs[plugin.name] = (plugin.live_key(self._pod), plugin.epoch(state))
+            self._epochs[plugin.name] = (plugin.live_key(pod), plugin.epoch(state))

@@ -1,0 +1,261 @@
+"""Which plugins of a profile have which capabilities, found out once, and the rules for running them.
+
+Source: spec 03, C1 and C2.
+"""
+
+# The capabilities are abstract on purpose; here they only tell instances apart.
+# mypy: disable-error-code="type-abstract"
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.reservation import Reservation
+from koordinator.scheduler.capabilities import (
+    FilterTransformer,
+    FindOneNodePlugin,
+    NextPodPlugin,
+    Nomination,
+    PostFilterTransformer,
+    PreBindExtension,
+    PreferNodesPlugin,
+    PreFilterTransformer,
+    ReservationCache,
+    ReservationFilterPlugin,
+    ReservationNominator,
+    ReservationPreBindPlugin,
+    ReservationRestorePlugin,
+    ReservationScorePlugin,
+    ResizePodPlugin,
+    ScoreTransformer,
+)
+from koordinator.scheduler.framework import SCORE_MAX, Diagnosis, Plugin
+from koordinator.scheduler.nodes import Rows, Trial
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_patch import PodPatch
+from koordinator.scheduler.status import SUCCESS, Status
+
+C = TypeVar("C")
+
+Points = Mapping[str, Sequence[tuple[Plugin[Any], int]]]
+States = Mapping[str, Any]
+"""Plugin → the state that it prepared for the pod."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The pod as transformers show it, or why the attempt ends."""
+
+    pod: PodInfo
+    status: Status = SUCCESS
+
+
+class Extensions:
+    """The capabilities of a profile.
+
+    `transforms`, `steers` and `books` tell at a glance whether evaluations, the choice of nodes and the
+    booking of pods have anything to ask; mostly they have not. `points` are the plugins per extension
+    point, `plugins` all of them in order of creation.
+    """
+
+    def __init__(self, points: Points, plugins: Sequence[Plugin[Any]], gates: FeatureGates) -> None:
+        def at(point: str, kind: type[C]) -> tuple[C, ...]:
+            return tuple(plugin for plugin, _ in points.get(point, ()) if isinstance(plugin, kind))
+
+        def among(kind: type[C]) -> tuple[C, ...]:
+            return tuple(plugin for plugin in plugins if isinstance(plugin, kind))
+
+        pre_filters = at("pre_filter", PreFilterTransformer)
+        self.before_pre_filters = tuple(
+            each for each in pre_filters if _overrides(each, PreFilterTransformer, "before_pre_filter")
+        )
+        self.after_pre_filters = tuple(
+            each for each in pre_filters if _overrides(each, PreFilterTransformer, "after_pre_filter")
+        )
+        self.before_filters = at("filter", FilterTransformer)
+        self.before_scores = at("score", ScoreTransformer)
+        self.after_post_filters = at("post_filter", PostFilterTransformer)
+        self.find_one_node = _first(among(FindOneNodePlugin))
+        self.prefer_nodes = _first(among(PreferNodesPlugin))
+        self.next_pod = _first(among(NextPodPlugin))
+        self.resizers = among(ResizePodPlugin) if gates.is_on("ResizePod") else ()
+        self.pre_bind_extensions = at("pre_bind", PreBindExtension)
+        self.nominator = _last(among(ReservationNominator))
+        self.reservation_cache = _last(among(ReservationCache))
+        self.restorers = among(ReservationRestorePlugin)
+        self.reservation_filters = among(ReservationFilterPlugin)
+        self.reservation_scorers = among(ReservationScorePlugin)
+        self.reservation_pre_binds = at("pre_bind", ReservationPreBindPlugin)
+        self.transforms = bool(self.before_pre_filters or self.before_filters or self.before_scores)
+        self.steers = bool(self.after_pre_filters or self.find_one_node or self.prefer_nodes)
+        self.books = bool(self.resizers or self.nominator)
+
+    def stateful(self) -> tuple[Plugin[Any], ...]:
+        """Plugins that are asked about pods through a capability, wherever else they stand."""
+        groups: tuple[Sequence[Plugin[Any] | None], ...] = (
+            self.before_pre_filters,
+            self.after_pre_filters,
+            self.before_filters,
+            self.before_scores,
+            (self.find_one_node, self.prefer_nodes, self.nominator),
+            self.resizers,
+            self.restorers,
+            self.reservation_filters,
+            self.reservation_scorers,
+            self.reservation_pre_binds,
+        )
+        return tuple(plugin for group in groups for plugin in group if plugin is not None)
+
+    # Transformers
+
+    def see_before_pre_filter(self, pod: PodInfo, what_if: Trial) -> Seen:
+        """The pod after all transformers before PreFilter, each on what the one before it made."""
+        for plugin in self.before_pre_filters:
+            found = plugin.before_pre_filter(pod, what_if)
+            if isinstance(found, Status):
+                return Seen(pod, found.by(plugin.name))
+            pod = found
+        return Seen(pod)
+
+    def see_before_filter(self, states: States, pod: PodInfo, what_if: Trial) -> Seen:
+        """The pod after all transformers before Filter."""
+        for plugin in self.before_filters:
+            found = plugin.before_filter(states[plugin.name], pod, what_if)
+            if isinstance(found, Status):
+                return Seen(pod, found.by(plugin.name))
+            pod = found
+        return Seen(pod)
+
+    def see_before_score(self, states: States, pod: PodInfo, rows: Rows) -> Seen:
+        """The pod after all transformers before Score."""
+        for plugin in self.before_scores:
+            found = plugin.before_score(states[plugin.name], pod, rows)
+            if isinstance(found, Status):
+                return Seen(pod, found.by(plugin.name))
+            pod = found
+        return Seen(pod)
+
+    def tell_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
+        """Let the transformers after PostFilter know."""
+        for plugin in self.after_post_filters:
+            plugin.after_post_filter(pod, diagnosis, status)
+
+    # Booking
+
+    def nominate(self, states: States, pod: PodInfo, row: int) -> Nomination:
+        """The reservation for the chosen node; a plain placement without a nominator."""
+        if self.nominator is None:
+            return Nomination()
+        found = self.nominator.nominate(states[self.nominator.name], pod, row)
+        if found.status.is_success or found.status.is_skip:
+            return found
+        return Nomination(found.status.by(self.nominator.name))
+
+    def resize(self, states: States, pod: PodInfo, node_name: str) -> Seen:
+        """The pod as it shall be counted on its node."""
+        for plugin in self.resizers:
+            found = plugin.resize(states[plugin.name], pod, node_name)
+            if isinstance(found, Status):
+                return Seen(pod, found.by(plugin.name))
+            pod = found
+        return Seen(pod)
+
+    def forget_nominated(self, uid: str) -> None:
+        """The pod's nomination of a reservation is over."""
+        if self.nominator is not None:
+            self.nominator.forget_nominated(uid)
+
+    # Reservations
+
+    def restore(
+        self,
+        states: States,
+        pod: PodInfo,
+        row: int,
+        matched: Sequence[Reservation],
+        others: Sequence[Reservation],
+    ) -> Status:
+        """Have all plugins give back what reservations hold on a node; the first failure ends it."""
+        for plugin in self.restorers:
+            status = plugin.restore(states[plugin.name], pod, row, matched, others)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def restore_preallocated(
+        self, states: States, reservation: Reservation, row: int, candidates: Sequence[PodInfo]
+    ) -> Status:
+        """As `restore`, for a reservation that is to take over running pods."""
+        for plugin in self.restorers:
+            status = plugin.restore_preallocated(states[plugin.name], reservation, row, candidates)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def filter_reservation(self, states: States, pod: PodInfo, reservation: Reservation, row: int) -> Status:
+        """Success, or the first refusal of a reservation."""
+        for plugin in self.reservation_filters:
+            status = plugin.filter_reservation(states[plugin.name], pod, reservation, row)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def score_reservations(
+        self, states: States, pod: PodInfo, reservations: Sequence[Reservation], row: int
+    ) -> dict[str, int]:
+        """uid → the sum of all plugins' scores, each of weight 1."""
+        totals = {reservation.metadata.uid: 0 for reservation in reservations}
+        for plugin in self.reservation_scorers:
+            raw = {
+                each.metadata.uid: plugin.score_reservation(states[plugin.name], pod, each, row)
+                for each in reservations
+            }
+            for uid, score in plugin.normalize_reservations(raw).items():
+                totals[uid] += score
+        return totals
+
+    async def pre_bind_reservation(self, states: States, reservation: Reservation, node_name: str) -> Status:
+        """Collect what plugins write on a Reservation that got a node, and store it with one call."""
+        patch = PodPatch()
+        for plugin in self.reservation_pre_binds:
+            status = await plugin.pre_bind_reservation(states[plugin.name], reservation, node_name, patch)
+            if not (status.is_success or status.is_skip):
+                return status.by(plugin.name)
+        for extension in self.pre_bind_extensions:
+            status = await extension.apply_reservation_patch(reservation, patch)
+            if not status.is_skip:
+                return status.by(extension.name)
+        return SUCCESS
+
+    async def apply_patch(self, pod: PodInfo, patch: PodPatch) -> Status:
+        """Store what PreBind plugins collected: the first extension that does not skip does it."""
+        for extension in self.pre_bind_extensions:
+            status = await extension.apply_patch(pod, patch)
+            if not status.is_skip:
+                return status.by(extension.name)
+        return SUCCESS
+
+
+def normalize_reservations(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
+    """Scores by uid scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
+
+    Source: spec 03, C4.
+    """
+    highest = max(scores.values(), default=0)
+    if highest == 0:
+        return dict.fromkeys(scores, SCORE_MAX if reverse else 0)
+    scaled = {uid: SCORE_MAX * score // highest for uid, score in scores.items()}
+    return {uid: SCORE_MAX - score for uid, score in scaled.items()} if reverse else scaled
+
+
+def _overrides(plugin: Plugin[Any], kind: type, method: str) -> bool:
+    return getattr(type(plugin), method) is not getattr(kind, method)
+
+
+def _first(found: tuple[C, ...]) -> C | None:
+    return found[0] if found else None
+
+
+def _last(found: tuple[C, ...]) -> C | None:
+    return found[-1] if found else None

@@ -1,0 +1,83 @@
+"""Nodes that plugins point at after PreFilter: planned for the pod, or preferred to all others.
+
+Source: spec 03, C2 (PreFilter), C9 and D4.
+"""
+
+import msgspec
+
+from koordinator.scheduler import status
+from koordinator.scheduler.capabilities import Plan
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.extensions import Extensions
+from koordinator.scheduler.framework import PreFilterResult
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status
+
+
+class Steering(msgspec.Struct, frozen=True):
+    """Where a pod goes: only to `planned` when that is set, else to the first of `preferred` that passes.
+
+    `status` is a refusal of the pod as a whole, or an error; `plan` holds pods that belong together.
+    """
+
+    status: Status = SUCCESS
+    planned: str = ""
+    planned_by: str = ""
+    preferred: tuple[str, ...] = ()
+    plan: Plan | None = None
+
+
+FREE = Steering()
+
+
+def steer(
+    extensions: Extensions, evaluation: Evaluation, pod: PodInfo, *, in_batch: bool = False
+) -> Steering:
+    """What the plugins say about the nodes of a pod that PreFilter let pass.
+
+    A pod of a batch (`in_batch`) has its node already: only PreFilter's transformers are asked.
+    """
+    result = PreFilterResult(node_names=evaluation.node_names)
+    for transformer in extensions.after_pre_filters:
+        answer = transformer.after_pre_filter(evaluation.state_of(transformer.name), pod, result)
+        if not answer.is_success:
+            return Steering(answer.by(transformer.name))
+    if in_batch:
+        return FREE
+    return _find_one_node(extensions, evaluation, pod, result) or _prefer_nodes(
+        extensions, evaluation, pod, result
+    )
+
+
+def _find_one_node(
+    extensions: Extensions, evaluation: Evaluation, pod: PodInfo, result: PreFilterResult
+) -> Steering | None:
+    """None when nobody has an opinion."""
+    plugin = extensions.find_one_node
+    state = evaluation.state_of(plugin.name) if plugin is not None else None
+    if plugin is None or state is None:
+        return None
+    found = plugin.find_one_node(state, pod, result)
+    if found.status.is_skip:
+        return None
+    if not found.status.is_success:
+        return Steering(found.status.by(plugin.name))
+    planned = found.plan.nodes.get(pod.uid, "") if found.plan is not None else found.node_name
+    if not planned:
+        return Steering(status.error(f"no node is planned for pod {pod.key}").by(plugin.name))
+    return Steering(planned=planned, planned_by=plugin.name, plan=found.plan)
+
+
+def _prefer_nodes(
+    extensions: Extensions, evaluation: Evaluation, pod: PodInfo, result: PreFilterResult
+) -> Steering:
+    plugin = extensions.prefer_nodes
+    state = evaluation.state_of(plugin.name) if plugin is not None else None
+    if plugin is None or state is None:
+        return FREE
+    found = plugin.prefer_nodes(state, pod, result)
+    if found.status.is_skip:
+        return FREE
+    if not found.status.is_success:
+        return Steering(found.status.by(plugin.name))
+    return Steering(preferred=found.node_names)
