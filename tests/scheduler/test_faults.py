@@ -29,22 +29,54 @@ def requested_cpu(world: World) -> list[int]:
     return [int(table.requested[0][row]) for row in table.rows]
 
 
-def test_a_failed_binding_is_forgotten_and_tried_again() -> None:
+def test_a_refused_binding_is_forgotten_and_tried_again() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="1")
-        world.api.fail_next["bind"] = [errors.ServiceUnavailable("the API is away")]
+        world.api.fail_next["bind"] = [errors.TooManyRequests("slow down")]
         world.api.put("Pod", pod("web"))
         await world.settle()
 
         assert requested_cpu(world) == [0]
         assert world.condition("web")["reason"] == "SchedulerError"
         [event] = world.api.events("FailedScheduling")
-        assert "the API is away" in event["message"]
+        assert "slow down" in event["message"]
 
         await world.settle(3)
         assert world.api.placements() == {"web": "node-0"}
         assert requested_cpu(world) == [1000]
         assert world.scheduler.table.assumed_count == 0
+
+    play(story)
+
+
+def test_a_binding_without_an_answer_is_asked_for_again_while_its_room_is_kept() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="1")
+        world.api.fail_next["bind"] = [errors.ConnectionFailed("the API is away")] * 4
+        world.api.put("Pod", pod("web"))
+        await world.settle()
+        assert requested_cpu(world) == [1000]
+
+        await world.settle(3)
+        assert world.api.placements() == {"web": "node-0"}
+        assert requested_cpu(world) == [1000]
+        assert not world.api.events("FailedScheduling")
+
+    play(story)
+
+
+def test_a_pod_that_cannot_be_bound_for_long_goes_back_to_the_queue() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="1")
+        world.api.fail_next["bind"] = [errors.ConnectionFailed("the API is away")] * 9
+        world.api.put("Pod", pod("web"))
+        await world.settle(16)
+
+        [event] = world.api.events("FailedScheduling")
+        assert "the API is away" in event["message"]
+        await world.settle(3)
+        assert world.api.placements() == {"web": "node-0"}
+        assert requested_cpu(world) == [1000]
 
     play(story)
 

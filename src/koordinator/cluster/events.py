@@ -8,6 +8,8 @@ import enum
 import logging
 import random
 import zlib
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -27,6 +29,11 @@ log = logging.getLogger(__name__)
 
 # A burst of bindings; beyond this the API is slower than we talk, and old news is no news. About 10 MB.
 QUEUE_MAX = 10_000
+# With more events waiting than this, writing does not stand back for anybody.
+STAND_BACK_MAX = QUEUE_MAX // 2
+STAND_BACK_S = 0.005
+# Events of one lane written before other tasks get their turn.
+TURN = 16
 # Events written at a time. Those about one object are written one after the other, in order.
 WRITERS = 16
 # As client-go: an unreachable API is tried for about two minutes per event.
@@ -49,38 +56,60 @@ class _Lane:
     """Events of some objects, written one after the other."""
 
     def __init__(self, backoff: Backoff) -> None:
-        self.queue: asyncio.Queue[tuple[Occurrence, float]] = asyncio.Queue()
+        self.waiting: deque[tuple[Occurrence, float]] = deque()
         self.backoff = backoff
+        self.parked: asyncio.Future[None] | None = None
 
 
 class EventRecorder:
-    """Writes events of one component (on one host, for node agents); `run` does the writing."""
+    """Writes events of one component (on one host, for node agents); `run` does the writing.
 
-    def __init__(self, cluster: Cluster, component: str, *, host: str = "", rng: random.Random) -> None:
+    While `stand_back` says so, what the component does is more urgent than telling about it, and events wait.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        component: str,
+        *,
+        host: str = "",
+        rng: random.Random,
+        stand_back: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.dropped_count = 0
         self.written_count = 0
+        self.pending_count = 0
+        """Events that are recorded, and neither written nor given up yet."""
         self.guard = Guard(f"events of {component}")
         self._cluster = cluster
         self._component = component
         self._host = host
         self._correlator = Correlator()
         self._lanes = [_Lane(Backoff(RETRY, random.Random(rng.getrandbits(64)))) for _ in range(WRITERS)]
+        self._stand_back = stand_back
+        self._resumed: asyncio.Event | None = None
+        self._flushed: list[asyncio.Future[None]] = []
+        self._is_dropping = False
 
     def event(self, obj: Object | ObjectReference, severity: Severity, reason: str, message: str) -> None:
         """Note that `reason` (a stable CamelCase word) happened to `obj`; `message` is for people."""
-        occurrence = Occurrence(
-            regarding=obj if isinstance(obj, ObjectReference) else reference(obj),
-            severity=severity.value,
-            reason=reason,
-            message=_shortened(message),
-        )
-        if sum(lane.queue.qsize() for lane in self._lanes) >= QUEUE_MAX:
+        if self.pending_count >= QUEUE_MAX:
             self.dropped_count += 1
+            if not self._is_dropping:
+                self._is_dropping = True
+                log.warning("%s: %d events wait, more are dropped", self.guard.name, QUEUE_MAX)
             return
-        about = occurrence.regarding
+        about = obj if isinstance(obj, ObjectReference) else reference(obj)
+        occurrence = Occurrence(
+            regarding=about, severity=severity.value, reason=reason, message=_shortened(message)
+        )
         # Not hash(): it differs from run to run, and with it the order of writes.
         number = zlib.crc32(f"{about.kind}/{about.namespace}/{about.name}".encode()) % WRITERS
-        self._lanes[number].queue.put_nowait((occurrence, self._cluster.clock.now()))
+        lane = self._lanes[number]
+        lane.waiting.append((occurrence, self._cluster.clock.now()))
+        self.pending_count += 1
+        if lane.parked is not None and not lane.parked.done():
+            lane.parked.set_result(None)
 
     def normal(self, obj: Object | ObjectReference, reason: str, message: str) -> None:
         self.event(obj, Severity.NORMAL, reason, message)
@@ -89,9 +118,17 @@ class EventRecorder:
         self.event(obj, Severity.WARNING, reason, message)
 
     async def flush(self) -> None:
-        """Until everything recorded so far is written or given up; needs `run` to be running."""
-        for lane in self._lanes:
-            await lane.queue.join()
+        """Until nothing is left to be written; needs `run` to be running. Nothing is more urgent meanwhile."""
+        if not self.pending_count:
+            return
+        flushed = asyncio.get_running_loop().create_future()
+        self._flushed.append(flushed)
+        self._resume()
+        try:
+            await flushed
+        finally:
+            if flushed in self._flushed:
+                self._flushed.remove(flushed)
 
     async def run(self) -> NoReturn:
         """Write events until cancelled."""
@@ -102,16 +139,53 @@ class EventRecorder:
         raise AssertionError("writers never end")
 
     async def _step(self, lane: "_Lane") -> float:
-        occurrence, at_s = await lane.queue.get()
-        try:
-            verdict = self._correlator.judge(occurrence, at_s)
-            if verdict.action is Action.DROP:
-                self.dropped_count += 1
-            else:
-                await self._deliver(occurrence, verdict, lane.backoff)
-        finally:
-            lane.queue.task_done()
+        """Write some of what waits in a lane."""
+        while not lane.waiting:
+            lane.parked = asyncio.get_running_loop().create_future()
+            try:
+                await lane.parked
+            finally:
+                lane.parked = None
+        for _ in range(min(TURN, len(lane.waiting))):
+            if self._has_to_wait():
+                await self._wait()
+                break
+            occurrence, at_s = lane.waiting.popleft()
+            try:
+                verdict = self._correlator.judge(occurrence, at_s)
+                if verdict.action is Action.DROP:
+                    self.dropped_count += 1
+                else:
+                    await self._deliver(occurrence, verdict, lane.backoff)
+            finally:
+                self._settled()
         return 0.0
+
+    def _has_to_wait(self) -> bool:
+        return not self._flushed and self.pending_count <= STAND_BACK_MAX and self._stand_back()
+
+    async def _wait(self) -> None:
+        """Stand back for a moment."""
+        if self._resumed is None:
+            self._resumed = asyncio.Event()
+            asyncio.get_running_loop().call_later(STAND_BACK_S, self._resume)
+        await self._resumed.wait()
+
+    def _resume(self) -> None:
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
+
+    def _settled(self) -> None:
+        """One event less."""
+        self.pending_count -= 1
+        if self.pending_count <= STAND_BACK_MAX:
+            self._is_dropping = False
+        if self.pending_count == 0:
+            for flushed in self._flushed:
+                if not flushed.done():
+                    flushed.set_result(None)
+            self._flushed.clear()
 
     async def _deliver(self, occurrence: Occurrence, verdict: Verdict, backoff: Backoff) -> None:
         error: errors.ApiError | None = None

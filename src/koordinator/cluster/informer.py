@@ -206,11 +206,13 @@ class Informer(Generic[T]):
                 self._version = event.resource_version
 
     def _store(self, obj: T) -> None:
-        if self._transform is not None:
-            transformed = self._transformed(obj)
-            if transformed is None:
+        transform, guard = self._transform, self.guard
+        if transform is not None:
+            try:
+                obj = transform(obj)
+            except Exception as error:
+                guard.failed(error, transform)
                 return
-            obj = transformed
         meta = obj.metadata
         key = (meta.namespace, meta.name)
         old = self._cache.get(key)
@@ -224,12 +226,19 @@ class Informer(Generic[T]):
         self._cache[key] = obj
         for index in self._indexes.values():
             index.replace(key, old, obj)
+        # Not Guard.call: this is what a burst of changes spends its time on.
         if old is None:
             for on_add in self._on_add:
-                self.guard.call(on_add, obj)
-        else:
-            for on_update in self._on_update:
-                self.guard.call(on_update, old, obj)
+                try:
+                    on_add(obj)
+                except Exception as error:
+                    guard.failed(error, on_add)
+            return
+        for on_update in self._on_update:
+            try:
+                on_update(old, obj)
+            except Exception as error:
+                guard.failed(error, on_update)
 
     def _remove(self, key: Key, last: T) -> None:
         """Forget an object; `last` is its final state, or our copy when its end was not seen."""
@@ -239,16 +248,13 @@ class Informer(Generic[T]):
         for index in self._indexes.values():
             index.replace(key, old, None)
         if last is not old and self._transform is not None:
-            last = self._transformed(last) or old
+            try:
+                last = self._transform(last)
+            except Exception as error:
+                self.guard.failed(error, self._transform)
+                last = old
         for on_delete in self._on_delete:
             self.guard.call(on_delete, last)
-
-    def _transformed(self, obj: T) -> T | None:
-        assert self._transform is not None
-        result: list[T] = []
-        transform = self._transform
-        ok = self.guard.call(lambda: result.append(transform(obj)))
-        return result[0] if ok else None
 
 
 class _Index(Generic[T]):

@@ -1,8 +1,10 @@
-"""Carrying placements out: a bounded pipeline of concurrent bindings. Source: spec 03, B3 (10)."""
+"""Carrying placements out: workers that bind pods, a bounded number at a time. Source: spec 03, B3 (10)."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -17,8 +19,12 @@ from koordinator.scheduler.waiting import WaitingPods
 
 log = logging.getLogger(__name__)
 
+DRAIN_S = 3.0
+"""What bindings under way get to end when the scheduler stops. Less than the lease outlasts a lost
+leadership (5 s by default), so nobody else decides meanwhile."""
 
-class Job(msgspec.Struct, frozen=True):
+
+class Job(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A placement to carry out."""
 
     profile: Profile
@@ -26,100 +32,224 @@ class Job(msgspec.Struct, frozen=True):
     placed: Placed
 
 
-class Binder:
-    """Runs PreBind, Bind and PostBind. `live` gives the current pod (None when it is gone), `finished` takes
-    the outcome; both belong to the scheduler."""
+class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler tells its binder."""
 
-    def __init__(
-        self,
-        bindings_max: int,
-        waiting: WaitingPods,
-        live: Callable[[Pod], Pod | None],
-        finished: Callable[[Job, Status], None],
-    ) -> None:
-        self._slots = asyncio.Semaphore(bindings_max)
+    bindings_max: int
+    """Bindings at a time; pods that wait for somebody do not count."""
+    live: Callable[[Pod], Pod | None]
+    """The pod as it is now; None when it is gone."""
+    has_node: Callable[[str], bool]
+    finished: Callable[[Job, Status], None]
+    """Takes the outcome of a binding."""
+    interrupted: Callable[[Job], None]
+    """Takes a placement that was not carried out because the scheduler stops."""
+
+
+class Binder:
+    """Runs PreBind and Bind. Workers come into being as they are needed and stay: in one process, where a
+    binding never has to wait for anything, a single one carries out all that a turn of the loop brought."""
+
+    def __init__(self, rules: BindingRules, waiting: WaitingPods) -> None:
+        self._rules = rules
         self._waiting = waiting
-        self._live = live
-        self._finished = finished
         self._guard = Guard("binding")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._ready: deque[Job] = deque()
+        self._parked: list[asyncio.Future[None]] = []
+        self._workers: set[asyncio.Task[None]] = set()
+        self._apart: dict[Job, asyncio.Task[None]] = {}
+        self._active_count = 0
+        self._room: asyncio.Future[None] | None = None
+        self._is_closing = False
 
     @property
     def in_progress_count(self) -> int:
-        return len(self._tasks)
+        return len(self._ready) + self._active_count + len(self._apart)
 
-    async def start(self, job: Job) -> None:
-        """Begin a binding; waits while too many are under way. Pods that wait for somebody hold no slot."""
-        needs_slot = not job.placed.waits and not _is_slow(job)
-        if needs_slot:
-            await self._slots.acquire()
-        name = f"bind {job.placed.pod.key}"
-        task = asyncio.get_running_loop().create_task(self._run(job, needs_slot), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    @property
+    def is_busy(self) -> bool:
+        """Whether pods are on their way to a node right now; those that wait for somebody do not count."""
+        return bool(self._ready) or self._active_count > 0
 
-    async def stop(self) -> None:
-        """Cancel what is under way."""
-        for task in list(self._tasks):
+    @property
+    def is_full(self) -> bool:
+        """Whether `start` should be left until there is `room`."""
+        return len(self._ready) + self._active_count >= self._rules.bindings_max
+
+    def open(self, group: asyncio.TaskGroup) -> None:
+        """Take jobs, and carry them out in tasks of `group`."""
+        assert self._group is None, "opened twice"
+        self._group, self._is_closing = group, False
+
+    async def close(self) -> None:
+        """End within `DRAIN_S`: what was sent to the API gets its answer, all else is handed back."""
+        self._is_closing = True
+        apart = list(self._apart.values())
+        for task in apart:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _run(self, job: Job, has_slot: bool) -> None:
-        placed = job.placed
-        status = error("binding did not finish")
+        while self._ready:
+            self._hand_back(self._ready.popleft())
+        for parked in self._parked:
+            if not parked.done():
+                parked.set_result(None)
+        self._parked.clear()
         try:
-            if placed.waits:
-                status = await self._waiting.wait(placed.pod, placed.node_name, placed.waits)
-                if not status.is_success:
-                    return
-                if not _is_slow(job):
-                    await self._slots.acquire()
-                    has_slot = True
-            outcome: list[Status] = []
-            failure = await self._guard.call_async(self._bind_into, job, outcome)
-            status = outcome[0] if failure is None else error(f"binding failed: {failure}")
+            if self._workers:
+                await asyncio.wait(self._workers, timeout=DRAIN_S)
         finally:
-            if has_slot:
-                self._slots.release()
-            # Also when cancelled: nobody may count on a pod that was not bound.
-            self._finished(job, status)
+            tasks = [*self._workers, *apart]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for job in list(self._apart):
+                self._hand_back(job)  # cancelled before it began
+            self._group = None
 
-    async def _bind_into(self, job: Job, outcome: list[Status]) -> None:
-        outcome.append(await self._bind(job))
+    def start(self, job: Job) -> None:
+        """Take a placement on."""
+        if job.placed.waits:
+            self._run_apart(self._wait_and_bind(job), job)
+        elif self._is_slow(job):
+            self._run_apart(self._carry_out(job), job)
+        else:
+            self._ready.append(job)
+            self._call_worker()
+
+    async def room(self) -> None:
+        """Until the binder is not full."""
+        while self.is_full:
+            self._room = asyncio.get_running_loop().create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    # Workers
+
+    def _call_worker(self) -> None:
+        """Make sure that somebody looks at the ready jobs in the next turn.
+
+        One worker is enough: before it begins a job it calls the next one, if there are more.
+        """
+        if self._active_count + len(self._parked) < len(self._workers):
+            return  # one was called and has not begun yet
+        if self._parked:
+            self._parked.pop().set_result(None)
+        elif len(self._workers) < self._rules.bindings_max:
+            assert self._group is not None, "the binder is not open"
+            number = len(self._workers)
+            task = self._group.create_task(self._work(), name=f"binder {number}")
+            self._workers.add(task)
+            task.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while not self._ready:
+                if self._is_closing:
+                    return
+                parked = loop.create_future()
+                self._parked.append(parked)
+                await parked
+            job = self._ready.popleft()
+            self._active_count += 1
+            if self._ready:
+                self._call_worker()
+            try:
+                await self._carry_out(job)
+            finally:
+                self._active_count -= 1
+                room = self._room
+                if room is not None and not room.done():
+                    room.set_result(None)
+
+    # One job
+
+    async def _carry_out(self, job: Job) -> None:
+        """Bind the pod and report how it went; a plugin that raises costs its pod an attempt."""
+        try:
+            status = await self._bind(job)
+        except asyncio.CancelledError:
+            self._hand_back(job)
+            raise
+        except Exception as failure:
+            status = error(f"binding failed: {type(failure).__name__}: {failure}")
+            self._finish(job, status)
+            self._guard.failed(failure, self._bind)
+        else:
+            self._finish(job, status)
+
+    async def _wait_and_bind(self, job: Job) -> None:
+        """Bind a pod that Permit plugins hold, once all of them allow it."""
+        placed = job.placed
+        try:
+            status = await self._waiting.wait(placed.pod, placed.node_name, placed.waits)
+        except asyncio.CancelledError:
+            self._hand_back(job)
+            raise
+        if not status.is_success:
+            self._finish(job, status)
+        elif self._is_slow(job):
+            await self._carry_out(job)
+        else:
+            del self._apart[job]
+            self._ready.append(job)
+            self._call_worker()
+
+    def _run_apart(self, work: Coroutine[Any, Any, None], job: Job) -> None:
+        """Run what waits for others beside the workers."""
+        assert self._group is not None, "the binder is not open"
+        task = self._apart[job] = self._group.create_task(work, name=f"bind {job.placed.pod.key}")
+        task.add_done_callback(lambda _: work.close())  # cancelled before it began
+
+    def _finish(self, job: Job, status: Status) -> None:
+        self._apart.pop(job, None)
+        self._guard.call(self._rules.finished, job, status)
+
+    def _hand_back(self, job: Job) -> None:
+        self._apart.pop(job, None)
+        self._guard.call(self._rules.interrupted, job)
 
     async def _bind(self, job: Job) -> Status:
         profile, placed = job.profile, job.placed
-        refusal = _changed_since(placed.pod.pod, self._live(placed.pod.pod), profile.name)
+        refusal = self._changed_since(placed, profile.name)
         if refusal is not None:
             return refusal
         patch = PodPatch()
+        pod, node_name, state_of = placed.pod, placed.node_name, placed.evaluation.state_of
         for plugin in profile.pre_binds:
-            state = placed.evaluation.state_of(plugin.name)
-            status = await plugin.pre_bind(state, placed.pod, placed.node_name, patch)
+            status = await plugin.pre_bind(state_of(plugin.name), pod, node_name, patch)
             if not (status.is_success or status.is_skip):
                 return status.by(plugin.name)
         for binder in profile.binds:
-            status = await binder.bind(placed.pod, placed.node_name)
+            status = await binder.bind(pod, node_name)
             if status.code is not Code.SKIP:
                 return status.by(binder.name)
         return error("no Bind plugin took the pod")
 
+    def _changed_since(self, placed: Placed, profile_name: str) -> Status | None:
+        """Why a placed pod must not be bound any more."""
+        key, uid = placed.pod.key, placed.pod.pod.metadata.uid
+        live = self._rules.live(placed.pod.pod)
+        if live is None or live.metadata.uid != uid:
+            return error(f"pod {key} is gone")
+        if live.spec.scheduler_name != profile_name:
+            return error(f"pod {key} now asks for scheduler {live.spec.scheduler_name!r}")
+        if live.metadata.deletion_timestamp is not None:
+            return error(f"pod {key} is being deleted")
+        if not self._rules.has_node(placed.node_name):
+            return error(f"node {placed.node_name} is gone")
+        return None
 
-def _is_slow(job: Job) -> bool:
-    """Whether a plugin waits for others before the pod can be bound (a volume to be made)."""
-    placed = job.placed
-    return any(
-        plugin.is_slow(placed.evaluation.state_of(plugin.name), placed.pod)
-        for plugin in job.profile.pre_binds
-    )
-
-
-def _changed_since(placed: Pod, live: Pod | None, profile_name: str) -> Status | None:
-    """Why a placed pod must not be bound any more."""
-    if live is None or live.metadata.uid != placed.metadata.uid:
-        return error(f"pod {placed.key} is gone")
-    if live.spec.scheduler_name != profile_name:
-        return error(f"pod {placed.key} now asks for scheduler {live.spec.scheduler_name!r}")
-    if live.metadata.deletion_timestamp is not None:
-        return error(f"pod {placed.key} is being deleted")
-    return None
+    def _is_slow(self, job: Job) -> bool:
+        """Whether a plugin waits for others before the pod can be bound (a volume to be made)."""
+        placed = job.placed
+        try:
+            return any(
+                plugin.is_slow(placed.evaluation.state_of(plugin.name), placed.pod)
+                for plugin in job.profile.slow_pre_binds
+            )
+        except Exception as failure:
+            self._guard.failed(failure, self._is_slow)
+            return True  # nobody knows: it must not hold up others

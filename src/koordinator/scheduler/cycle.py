@@ -248,8 +248,8 @@ class Cycle:
     ) -> Placed | Status:
         """Assume, reserve and ask for permission; undone as a whole when somebody refuses or raises."""
         name = self._table.name_of(row)
-        self._table.assign(pod, name, assumed=True)
         try:
+            self._table.assign(pod, name, assumed=True)
             waits = self._reserve(profile, pod, evaluation, row, name)
         except Exception:
             self.forget(profile, pod, evaluation, name)
@@ -289,16 +289,22 @@ class Cycle:
     def forget(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str) -> None:
         """Undo a placement: unreserve in reverse order, count the pod no longer, tell who wants to know.
 
-        All of it happens, whatever plugins raise meanwhile.
+        All of it happens, whatever plugins raise meanwhile. A pod that the API says is on a node stays there, be
+        it this one or another.
         """
         with contextlib.ExitStack() as steps:  # the last step first
             for handler in reversed(profile.forget_handlers):
                 steps.callback(self._guard.call, handler, pod, node_name)
-            steps.callback(self._table.unassign, pod.uid)
+            steps.callback(self._unassume, pod.uid)
             for plugin in profile.reserves:
                 steps.callback(
                     self._guard.call, plugin.unreserve, evaluation.state_of(plugin.name), pod, node_name
                 )
+
+    def _unassume(self, uid: str) -> None:
+        place = self._table.place_of(uid)
+        if place is not None and place.assumed:
+            self._table.unassign(uid)
 
     def _no_fit(
         self,

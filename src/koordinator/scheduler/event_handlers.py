@@ -1,18 +1,20 @@
 """What informers tell, brought into the node table, the queue and the nominations."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.nodes import NodeAspect
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import SchedulingQueue
 from koordinator.scheduler.waiting import WaitingPods
 
@@ -47,6 +49,7 @@ class EventHandlers:
         self._waiting = waiting
         self._recorders = recorders
         self._clock = clock
+        self._guard = Guard("scheduler plugins")
         self.wake = wake
 
     def listen(self, caches: Caches) -> None:
@@ -79,7 +82,9 @@ class EventHandlers:
 
     def pod_set(self, old: Pod | None, pod: Pod) -> None:
         try:
-            info = PodInfo.of(pod, self._table.registry)
+            known = self._known(pod)
+            registry = self._table.registry
+            info = known.updated(pod, registry) if known is not None else PodInfo.of(pod, registry)
         except ProtocolError as error:
             self._refuse(pod, error)
             return
@@ -90,6 +95,15 @@ class EventHandlers:
         else:
             self._nominated(old, info)
             self._unassigned(info)
+
+    def _known(self, pod: Pod) -> PodInfo | None:
+        """What we made of the pod's last state."""
+        uid = pod.metadata.uid or pod.key
+        place = self._table.place_of(uid)
+        if place is not None:
+            return place.pod
+        waiting = self._queue.find(uid)
+        return waiting.pod if waiting is not None else None
 
     def _nominated(self, old: Pod | None, info: PodInfo) -> None:
         """Follow the nomination in the pod's status, which others may write; our own is there before it is."""
@@ -118,19 +132,21 @@ class EventHandlers:
         row = self._table.assign(info, info.node_name)
         if old is None or is_news:
             self.happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
-        elif old.request_key != info.request_key or _matters_to_others(old, info):
+        elif not old.asks_like(info) or _matters_to_others(old, info):
             self.happened(Happening(ClusterEvent.ASSIGNED_POD_UPDATED, row, old, info))
 
     def _unassigned(self, info: PodInfo) -> None:
         place = self._table.place_of(info.uid)
         if place is not None and place.assumed:
+            if _is_another_question(place.pod, info):
+                self._changed_in_flight(info)
             return  # our binding is under way
         profile = self._profiles.get(info.pod.spec.scheduler_name)
         if profile is None or info.pod.metadata.deletion_timestamp is not None:
             self._queue.remove(info.uid)
             return
         now_s = self._clock.now()
-        class_key = profile.class_key(info)
+        class_key = self._class_key(profile, info)
         waiting = self._queue.find(info.uid)
         if waiting is not None and waiting.profile_name != profile.name:
             self._queue.remove(info.uid)  # it asks for another profile now
@@ -139,6 +155,20 @@ class EventHandlers:
         else:
             self._queue.add(info, profile.name, class_key, now_s)
         self.wake()
+
+    def _changed_in_flight(self, info: PodInfo) -> None:
+        """Should the binding fail, the pod as it is now is tried next."""
+        profile = self._profiles.get(info.pod.spec.scheduler_name)
+        if profile is not None and info.uid in self._queue:
+            self._queue.update(info, self._class_key(profile, info), self._clock.now())
+
+    def _class_key(self, profile: Profile, info: PodInfo) -> Hashable:
+        """What the pod has in common with others; nothing, when a plugin raises: its cycle will say so."""
+        try:
+            return profile.class_key(info)
+        except Exception as error:
+            self._guard.failed(error, profile.class_key)
+            return object()
 
     def _nomination_ended(self, uid: str) -> None:
         """The room that was kept for a pod is free for others."""
@@ -160,6 +190,14 @@ class EventHandlers:
             return
         row = self._table.unassign(uid)
         self.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, place.pod, None))
+
+
+def _is_another_question(old: PodInfo, new: PodInfo) -> bool:
+    """Whether more than the status of an unassigned pod changed."""
+    a, b = old.pod, new.pod
+    return a.spec != b.spec or (
+        (a.metadata.labels, a.metadata.annotations) != (b.metadata.labels, b.metadata.annotations)
+    )
 
 
 def _matters_to_others(old: PodInfo, new: PodInfo) -> bool:

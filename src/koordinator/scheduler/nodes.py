@@ -352,7 +352,7 @@ class NodeTable:
         """The same pod on the same node, perhaps with other contents."""
         old, place.pod, place.assumed = place.pod, pod, assumed
         self._pods[place.row][pod.uid] = pod
-        if old.request_key != pod.request_key or old.host_ports != pod.host_ports:
+        if not old.asks_like(pod) or old.host_ports != pod.host_ports:
             self._count(place.row, old, -1)
             self._count(place.row, pod, 1)
             self.changes.add(place.row, Change.PODS)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from koordinator.api import labels
+from koordinator.api.core import Pod
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.supervise import Guard
@@ -51,22 +52,38 @@ class Outcomes:
         """A binding ended."""
         pod, node_name = job.placed.pod, job.placed.node_name
         place = self._table.place_of(pod.uid)
-        is_confirmed = place is not None and not place.assumed
+        is_there = place is not None and self._table.name_of(place.row) == node_name
+        is_confirmed = is_there and place is not None and not place.assumed
         if outcome.is_success or is_confirmed:
-            self._queue.done(pod.uid)
-            self._status_writer.discard(pod.pod)
-            self.metrics.placed(job.profile.name, job.entry, self._clock.now())
-            self._recorders[job.profile.name].normal(
-                pod.pod, "Scheduled", f"Successfully assigned {pod.key} to {node_name}"
-            )
-            for plugin in job.profile.post_binds:
-                self._guard.call(plugin.post_bind, pod, node_name)
+            if not is_there:
+                self._forget(job)  # it is gone already, or the API says that somebody else took it elsewhere
+            self._placed(job)
             return
-        row = self._table.row_of(node_name)
-        self._engine.cycle.forget(job.profile, pod, job.placed.evaluation, node_name)
         self.metrics.attempt(job.profile.name, outcome)
+        row = self._forget(job)
         self._retry(job.entry, refused(pod, outcome))
         self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+
+    def _placed(self, job: Job) -> None:
+        pod, node_name = job.placed.pod, job.placed.node_name
+        self._queue.done(pod.uid)
+        self._status_writer.discard(pod.pod)
+        self.metrics.placed(job.profile.name, job.entry, self._clock.now())
+        message = f"Successfully assigned {pod.key} to {node_name}"
+        self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message)
+        for plugin in job.profile.post_binds:
+            self._guard.call(plugin.post_bind, pod, node_name)
+
+    def interrupted(self, job: Job) -> None:
+        """The scheduler stops: the pod is as good as never tried. If it was bound after all, the API will say so."""
+        self._forget(job)
+        self._requeue(job.entry, Unplaced(job.placed.pod, status.error("interrupted"), frozenset()))
+
+    def _forget(self, job: Job) -> int | None:
+        """Undo a placement; the row where it was, if the node is still there."""
+        placed = job.placed
+        self._engine.cycle.forget(job.profile, placed.pod, placed.evaluation, placed.node_name)
+        return self._table.row_of(placed.node_name)
 
     def unplaced(self, entry: QueuedPod, result: Unplaced) -> None:
         """A cycle found no node."""
@@ -75,22 +92,14 @@ class Outcomes:
 
     def crashed(self, entry: QueuedPod, error: Exception) -> None:
         """A plugin raised: a bug costs the pod an attempt, not everybody the scheduler."""
-        place = self._table.place_of(entry.pod.uid)
-        if place is not None and place.assumed:
-            self._table.unassign(entry.pod.uid)
         failure = status.error(f"scheduling failed: {type(error).__name__}: {error}")
         self.unplaced(entry, Unplaced(entry.pod, failure, frozenset()))
 
     def _retry(self, entry: QueuedPod, result: Unplaced) -> None:
         """Queue the pod again and tell the user."""
-        live = self._caches.live(entry.pod.pod)
-        if live is None or live.spec.node_name:
-            self._queue.done(entry.pod.uid)
+        live = self._requeue(entry, result)
+        if live is None:
             return
-        if result.nominated_node is not None:
-            self._engine.nominations.set(entry.pod, result.nominated_node)
-        now_s = self._clock.now()
-        self._queue.retry(entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by)
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
         recorder = self._recorders[entry.profile_name]
@@ -101,4 +110,20 @@ class Outcomes:
                 note = diagnosis.event_note(about_reservations)
                 recorder.warning(live, "FailedScheduling-Reservation", note)
         self._status_writer.write(live, pod_status.Verdict(reason, message, result.nominated_node))
+
+    def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
+        """The pod as it waits now; None when it has no reason to wait any more."""
+        live = self._caches.live(entry.pod.pod)
+        if live is None or live.spec.node_name or live.metadata.deletion_timestamp is not None:
+            self._queue.done(entry.pod.uid)
+            return None
+        if live.spec.scheduler_name != entry.profile_name:
+            self._queue.done(entry.pod.uid)
+            self._handlers.pod_set(None, live)  # it begins anew, if the other name is ours, too
+            return None
+        if result.nominated_node is not None:
+            self._engine.nominations.set(entry.pod, result.nominated_node)
+        now_s = self._clock.now()
+        self._queue.retry(entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by)
         self._handlers.wake()
+        return live

@@ -59,6 +59,29 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             host_ports=_host_ports(pod),
         )
 
+    def updated(self, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
+        """The same pod in a new state. Its amounts are worked out anew only when containers changed, and are the
+        same arrays otherwise.
+
+        Raises: ProtocolError when an amount is no quantity.
+        """
+        if not _has_same_containers(self.pod, pod):
+            return PodInfo.of(pod, registry)
+        return PodInfo(
+            pod,
+            self.key,
+            self.uid,
+            pod.spec.priority or 0,
+            self.request_columns,
+            self.request_amounts,
+            self.nonzero,
+            self.host_ports,
+        )
+
+    def asks_like(self, other: "PodInfo") -> bool:
+        """Whether both hold the same amounts of the same resources."""
+        return self.request_amounts is other.request_amounts or self.request_key == other.request_key
+
     @property
     def node_name(self) -> str:
         return self.pod.spec.node_name
@@ -72,6 +95,18 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
     def request_key(self) -> Hashable:
         """Equal for pods that request the same."""
         return (self.request_columns.tobytes(), self.request_amounts.tobytes(), self.nonzero.tobytes())
+
+
+def _has_same_containers(a: Pod, b: Pod) -> bool:
+    """Whether two states of a pod agree in all that amounts and ports are made of."""
+    old, new = a.spec, b.spec
+    return (
+        a.metadata.uid == b.metadata.uid
+        and old.containers == new.containers
+        and old.init_containers == new.init_containers
+        and old.overhead == new.overhead
+        and old.resources == new.resources
+    )
 
 
 def _requests(pod: Pod, registry: ResourceRegistry) -> dict[int, int]:

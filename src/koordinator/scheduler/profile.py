@@ -101,6 +101,8 @@ class Profile:
         self.reserves = at("reserve", ReservePlugin)
         self.permits = at("permit", PermitPlugin)
         self.pre_binds = at("pre_bind", PreBindPlugin)
+        self.slow_pre_binds = tuple(p for p in self.pre_binds if type(p).is_slow is not PreBindPlugin.is_slow)
+        """Those that may wait for somebody else."""
         self.binds = at("bind", BindPlugin)
         self.post_binds = at("post_bind", PostBindPlugin)
         self.plugins = tuple({plugin.name: plugin for row in points.values() for plugin, _ in row}.values())

@@ -12,9 +12,9 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler import controllers, default_plugins
+from koordinator.scheduler import controllers, default_plugins, status
 from koordinator.scheduler.actions import RunningActions
-from koordinator.scheduler.binding import Binder, Job
+from koordinator.scheduler.binding import Binder, BindingRules, Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter
@@ -32,7 +32,10 @@ from koordinator.scheduler.waiting import WaitingPods
 log = logging.getLogger(__name__)
 
 CYCLES_PER_TURN = 64
-"""Cycles before other tasks (informers, bindings) get their turn."""
+TURN_S = 0.01
+"""Cycles, and how long they may take, before other tasks (informers, bindings) get their turn."""
+LAST_EVENTS_S = 2.0
+"""How long events may hold up the end of the scheduler."""
 WAKE_SLACK_S = 0.001
 """Timers may fire this much early."""
 
@@ -85,7 +88,9 @@ class Scheduler:
         self.profiles = self.engine.profiles
         self.queue = SchedulingQueue(self._queue_policy())
         for name in self.profiles:
-            self._recorders[name] = EventRecorder(cluster, name, rng=self._new_rng())
+            self._recorders[name] = EventRecorder(
+                cluster, name, rng=self._new_rng(), stand_back=lambda: self._binder.is_busy
+            )
 
         # What comes in.
         self.caches = Caches(cluster, gates, self._new_rng())
@@ -108,13 +113,15 @@ class Scheduler:
             self.clock,
         )
         self.metrics = self.outcomes.metrics
-        self._binder = Binder(
-            self.config.bindings_max,
-            self.waiting,
+        rules = BindingRules(
+            bindings_max=self.config.bindings_max,
             # The gate asks for a second look at the pod just before it is bound.
-            self.caches.live if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
-            self.outcomes.bound,
+            live=self.caches.live if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
+            has_node=lambda name: self.table.row_of(name) is not None,
+            finished=self.outcomes.bound,
+            interrupted=self.outcomes.interrupted,
         )
+        self._binder = Binder(rules, self.waiting)
 
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
@@ -135,7 +142,11 @@ class Scheduler:
 
     def _gate(self, entry: QueuedPod) -> Status:
         for plugin in self.profiles[entry.profile_name].pre_enqueues:
-            answer = plugin.pre_enqueue(entry.pod)
+            try:
+                answer = plugin.pre_enqueue(entry.pod)
+            except Exception as failure:
+                self._guard.failed(failure, plugin.pre_enqueue)
+                answer = status.error(f"{type(failure).__name__}: {failure}")
             if not answer.is_success:
                 return answer.by(plugin.name)
         return SUCCESS
@@ -165,34 +176,53 @@ class Scheduler:
                 yield
             finally:
                 self.synced.clear()
+                await self._tell_the_rest()
                 for task in tasks:
                     task.cancel()
 
+    async def _tell_the_rest(self) -> None:
+        """Write the events that still wait, so that the last pods bound have theirs."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_EVENTS_S):
+                for recorder in self._recorders.values():
+                    await recorder.flush()
+
     async def schedule(self) -> None:
         """Schedule and run the plugins' controllers until cancelled; needs `following`, and to lead."""
-        loops = [
-            asyncio.create_task(controllers.run_for_ever(each, self._new_rng()), name=each.name)
-            for each in self.engine.controllers(self._controller_filter)
-        ]
-        try:
-            await self._schedule()
-        finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
-            await self._binder.stop()
-            await self._actions.stop()
+        async with asyncio.TaskGroup() as group:
+            self._binder.open(group)
+            loops = [
+                group.create_task(controllers.run_for_ever(each, self._new_rng()), name=each.name)
+                for each in self.engine.controllers(self._controller_filter)
+            ]
+            try:
+                await self._schedule()
+            finally:
+                for loop in loops:
+                    loop.cancel()
+                await self._binder.close()
+                await self._actions.stop()
 
     async def _schedule(self) -> None:
+        clock, loop = self.clock, asyncio.get_running_loop()
         while True:
+            until_s = loop.time() + TURN_S
             for _ in range(CYCLES_PER_TURN):
-                entry = self.queue.pop(self.clock.now())
+                entry = self.queue.pop(clock.now())
                 if entry is None:
                     await self._wait()
                     break
-                error = await self._guard.call_async(self._attempt, entry)
-                if error is not None:
+                try:
+                    self._attempt(entry)
+                except Exception as error:
                     self.outcomes.crashed(entry, error)
+                    self._guard.failed(error, self._attempt)
+                if self._binder.is_full:
+                    await self._binder.room()
+                    break
+                if loop.time() >= until_s:
+                    await asyncio.sleep(0)
+                    break
             else:
                 await asyncio.sleep(0)
 
@@ -207,7 +237,7 @@ class Scheduler:
         except TimeoutError:
             pass
 
-    async def _attempt(self, entry: QueuedPod) -> None:
+    def _attempt(self, entry: QueuedPod) -> None:
         """One cycle for a popped pod."""
         pod = entry.pod
         if pod.pod.metadata.deletion_timestamp is not None or self.table.place_of(pod.uid) is not None:
@@ -216,6 +246,6 @@ class Scheduler:
         profile = self.profiles[entry.profile_name]
         result = self.engine.cycle.run(profile, pod, entry.class_key, entry.attempt_count, self.clock.now())
         if isinstance(result, Placed):
-            await self._binder.start(Job(profile, entry, result))
+            self._binder.start(Job(profile, entry, result))
         else:
             self.outcomes.unplaced(entry, result)
