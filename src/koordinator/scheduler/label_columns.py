@@ -13,7 +13,7 @@ import numpy.typing as npt
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.core import Node
 from koordinator.api.scalars import ScalarError, parse_int
-from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows
+from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows, at
 
 Mask = npt.NDArray[np.bool_]
 
@@ -39,12 +39,17 @@ class LabelColumn:
 
     def set(self, row: int, value: str | None) -> None:
         if row >= self.ids.size:
-            missing = max(row + 1, 2 * self.ids.size) - self.ids.size
-            self.ids = np.concatenate([self.ids, np.full(missing, ABSENT, np.int32)])
+            self.reserve(max(row + 1, 2 * self.ids.size))
         number = ABSENT if value is None else self._number(value)
         if self.ids[row] != number:
             self.ids[row] = number
             self.version = next(self._versions)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for as many rows."""
+        missing = capacity - self.ids.size
+        if missing > 0:
+            self.ids = np.concatenate([self.ids, np.full(missing, ABSENT, np.int32)])
 
     def numbers_of(self, values: Iterable[str]) -> list[int]:
         """Numbers of those values that occur."""
@@ -153,8 +158,8 @@ class LabelColumns(RowKeeper):
 def _ids(column: LabelColumn, rows: Rows) -> npt.NDArray[np.int32]:
     """Numbers on the rows; rows that came after the column was made have none of its key's values yet."""
     if rows.size and int(rows[-1]) >= column.ids.size:
-        column.set(int(rows[-1]), None)
-    return column.ids[rows]
+        column.reserve(2 * int(rows[-1]))
+    return at(column.ids, rows)
 
 
 def _compared(column: LabelColumn, requirement: NodeSelectorRequirement) -> list[int]:

@@ -7,8 +7,8 @@ date without looking at the other rows.
 
 import contextlib
 import enum
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -119,6 +119,9 @@ class RowKeeper:
         """A pod counts on the row no more."""
 
 
+K = TypeVar("K", bound=RowKeeper)
+
+
 class NodeAspect(enum.Flag):
     """Which facts of a node object differ from before."""
 
@@ -218,6 +221,14 @@ class NodeTable:
                 keeper.node_changed(row, node)
         for place in self._places.values():
             keeper.pod_assigned(place.row, place.pod)
+
+    def shared(self, kind: Callable[["NodeTable"], K]) -> K:
+        """The table's one keeper of a kind that several plugins read; made when first asked for."""
+        found = next((each for each in self._keepers if type(each) is kind), None)
+        if found is None:
+            found = kind(self)
+            self.add_keeper(found)
+        return cast(K, found)
 
     # Reading
 

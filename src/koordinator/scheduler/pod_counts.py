@@ -1,116 +1,103 @@
-"""How many pods of a kind are on each row: a column per question, kept current as pods come and go."""
+"""How many pods that selectors mean are on each row: a tally per question, kept current as pods come and go."""
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
-import numpy as np
-import numpy.typing as npt
+from koordinator.scheduler.domain_counts import Tally
+from koordinator.scheduler.pod_kinds import PodKind, PodKinds
+from koordinator.scheduler.pod_terms import Anchor, NamespaceLabels, PodTerm, anchors_of
 
-from koordinator.api.core import Pod
-from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows
-from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_terms import NamespaceLabels, PodTerm, anchors_of
-
-COUNTS_MAX = 2_048
-"""Questions kept; the one not asked for longest goes first. Users choose them, hence the bound."""
+COUNTS_MAX = 16_384
+"""Questions kept; the one not asked for longest goes first. Users choose them, hence the bound. One takes
+about 1 kB and 100 bytes per node where such pods are."""
 
 Terms = tuple[PodTerm, ...]
 
 
-class PodCount:
-    """Pods that match all of `terms`: `values` (rows,). `version` changes with every change; no two states
-    of the counts of one question have the same."""
+class PodCount(Tally):
+    """Pods that match all of `terms`."""
 
-    __slots__ = ("_versions", "counts_leaving", "terms", "values", "version")
+    __slots__ = ("anchors", "counts_leaving", "kinds", "terms")
 
-    def __init__(self, terms: Terms, counts_leaving: bool, capacity: int, versions: Iterator[int]) -> None:
+    def __init__(
+        self, terms: Terms, counts_leaving: bool, anchors: tuple[Anchor, ...], versions: Iterator[int]
+    ) -> None:
+        super().__init__(versions)
         self.terms = terms
         self.counts_leaving = counts_leaving
-        self.values: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
-        self.version = next(versions)
-        self._versions = versions
+        self.anchors = anchors
+        self.kinds: dict[PodKind, None] = {}
 
-    def at(self, rows: Rows) -> npt.NDArray[np.int32]:
-        if rows.size and int(rows[-1]) >= self.values.size:
-            self._grow(int(rows[-1]))
-        return self.values[rows]
-
-    def add(self, row: int, change: int) -> None:
-        if row >= self.values.size:
-            self._grow(row)
-        self.values[row] += change
-        self.version = next(self._versions)
-
-    def counts(self, pod: Pod, namespaces: NamespaceLabels) -> bool:
-        if not self.counts_leaving and pod.metadata.deletion_timestamp is not None:
+    def counts(self, kind: PodKind, namespaces: NamespaceLabels) -> bool:
+        if kind.is_leaving and not self.counts_leaving:
             return False
-        return all(term.matches(pod, namespaces) for term in self.terms)
-
-    def _grow(self, row: int) -> None:
-        missing = max(row + 1, 2 * self.values.size) - self.values.size
-        self.values = np.concatenate([self.values, np.zeros(missing, np.int32)])
+        return all(term.means(kind.namespace, kind.labels, namespaces) for term in self.terms)
 
 
-class PodCounts(RowKeeper):
+class PodCounts:
     """All questions of a plugin. `counts_leaving`: whether pods that are being deleted count."""
 
-    def __init__(self, table: NodeTable, namespaces: NamespaceLabels, *, counts_leaving: bool) -> None:
-        self._table = table
+    def __init__(self, kinds: PodKinds, namespaces: NamespaceLabels, *, counts_leaving: bool) -> None:
+        self._kinds = kinds
         self._namespaces = namespaces
         self._counts_leaving = counts_leaving
         self._counts: OrderedDict[Hashable, PodCount] = OrderedDict()
-        self._anchored: dict[Hashable, dict[Hashable, PodCount]] = {}
+        self._anchored: dict[Anchor, dict[PodCount, None]] = {}
         self._versions = itertools.count(1)
         self._seen_namespaces = namespaces.version
+        kinds.add_reader(self)
+
+    def __len__(self) -> int:
+        return len(self._counts)
 
     def count(self, terms: Terms) -> PodCount:
         """Pods per row that match all terms; made on the first question, and kept."""
-        self._forget_if_namespaces_changed()
-        key = tuple(term.key for term in terms)
+        if self._seen_namespaces != self._namespaces.version:
+            self._forget_those_of_namespaces()
+        key = terms[0].key if len(terms) == 1 else tuple(term.key for term in terms)
         found = self._counts.get(key)
         if found is not None:
             self._counts.move_to_end(key)
             return found
-        found = PodCount(terms, self._counts_leaving, self._table.capacity, self._versions)
-        for place in self._table.places():
-            if found.counts(place.pod.pod, self._namespaces):
-                found.add(place.row, 1)
-        self._counts[key] = found
-        for anchor in terms[0].anchors:
-            self._anchored.setdefault(anchor, {})[key] = found
+        found = self._counts[key] = self._made(terms)
         if len(self._counts) > COUNTS_MAX:
             self._drop(next(iter(self._counts)))
         return found
 
-    def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        if self._counts:
-            self._count(row, pod.pod, 1)
+    def _made(self, terms: Terms) -> PodCount:
+        """A tally of the pods that are there, found through the label that the fewest kinds of pods have."""
+        choices = (choice for term in terms for choice in term.anchor_choices)
+        anchors = min(choices, key=lambda choice: sum(map(self._kinds.width, choice)))
+        made = PodCount(terms, self._counts_leaving, anchors, self._versions)
+        for anchor in anchors:
+            self._anchored.setdefault(anchor, {})[made] = None
+            for kind in self._kinds.under(anchor):
+                if made not in kind.tallies and made.counts(kind, self._namespaces):
+                    kind.tallies[made] = None
+                    made.kinds[kind] = None
+                    for row, count in kind.rows.items():
+                        made.rows[row] = made.rows.get(row, 0) + count
+        return made
 
-    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        if self._counts:
-            self._count(row, pod.pod, -1)
+    def tallies_of(self, kind: PodKind) -> Iterable[Tally]:
+        if self._seen_namespaces != self._namespaces.version:
+            self._forget_those_of_namespaces()
+        found = []
+        for anchor in anchors_of(kind.namespace, kind.labels) if self._anchored else ():
+            for count in self._anchored.get(anchor, ()):
+                if kind not in count.kinds and count.counts(kind, self._namespaces):
+                    count.kinds[kind] = None
+                    found.append(count)
+        return found
 
-    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
-        if not self._counts:
-            return
-        before, after = old.pod.metadata, new.pod.metadata
-        was_leaving, is_leaving = before.deletion_timestamp is not None, after.deletion_timestamp is not None
-        if before.labels != after.labels or was_leaving != is_leaving:
-            self._count(row, old.pod, -1)
-            self._count(row, new.pod, 1)
+    def kind_gone(self, kind: PodKind) -> None:
+        for tally in kind.tallies:
+            if isinstance(tally, PodCount):
+                tally.kinds.pop(kind, None)
 
-    def _count(self, row: int, pod: Pod, change: int) -> None:
-        self._forget_if_namespaces_changed()
-        for anchor in anchors_of(pod):
-            for count in self._anchored.get(anchor, {}).values():
-                if count.counts(pod, self._namespaces):
-                    count.add(row, change)
-
-    def _forget_if_namespaces_changed(self) -> None:
+    def _forget_those_of_namespaces(self) -> None:
         """Counts that depend on labels of namespaces are counted anew when next asked for."""
-        if self._seen_namespaces == self._namespaces.version:
-            return
         self._seen_namespaces = self._namespaces.version
         for key, count in list(self._counts.items()):
             if any(term.in_namespace is not None for term in count.terms):
@@ -118,8 +105,11 @@ class PodCounts(RowKeeper):
 
     def _drop(self, key: Hashable) -> None:
         count = self._counts.pop(key)
-        for anchor in count.terms[0].anchors:
-            anchored = self._anchored[anchor]
-            del anchored[key]
-            if not anchored:
-                del self._anchored[anchor]
+        for kind in count.kinds:
+            del kind.tallies[count]
+        for anchor in count.anchors:
+            anchored = self._anchored.get(anchor)
+            if anchored is not None:
+                anchored.pop(count, None)
+                if not anchored:
+                    del self._anchored[anchor]

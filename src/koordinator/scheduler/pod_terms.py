@@ -46,15 +46,22 @@ class NamespaceLabels:
         )
 
 
+ANCHOR_VALUES_MAX = 16
+"""Values of an `In` that are worth an anchor each."""
+
+
 class PodTerm(msgspec.Struct, frozen=True, eq=False):
-    """Pods of some namespaces with some labels. Terms with equal `key` mean the same pods."""
+    """Pods of some namespaces with some labels. Terms with equal `key` mean the same pods.
+
+    `anchor_choices`: under each of them, all pods that match can be found.
+    """
 
     key: tuple[Any, ...]
     namespaces: frozenset[str]
     in_namespace: Predicate | None
     """Further namespaces by their labels."""
     has_labels: Predicate
-    anchors: tuple[Anchor, ...]
+    anchor_choices: tuple[tuple[Anchor, ...], ...]
 
     @classmethod
     def of(
@@ -65,18 +72,20 @@ class PodTerm(msgspec.Struct, frozen=True, eq=False):
     ) -> "PodTerm":
         """Pods that all of the selectors match; an absent one matches nothing."""
         selectors, names = tuple(selectors), frozenset(namespaces)
-        label = _anchor_label(selectors)
-        anchored = sorted(names) if namespace_selector is None else [""]
+        within = sorted(names) if namespace_selector is None else [""]
         return cls(
             key=(
                 tuple(sorted(names)),
                 msgspec.json.encode(namespace_selector),
-                msgspec.json.encode(selectors),
+                msgspec.json.encode(selectors, order="sorted"),
             ),
             namespaces=names,
             in_namespace=None if namespace_selector is None else _compiled(namespace_selector),
             has_labels=_all_of(selectors),
-            anchors=tuple((namespace, *label) for namespace in anchored),
+            anchor_choices=tuple(
+                tuple((namespace, *label) for namespace in within for label in labels)
+                for labels in _label_choices(selectors)
+            ),
         )
 
     @classmethod
@@ -88,31 +97,37 @@ class PodTerm(msgspec.Struct, frozen=True, eq=False):
         return cls.of((term.label_selector,), names, term.namespace_selector)
 
     def matches(self, pod: Pod, namespaces: NamespaceLabels) -> bool:
-        meta = pod.metadata
-        return self.has_labels(meta.labels) and (
-            meta.namespace in self.namespaces
-            or (self.in_namespace is not None and self.in_namespace(namespaces.of(meta.namespace)))
+        return self.means(pod.metadata.namespace, pod.metadata.labels, namespaces)
+
+    def means(self, namespace: str, labels: Labels, namespaces: NamespaceLabels) -> bool:
+        """Whether pods of the namespace with such labels match."""
+        return self.has_labels(labels) and (
+            namespace in self.namespaces
+            or (self.in_namespace is not None and self.in_namespace(namespaces.of(namespace)))
         )
 
 
-def anchors_of(pod: Pod) -> list[Anchor]:
-    """All anchors under which terms that match the pod can be found."""
-    namespace = pod.metadata.namespace
+def anchors_of(namespace: str, labels: Labels) -> list[Anchor]:
+    """All anchors under which terms can be found that match pods of the namespace with such labels."""
     found = [ANYWHERE, (namespace, "", "")]
-    for key, value in pod.metadata.labels.items():
+    for key, value in labels.items():
         found.append(("", key, value))
         found.append((namespace, key, value))
     return found
 
 
-def _anchor_label(selectors: Iterable[LabelSelector | None]) -> tuple[str, str]:
-    for selector in selectors:
-        if selector is not None and selector.match_labels:
-            # An empty key would stand for any; such a selector is then simply asked about every pod.
-            return next(
-                ((key, value) for key, value in sorted(selector.match_labels.items()) if key), ("", "")
-            )
-    return ("", "")
+def _label_choices(selectors: Iterable[LabelSelector | None]) -> list[list[tuple[str, str]]]:
+    """Sets of labels of which each matching pod has one; an empty pair stands for any label.
+
+    An empty key would stand for any label, too: such a selector is simply asked about every pod.
+    """
+    present = [selector for selector in selectors if selector is not None]
+    found = [[pair] for selector in present for pair in sorted(selector.match_labels.items()) if pair[0]]
+    for selector in present:
+        for wanted in selector.match_expressions:
+            if wanted.operator == "In" and wanted.key and 0 < len(wanted.values) <= ANCHOR_VALUES_MAX:
+                found.append([(wanted.key, value) for value in sorted(set(wanted.values))])
+    return found or [[("", "")]]
 
 
 def _all_of(selectors: tuple[LabelSelector | None, ...]) -> Predicate:

@@ -1,12 +1,14 @@
 """InterPodAffinity on the node table. Source: spec 03, B1, B2 and B9."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterator
 from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from koordinator.api.core import Namespace
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     SCORE_MAX,
@@ -22,20 +24,21 @@ from koordinator.scheduler.framework import (
     Watch,
 )
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
-    PREFERRED,
+    NO_WISHES,
     REQUIRED_AFFINITY,
     REQUIRED_ANTI,
-    Booking,
+    AllWishes,
     Holders,
     Term,
     TermIndex,
+    Wishes,
     has_pod_affinity,
-    terms_of,
 )
-from koordinator.scheduler.pod_counts import PodCounts, Terms
+from koordinator.scheduler.pod_counts import PodCounts
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_kinds import PodKinds
 from koordinator.scheduler.pod_terms import NamespaceLabels
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 
@@ -56,20 +59,14 @@ class PodAffinityArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
 
 class PodAffinityState(msgspec.Struct, eq=False):
-    """A pod's own terms by kind, and the terms of pods on nodes that mean it."""
+    """A pod's own terms, and the terms of pods on nodes that mean it."""
 
-    together: tuple[Term, ...]
-    apart: tuple[Term, ...]
-    preferred: tuple[Term, ...]
+    wishes: Wishes
     is_own_match: bool
     """Whether the pod matches all of its required affinity terms itself."""
     existing_anti: tuple[Holders, ...]
     existing_scored: tuple[tuple[Holders, int], ...]
     """With the weight of each."""
-
-    @property
-    def together_terms(self) -> Terms:
-        return tuple(term.pods for term in self.together)
 
 
 class InterPodAffinity(
@@ -78,10 +75,17 @@ class InterPodAffinity(
     PreScorePlugin[PodAffinityState],
     ScorePlugin[PodAffinityState],
 ):
+    """Pods that want to be near others, or away from them.
+
+    Where one node is a domain of its own (hostname), a pod that comes changes the answer for its node only:
+    that is what `reads` says. `epoch` covers domains of several nodes.
+    """
+
     name = "InterPodAffinity"
     args = PodAffinityArgs
     reasons = PodAffinityReason
     normalizes = True
+    reads = Change.NODE | Change.PODS
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_ADDED,
         ClusterEvent.ASSIGNED_POD_UPDATED,
@@ -96,13 +100,13 @@ class InterPodAffinity(
         super().__init__(args, handle)
         self._hard_weight = args.hard_pod_affinity_weight
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
-        self._table = handle.table
+        table = handle.table
         self.namespaces = NamespaceLabels()
-        self._labels = LabelColumns(handle.table)
-        self._counts = PodCounts(handle.table, self.namespaces, counts_leaving=True)
-        self._index = TermIndex(handle.table, self.namespaces)
-        for keeper in (self._labels, self._counts, self._index):
-            handle.table.add_keeper(keeper)
+        self._wishes = AllWishes()
+        self._topology = Topology(table, table.shared(LabelColumns))
+        self._counts = PodCounts(table.shared(PodKinds), self.namespaces, counts_leaving=True)
+        self._index = TermIndex(self.namespaces, self._wishes)
+        table.add_keeper(self._index)
         handle.watch(
             Watch(
                 Namespace,
@@ -121,36 +125,27 @@ class InterPodAffinity(
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        if not has_pod_affinity(pod.pod):
+        wishes = self._wishes.of(pod.pod)
+        if wishes is NO_WISHES:
             return ()
-        terms = terms_of(pod.pod)
-        return (tuple(term.key for term in terms), self._is_own_match(pod, terms))
+        return (wishes.key, wishes.is_own_match(pod.pod, self.namespaces))
 
     def live_key(self, pod: PodInfo) -> Hashable:
         """Terms of others that mean the pod. Whether it matches its own may follow from its namespace's labels."""
-        if not len(self._index) and not has_pod_affinity(pod.pod):
-            return ()
-        meaning = tuple(holders.number for holders in self._index.meaning(pod.pod))
-        if not has_pod_affinity(pod.pod):
-            return meaning
-        return meaning, self._is_own_match(pod, terms_of(pod.pod))
-
-    def _is_own_match(self, pod: PodInfo, terms: Iterable[Term]) -> bool:
-        together = [term for term in terms if term.kind == REQUIRED_AFFINITY]
-        return all(term.pods.matches(pod.pod, self.namespaces) for term in together)
+        wishes = self._wishes.of(pod.pod)
+        self._index.expect(wishes.all)
+        meaning = tuple([holders.number for holders in self._index.meaning(pod.pod)])
+        return (meaning, wishes.is_own_match(pod.pod, self.namespaces)) if wishes.together else meaning
 
     def prepare(self, pod: PodInfo) -> PodAffinityState:
-        terms = terms_of(pod.pod) if has_pod_affinity(pod.pod) else ()
+        wishes = self._wishes.of(pod.pod)
         meaning = self._index.meaning(pod.pod)
-        preferred = tuple(term for term in terms if term.kind == PREFERRED)
         # As upstream: the argument spares pods without preferences the whole score.
-        is_scored = bool(preferred) or not self._ignores_preferred
+        is_scored = bool(wishes.preferred) or not self._ignores_preferred
         weighed = ((holders, self._existing_weight(holders.term)) for holders in meaning if is_scored)
         return PodAffinityState(
-            together=tuple(term for term in terms if term.kind == REQUIRED_AFFINITY),
-            apart=tuple(term for term in terms if term.kind == REQUIRED_ANTI),
-            preferred=preferred,
-            is_own_match=self._is_own_match(pod, terms),
+            wishes=wishes,
+            is_own_match=wishes.is_own_match(pod.pod, self.namespaces),
             existing_anti=tuple(holders for holders in meaning if holders.term.kind == REQUIRED_ANTI),
             existing_scored=tuple((holders, weight) for holders, weight in weighed if weight),
         )
@@ -161,85 +156,73 @@ class InterPodAffinity(
         return term.weight
 
     def epoch(self, state: PodAffinityState) -> Hashable:
-        """Whether pre-score takes part depends on what is booked, so scores count, too."""
-        counts = []
-        if state.together:
-            counts.append(self._counts.count(state.together_terms).version)
-        counts += [self._counts.count((term.pods,)).version for term in state.apart]
-        holders = tuple(holders.version for holders in state.existing_anti)
-        if not counts and not holders:
-            return self._takes_part_in_score(state)
-        return (self._labels.version, tuple(counts), holders, self._takes_part_in_score(state))
+        """Whether filter and score take part at all depends on what is booked, too."""
+        flips = [domains.flips for domains in self._wanted(state)]
+        flips += [domains.flips for domains in self._unwanted(state)]
+        flips += [domains.flips for domains in self._holders(state)]
+        return (*flips, self._takes_part_in_score(state))
 
     def normal_epoch(self, state: PodAffinityState) -> Hashable:
-        return (
-            self._labels.version,
-            tuple(self._counts.count((term.pods,)).version for term in state.preferred),
-            tuple(holders.version for holders, _ in state.existing_scored),
+        return tuple(
+            [(tally.version, self._topology.layout(key).version) for tally, key, _ in self._scored(state)]
         )
+
+    # What is where
+
+    def _wanted(self, state: PodAffinityState) -> list[DomainCounts]:
+        """Pods that match all required terms at once, by the domains of each of the terms."""
+        if not state.wishes.together:
+            return []
+        count = self._counts.count(state.wishes.together_terms)
+        return [self._topology.domains(count, term.topology_key) for term in state.wishes.together]
+
+    def _unwanted(self, state: PodAffinityState) -> list[DomainCounts]:
+        return [
+            self._topology.domains(self._counts.count((term.pods,)), term.topology_key)
+            for term in state.wishes.apart
+        ]
+
+    def _holders(self, state: PodAffinityState) -> list[DomainCounts]:
+        """Pods that want to be away from this one."""
+        return [self._topology.domains(holders, holders.term.topology_key) for holders in state.existing_anti]
+
+    def _scored(self, state: PodAffinityState) -> Iterator[tuple[Tally, str, int]]:
+        """(pods, topology key, what each of them counts)."""
+        for term in state.wishes.preferred:
+            yield self._counts.count((term.pods,)), term.topology_key, term.weight
+        for holders, weight in state.existing_scored:
+            yield holders, holders.term.topology_key, weight
 
     # Filter
 
     def pre_filter(self, state: PodAffinityState) -> PreFilterResult:
-        if state.together or state.apart or any(self._is_somewhere(each) for each in state.existing_anti):
+        if state.wishes.together or state.wishes.apart or any(each.total for each in self._holders(state)):
             return PreFilterResult()
         return PreFilterResult(SKIP)
 
-    def _is_somewhere(self, holders: Holders) -> bool:
-        """Whether pods with the term are on nodes that have its key."""
-        rows, _ = self._alive(holders)
-        return bool((self._labels.ids(holders.term.topology_key, rows) != ABSENT).any())
-
     def filter(self, state: PodAffinityState, rows: Rows) -> ReasonCodes:
         codes = np.zeros(rows.size, np.uint16)
-        codes[self._near_holders(state, rows)] = PodAffinityReason.EXISTING
-        codes[self._near_unwanted(state, rows)] = PodAffinityReason.ANTI_AFFINITY
-        if state.together:
-            codes[~self._near_wanted(state, rows)] = PodAffinityReason.AFFINITY
+        for domains in self._holders(state):
+            if domains.total:
+                codes[domains.at(rows) > 0] = PodAffinityReason.EXISTING
+        for domains in self._unwanted(state):
+            if domains.total:
+                codes[domains.at(rows) > 0] = PodAffinityReason.ANTI_AFFINITY
+        if state.wishes.together:
+            codes[~self._is_near_wanted(state, rows)] = PodAffinityReason.AFFINITY
         return codes
 
-    def _near_wanted(self, state: PodAffinityState, rows: Rows) -> Mask:
-        everywhere = self._table.rows
-        counts = self._counts.count(state.together_terms).at(everywhere).astype(np.int64)
-        has_keys = np.ones(rows.size, np.bool_)
+    def _is_near_wanted(self, state: PodAffinityState, rows: Rows) -> Mask:
+        wanted = self._wanted(state)
+        # The first of a group of pods that want to be together goes anywhere.
+        is_first = state.is_own_match and not any(domains.total for domains in wanted)
         is_near = np.ones(rows.size, np.bool_)
-        is_anywhere = False
-        for term in state.together:
-            booking = Booking()
-            booking.add(self._labels.ids(term.topology_key, everywhere), counts)
-            ids = self._labels.ids(term.topology_key, rows)
-            has_keys &= ids != ABSENT
-            is_near &= booking.at(ids) > 0
-            is_anywhere = is_anywhere or booking.is_booked
-        if not is_anywhere and state.is_own_match:
-            return has_keys  # the first of a group of pods that want to be together
-        return has_keys & is_near
-
-    def _near_unwanted(self, state: PodAffinityState, rows: Rows) -> Mask:
-        everywhere = self._table.rows
-        is_near = np.zeros(rows.size, np.bool_)
-        for term in state.apart:
-            booking = Booking()
-            counts = self._counts.count((term.pods,)).at(everywhere).astype(np.int64)
-            booking.add(self._labels.ids(term.topology_key, everywhere), counts)
-            is_near |= booking.at(self._labels.ids(term.topology_key, rows)) > 0
+        for domains in wanted:
+            if is_first:
+                is_near &= at(domains.layout.ids, rows) != ABSENT
+            else:
+                is_near &= domains.at(rows) > 0
         return is_near
-
-    def _near_holders(self, state: PodAffinityState, rows: Rows) -> Mask:
-        is_near = np.zeros(rows.size, np.bool_)
-        for holders in state.existing_anti:
-            key = holders.term.topology_key
-            booking = Booking()
-            where, counts = self._alive(holders)
-            booking.add(self._labels.ids(key, where), counts)
-            is_near |= booking.at(self._labels.ids(key, rows)) > 0
-        return is_near
-
-    def _alive(self, holders: Holders) -> tuple[Rows, Scores]:
-        """Rows of existing nodes with pods that have the term, and how many."""
-        rows, counts = holders.arrays()
-        is_alive = np.isin(rows, self._table.rows, assume_unique=True)
-        return rows[is_alive], counts[is_alive]
 
     # Score
 
@@ -248,32 +231,23 @@ class InterPodAffinity(
 
     def _takes_part_in_score(self, state: PodAffinityState) -> bool:
         """Whether anything is booked."""
-        if not state.preferred and not state.existing_scored:
-            return False
-        return any(booking.is_booked for booking in self._bookings(state).values())
-
-    def _bookings(self, state: PodAffinityState) -> dict[str, Booking]:
-        """Weights by topology key."""
-        everywhere = self._table.rows
-        bookings: dict[str, Booking] = {}
-        for term in state.preferred:
-            counts = self._counts.count((term.pods,)).at(everywhere).astype(np.int64)
-            booking = bookings.setdefault(term.topology_key, Booking())
-            booking.add(self._labels.ids(term.topology_key, everywhere), term.weight * counts)
-        for holders, weight in state.existing_scored:
-            key = holders.term.topology_key
-            where, counts = self._alive(holders)
-            bookings.setdefault(key, Booking()).add(self._labels.ids(key, where), weight * counts)
-        return bookings
+        return any(self._topology.domains(tally, key).total for tally, key, _ in self._scored(state))
 
     def score(self, state: PodAffinityState, rows: Rows) -> Scores:
         """Sums change for whole domains at once: see `normalize_at`."""
         return np.zeros(rows.size, np.int64)
 
     def normalize_at(self, state: PodAffinityState, scores: Scores, rows: Rows) -> Scores:
+        by_key: dict[str, tuple[DomainCounts, Scores]] = {}
+        for tally, key, weight in self._scored(state):
+            domains = self._topology.domains(tally, key)
+            if domains.total:
+                weights = weight * domains.by_value
+                so_far = by_key.get(key)
+                by_key[key] = domains, weights if so_far is None else so_far[1] + weights
         sums = np.zeros(rows.size, np.int64)
-        for key, booking in self._bookings(state).items():
-            sums += booking.at(self._labels.ids(key, rows))
+        for domains, weights in by_key.values():
+            sums += weights.take(at(domains.layout.ids, rows))
         return normalized(sums)
 
     # Events
@@ -288,8 +262,8 @@ class InterPodAffinity(
             has_pod_affinity(each.pod) for each in subjects
         ):
             return True
-        terms = terms_of(pod.pod)
-        wanted = [term for term in terms if term.kind in (REQUIRED_AFFINITY, REQUIRED_ANTI)]
+        wishes = self._wishes.of(pod.pod)
+        wanted = (*wishes.together, *wishes.apart)
         return any(term.pods.matches(each.pod, self.namespaces) for term in wanted for each in subjects)
 
 

@@ -1,21 +1,26 @@
 """What the affinity of pods says, and where the pods that say it are."""
 
 import itertools
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from koordinator.api.affinity import PodAffinity, PodAffinityTerm
 from koordinator.api.core import Pod
-from koordinator.scheduler.label_columns import ABSENT
-from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.domain_counts import Tally
+from koordinator.scheduler.nodes import RowKeeper
+from koordinator.scheduler.pod_counts import Terms
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_terms import Anchor, NamespaceLabels, PodTerm, anchors_of
+from koordinator.scheduler.recent import Recent
 
 MATCHES_MAX = 4_096
 """Remembered answers to "which terms mean pods with these labels"."""
+EMPTY_MAX = 4_096
+"""Terms kept that no pod on a node has: those of waiting pods, and of workloads that come back."""
+WISHES_MAX = 16_384
+"""Distinct affinities of pods remembered with what they mean."""
 
 REQUIRED_AFFINITY = "affinity"
 REQUIRED_ANTI = "anti"
@@ -35,32 +40,66 @@ class Term(msgspec.Struct, frozen=True, eq=False):
         return (self.kind, self.topology_key, self.weight, self.pods.key)
 
 
-def terms_of(pod: Pod) -> tuple[Term, ...]:
-    """All terms of a pod, required ones first, in their order."""
+class Wishes(msgspec.Struct, frozen=True, eq=False):
+    """What a pod says about others, by kind. Pods with equal `key` say the same."""
+
+    together: tuple[Term, ...]
+    apart: tuple[Term, ...]
+    preferred: tuple[Term, ...]
+    key: Hashable
+
+    @property
+    def all(self) -> tuple[Term, ...]:
+        return (*self.together, *self.apart, *self.preferred)
+
+    @property
+    def together_terms(self) -> Terms:
+        return tuple(term.pods for term in self.together)
+
+    def is_own_match(self, pod: Pod, namespaces: NamespaceLabels) -> bool:
+        """Whether the pod itself matches all of the terms that it requires to be near."""
+        return all(term.pods.matches(pod, namespaces) for term in self.together)
+
+
+NO_WISHES = Wishes((), (), (), ())
+
+
+class AllWishes:
+    """What pods say, read once per distinct affinity."""
+
+    def __init__(self) -> None:
+        self._known: Recent[Wishes] = Recent(WISHES_MAX)
+
+    def of(self, pod: Pod) -> Wishes:
+        if not has_pod_affinity(pod):
+            return NO_WISHES
+        key = (pod.metadata.namespace, msgspec.json.encode(pod.spec.affinity))
+        return self._known.get(key, lambda: wishes_of(pod))
+
+
+def wishes_of(pod: Pod) -> Wishes:
+    """The terms of a pod, in their order; none without affinity."""
     affinity = pod.spec.affinity
     if affinity is None:
-        return ()
-    together, apart = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
+        return NO_WISHES
+    near, away = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     namespace = pod.metadata.namespace
 
     def term(kind: str, weight: int, wire: PodAffinityTerm) -> Term:
         return Term(kind, wire.topology_key, weight, PodTerm.of_affinity(wire, namespace))
 
-    return (
-        *(
-            term(REQUIRED_AFFINITY, 0, t)
-            for t in together.required_during_scheduling_ignored_during_execution
-        ),
-        *(term(REQUIRED_ANTI, 0, t) for t in apart.required_during_scheduling_ignored_during_execution),
-        *(
-            term(PREFERRED, t.weight, t.pod_affinity_term)
-            for t in together.preferred_during_scheduling_ignored_during_execution
-        ),
-        *(
-            term(PREFERRED, -t.weight, t.pod_affinity_term)
-            for t in apart.preferred_during_scheduling_ignored_during_execution
-        ),
+    wanted = near.required_during_scheduling_ignored_during_execution
+    unwanted = away.required_during_scheduling_ignored_during_execution
+    liked = near.preferred_during_scheduling_ignored_during_execution
+    disliked = away.preferred_during_scheduling_ignored_during_execution
+    together = tuple(term(REQUIRED_AFFINITY, 0, each) for each in wanted)
+    apart = tuple(term(REQUIRED_ANTI, 0, each) for each in unwanted)
+    preferred = (
+        *(term(PREFERRED, each.weight, each.pod_affinity_term) for each in liked),
+        *(term(PREFERRED, -each.weight, each.pod_affinity_term) for each in disliked),
     )
+    key = tuple(term.key for term in (*together, *apart, *preferred))
+    return Wishes(together, apart, preferred, key)
 
 
 def has_pod_affinity(pod: Pod) -> bool:
@@ -71,88 +110,80 @@ def has_pod_affinity(pod: Pod) -> bool:
     )
 
 
-class Holders:
-    """The pods that have a term: how many on each row. `number` is never given twice."""
+class Holders(Tally):
+    """The pods on nodes that have a term. `number` is never given twice."""
 
-    __slots__ = ("_arrays", "number", "rows", "term", "version")
+    __slots__ = ("anchors", "number", "term")
 
-    def __init__(self, term: Term, number: int) -> None:
+    def __init__(self, term: Term, number: int, anchors: tuple[Anchor, ...], versions: Iterator[int]) -> None:
+        super().__init__(versions)
         self.term = term
         self.number = number
-        self.rows: dict[int, int] = {}
-        self.version = 0
-        self._arrays: tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]] | None = None
-
-    def add(self, row: int, change: int) -> None:
-        count = self.rows.get(row, 0) + change
-        if count:
-            self.rows[row] = count
-        else:
-            del self.rows[row]
-        self.version += 1
-        self._arrays = None
-
-    def arrays(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
-        """(rows, pods there), rows ascending."""
-        if self._arrays is None:
-            rows = np.array(sorted(self.rows), np.intp)
-            self._arrays = rows, np.array([self.rows[row] for row in rows.tolist()], np.int64)
-        return self._arrays
+        self.anchors = anchors
 
 
 class TermIndex(RowKeeper):
     """The terms of all pods that count on rows, and which of them mean a given pod."""
 
-    def __init__(self, table: NodeTable, namespaces: NamespaceLabels) -> None:
+    def __init__(self, namespaces: NamespaceLabels, wishes: AllWishes) -> None:
         self._namespaces = namespaces
+        self._wishes = wishes
         self._holders: dict[Hashable, Holders] = {}
+        self._empty: OrderedDict[Holders, None] = OrderedDict()
         self._anchored: dict[Anchor, dict[int, Holders]] = {}
         self._terms: dict[str, tuple[Term, ...]] = {}
         self._numbers = itertools.count(1)
-        self._matches: dict[Hashable, tuple[Holders, ...]] = {}
+        self._versions = itertools.count(1)
+        self._matches: Recent[tuple[Holders, ...]] = Recent(MATCHES_MAX)
         self._seen_namespaces = namespaces.version
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def meaning(self, pod: Pod) -> tuple[Holders, ...]:
-        """Terms of pods on nodes that match `pod`, in order of their numbers."""
+        """Terms of pods on nodes (or expected there) that match `pod`, in order of their numbers."""
         if not self._holders:
             return ()
         if self._seen_namespaces != self._namespaces.version:
             self._seen_namespaces = self._namespaces.version
             self._matches.clear()
         key = (pod.metadata.namespace, frozenset(pod.metadata.labels.items()))
-        found = self._matches.get(key)
-        if found is None:
-            if len(self._matches) >= MATCHES_MAX:
-                self._matches.clear()
-            found = self._matches[key] = self._find(pod)
-        return found
+        return self._matches.get(key, lambda: self._find(pod))
 
     def _find(self, pod: Pod) -> tuple[Holders, ...]:
         found = {
             number: holders
-            for anchor in anchors_of(pod)
+            for anchor in anchors_of(pod.metadata.namespace, pod.metadata.labels)
             for number, holders in self._anchored.get(anchor, {}).items()
             if holders.term.pods.matches(pod, self._namespaces)
         }
         return tuple(found[number] for number in sorted(found))
 
+    def expect(self, terms: Iterable[Term]) -> None:
+        """Make room for terms of a pod that is to be placed: which terms mean whom then does not change when
+        the first pod that has them gets a node."""
+        for term in terms:
+            holders = self._holders_of(term)
+            if holders in self._empty:
+                self._empty.move_to_end(holders)
+
     # Who has what
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if has_pod_affinity(pod.pod):
-            terms = self._terms[pod.uid] = terms_of(pod.pod)
+            terms = self._terms[pod.uid] = self._wishes.of(pod.pod).all
             for term in terms:
-                self._holders_of(term).add(row, 1)
+                holders = self._holders_of(term)
+                self._empty.pop(holders, None)
+                holders.add(row, 1)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         for term in self._terms.pop(pod.uid, ()):
             holders = self._holders[term.key]
             holders.add(row, -1)
             if not holders.rows:
-                self._drop(holders)
+                self._empty[holders] = None
+                self._drop_longest_empty()
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
         """The affinity of an assigned pod does not change."""
@@ -161,44 +192,26 @@ class TermIndex(RowKeeper):
         key = term.key
         found = self._holders.get(key)
         if found is None:
-            found = self._holders[key] = Holders(term, next(self._numbers))
-            for anchor in term.pods.anchors:
+            anchors = min(term.pods.anchor_choices, key=self._width)
+            found = self._holders[key] = Holders(term, next(self._numbers), anchors, self._versions)
+            for anchor in anchors:
                 self._anchored.setdefault(anchor, {})[found.number] = found
             self._matches.clear()
+            self._empty[found] = None
+            self._drop_longest_empty()
         return found
 
-    def _drop(self, holders: Holders) -> None:
+    def _width(self, anchors: tuple[Anchor, ...]) -> int:
+        return sum(len(self._anchored.get(anchor, ())) for anchor in anchors)
+
+    def _drop_longest_empty(self) -> None:
+        if len(self._empty) <= EMPTY_MAX:
+            return
+        holders, _ = self._empty.popitem(last=False)
         del self._holders[holders.term.key]
-        for anchor in holders.term.pods.anchors:
+        for anchor in holders.anchors:
             anchored = self._anchored[anchor]
-            del anchored[holders.number]
+            anchored.pop(holders.number, None)
             if not anchored:
                 del self._anchored[anchor]
         self._matches.clear()
-
-
-class Booking:
-    """Numbers booked on the values of a topology key."""
-
-    def __init__(self) -> None:
-        self.by_value: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self.is_booked = False
-
-    def add(self, ids: npt.NDArray[np.int32], amounts: npt.NDArray[np.int64]) -> None:
-        """`ids`: the value's number on each node, `ABSENT` where there is none; `amounts` for each of them."""
-        has_key = ids != ABSENT
-        if not (has_key & (amounts != 0)).any():
-            return
-        self.is_booked = True
-        size = max(self.by_value.size, int(ids.max()) + 1)
-        grown = np.zeros(size, np.int64)
-        grown[: self.by_value.size] = self.by_value
-        np.add.at(grown, ids[has_key], amounts[has_key])
-        self.by_value = grown
-
-    def at(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """What is booked on each node's value; 0 without the key or for values that nothing was booked on."""
-        if not self.by_value.size:
-            return np.zeros(ids.size, np.int64)
-        is_known = (ids != ABSENT) & (ids < self.by_value.size)
-        return np.where(is_known, self.by_value[np.where(is_known, ids, 0)], 0)

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.apps import ReplicaSet, ReplicationController, StatefulSet
 from koordinator.api.core import Pod, Service
@@ -12,6 +10,7 @@ from koordinator.api.meta import Object
 from koordinator.scheduler.framework import Watch
 
 _OWNERS: tuple[type[Object], ...] = (ReplicaSet, StatefulSet, ReplicationController)
+_GROUP_OF_KIND = {view.resource.kind: view.resource.group for view in _OWNERS}
 
 
 class Owners:
@@ -21,63 +20,76 @@ class Owners:
         # Services by namespace and by the first of their labels, so that a pod need not ask all of them.
         self._services: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
         self._owners: dict[tuple[str, str, str], LabelSelector] = {}
+        self._versions: dict[str, int] = {}
 
     def watches(self) -> Iterable[Watch[Any]]:
         yield Watch(Service, on_add=self._add, on_update=self._update, on_delete=self._remove)
         for view in _OWNERS:
             yield Watch(view, on_add=self.set, on_update=lambda _, new: self.set(new), on_delete=self.remove)
 
+    def version(self, namespace: str) -> int:
+        """Changes with any selector of the namespace."""
+        return self._versions.get(namespace, 0)
+
+    def _changed(self, namespace: str) -> None:
+        self._versions[namespace] = self._versions.get(namespace, 0) + 1
+
     def set(self, owner: Any) -> None:
         meta, selector = owner.metadata, owner.spec.selector
         if isinstance(selector, dict):
             selector = LabelSelector(match_labels=selector)
-        if selector is not None:
-            self._owners[(owner.resource.kind, meta.namespace, meta.name)] = selector
+        if selector is None:
+            self.remove(owner)
+            return
+        key = (owner.resource.kind, meta.namespace, meta.name)
+        if self._owners.get(key) != selector:
+            self._owners[key] = selector
+            self._changed(meta.namespace)
 
     def remove(self, owner: Any) -> None:
         meta = owner.metadata
-        self._owners.pop((owner.resource.kind, meta.namespace, meta.name), None)
+        if self._owners.pop((owner.resource.kind, meta.namespace, meta.name), None) is not None:
+            self._changed(meta.namespace)
 
     def _add(self, service: Service) -> None:
         if service.spec.selector:
             self._services.setdefault(_anchor(service), {})[service.metadata.name] = service.spec.selector
+            self._changed(service.metadata.namespace)
 
     def _update(self, old: Service, new: Service) -> None:
-        self._remove(old)
-        self._add(new)
+        if old.spec.selector != new.spec.selector:
+            self._remove(old)
+            self._add(new)
 
     def _remove(self, service: Service) -> None:
-        if service.spec.selector:
-            anchored = self._services[_anchor(service)]
-            anchored.pop(service.metadata.name, None)
+        anchored = self._services.get(_anchor(service)) if service.spec.selector else None
+        if anchored is not None and anchored.pop(service.metadata.name, None) is not None:
+            self._changed(service.metadata.namespace)
             if not anchored:
                 del self._services[_anchor(service)]
 
-    def selector_of(self, pod: Pod) -> LabelSelector | None:
-        """What pods like this one have in common; None when nobody selects it.
+    def selectors_of(self, pod: Pod) -> tuple[LabelSelector, ...]:
+        """What pods like this one have in common; () when nobody selects it.
 
-        The conditions of all services that select the pod and of its controller, together.
+        The conditions of all services that select the pod and of its controller, to be met together.
         """
+        owned = self._owner_selector(pod) if self._owners else None
+        labels = self._service_labels(pod) if self._services else {}
+        found = [LabelSelector(match_labels=labels)] if labels else []
+        if owned is not None and (owned.match_labels or owned.match_expressions):
+            found.append(owned)
+        return tuple(found)
+
+    def _owner_selector(self, pod: Pod) -> LabelSelector | None:
         owner = next((ref for ref in pod.metadata.owner_references if ref.controller), None)
-        owned = None
-        if owner is not None and self._owners:
-            owned = self._owners.get((owner.kind, pod.metadata.namespace, owner.name))
-        if owned is None and not self._services:
+        if owner is None or _GROUP_OF_KIND.get(owner.kind) != owner.api_version.rpartition("/")[0]:
             return None
-        labels = self._service_labels(pod)
-        if owned is not None:
-            labels = {**labels, **owned.match_labels}
-        expressions = owned.match_expressions if owned is not None else []
-        return (
-            LabelSelector(match_labels=labels, match_expressions=expressions)
-            if labels or expressions
-            else None
-        )
+        return self._owners.get((owner.kind, pod.metadata.namespace, owner.name))
 
     def _service_labels(self, pod: Pod) -> dict[str, str]:
         found: dict[str, str] = {}
         labels = pod.metadata.labels
-        for key, value in labels.items() if self._services else ():
+        for key, value in labels.items():
             for selector in self._services.get((pod.metadata.namespace, key, value), {}).values():
                 if labels.items() >= selector.items():
                     found.update(selector)
@@ -86,11 +98,3 @@ class Owners:
 
 def _anchor(service: Service) -> tuple[str, str, str]:
     return (service.metadata.namespace, *min(service.spec.selector.items()))
-
-
-def selector_key(selector: LabelSelector | None) -> bytes:
-    """Equal for selectors that say the same in the same order."""
-    if selector is None:
-        return b""
-    ordered = msgspec.structs.replace(selector, match_labels=dict(sorted(selector.match_labels.items())))
-    return msgspec.json.encode(ordered)

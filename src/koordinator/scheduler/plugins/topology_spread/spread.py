@@ -1,63 +1,74 @@
 """How evenly pods are spread, over arrays of nodes. Pure. Source: spec 03, B2 and B9."""
 
 import math
+from collections.abc import Hashable, Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from koordinator.scheduler.framework import SCORE_MAX, Mask, Scores
 from koordinator.scheduler.label_columns import ABSENT
+from koordinator.scheduler.nodes import Rows
 
 Ids = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class Domains:
-    """Matching pods per value of a topology key: `counts` and `exists` (values,), by the value's number."""
+class Frame(msgspec.Struct, frozen=True, eq=False):
+    """The feasible nodes as the soft constraints see them, one entry per constraint: `ids` (rows,) of the
+    node's domain, and how many domains there are. `is_ignored` (rows,): nodes that get no score; None: all do.
+    `stamp` tells for which state of the nodes' labels that holds."""
 
-    def __init__(self, ids: Ids, counts: Counts, is_counted: Mask) -> None:
-        """`ids`, `counts`, `is_counted`: (nodes,). Only nodes that are counted and have the key make domains."""
-        is_counted = is_counted & (ids != ABSENT)
-        size = int(ids.max(initial=-1)) + 1
-        self.exists: Mask = np.bincount(ids[is_counted], minlength=size) > 0
-        weights = counts[is_counted]
-        self.counts: npt.NDArray[np.int64] = np.bincount(ids[is_counted], weights, size).astype(np.int64)
-
-    def minimum(self, min_domains: int) -> int:
-        """Pods in the emptiest domain; 0 while there are fewer domains than wanted."""
-        if int(self.exists.sum()) < max(min_domains, 1):
-            return 0
-        return int(self.counts[self.exists].min())
-
-    def count_at(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Pods in each node's domain; 0 where there is no such domain."""
-        return (
-            np.where(ids == ABSENT, 0, self.counts[ids]) if self.counts.size else np.zeros(ids.size, np.int64)
-        )
+    rows: Rows
+    stamp: Hashable
+    ids: tuple[Ids, ...]
+    is_ignored: Mask | None
+    domain_counts: tuple[int, ...]
 
 
-def raw_score(parts: list[tuple[Counts, Mask, int, int]], node_count: int) -> Floats:
-    """Σ over constraints of count·ln(domains + 2) + maxSkew − 1 on the nodes that have the key.
+def frame_of(
+    rows: Rows, stamp: Hashable, ids: Sequence[Ids], is_host: Sequence[bool], *, needs_keys: bool
+) -> Frame:
+    """`is_host`: for hostnames each node counts as a domain, whatever its label."""
+    lacks_key = np.zeros(rows.size, np.bool_)
+    for its_ids in ids if needs_keys else ():
+        lacks_key |= its_ids == ABSENT
+    ignored_count = int(np.count_nonzero(lacks_key))
+    counts = [
+        rows.size - ignored_count if host else _distinct(its_ids[~lacks_key] if ignored_count else its_ids)
+        for its_ids, host in zip(ids, is_host, strict=True)
+    ]
+    # Copies: label columns change in place.
+    copies = tuple(its_ids.copy() for its_ids in ids)
+    return Frame(rows, stamp, copies, lacks_key if ignored_count else None, tuple(counts))
 
-    A part is (count in the node's domain, has the key, number of domains, maxSkew).
-    """
-    total = np.zeros(node_count)
-    for counts, has_key, domains, max_skew in parts:
-        total += np.where(has_key, counts * math.log(domains + 2) + (max_skew - 1), 0.0)
-    return total
+
+def _distinct(ids: Ids) -> int:
+    """How many domains; a node without the key makes one of its own, as upstream has it."""
+    seen = np.zeros(int(ids.max(initial=-1)) + 2, np.bool_)
+    seen[ids] = True
+    return int(np.count_nonzero(seen))
 
 
-def normalized(raw: Floats, is_ignored: Mask) -> Scores:
+def part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
+    """What a constraint adds to the raw score: count·ln(domains + 2) + maxSkew − 1."""
+    return np.asarray(counts * math.log(domain_count + 2) + (max_skew - 1), np.float64)
+
+
+def normalized(raw: Floats, is_ignored: Mask | None) -> Scores:
     """100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which get 0."""
     # Half up, as sums are never negative.
     rounded = np.floor(raw + 0.5).astype(np.int64)
-    taking_part = rounded[~is_ignored]
+    taking_part = rounded if is_ignored is None else rounded[~is_ignored]
     if taking_part.size == 0:
         return np.zeros(raw.size, np.int64)
     highest, lowest = int(taking_part.max()), int(taking_part.min())
-    scores = np.full(raw.size, SCORE_MAX, np.int64)
     if highest > 0:
         scores = SCORE_MAX * (highest + lowest - rounded) // highest
-    scores[is_ignored] = 0
+    else:
+        scores = np.full(raw.size, SCORE_MAX, np.int64)
+    if is_ignored is not None:
+        scores[is_ignored] = 0
     return scores

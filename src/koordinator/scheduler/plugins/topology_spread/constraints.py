@@ -1,0 +1,122 @@
+"""What a pod says about how it spreads, or what follows for it from the defaults."""
+
+from collections.abc import Hashable, Iterable
+
+import msgspec
+
+from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
+from koordinator.api.affinity import TopologySpreadConstraint as WireConstraint
+from koordinator.api.core import Pod
+from koordinator.scheduler.plugins.topology_spread.args import HARD, DefaultConstraint
+from koordinator.scheduler.plugins.topology_spread.inclusion import Policy, placement_key
+from koordinator.scheduler.pod_terms import PodTerm
+
+Selectors = tuple[LabelSelector | None, ...]
+
+
+class Constraint(msgspec.Struct, frozen=True, eq=False):
+    """One constraint of a pod. `is_self` tells whether the pod itself counts, `policy` which nodes do."""
+
+    key: str
+    max_skew: int
+    min_domains: int
+    policy: Policy
+    term: PodTerm
+    is_self: bool
+
+
+class Constraints(msgspec.Struct, frozen=True, eq=False):
+    """All constraints of pods that spread alike (equal `key`). `needs_keys`: nodes without one of the soft
+    constraints' keys get no score."""
+
+    hard: tuple[Constraint, ...]
+    soft: tuple[Constraint, ...]
+    needs_keys: bool
+    key: Hashable
+
+    @property
+    def honors_taints(self) -> bool:
+        return any(each.policy.honors_taints for each in (*self.hard, *self.soft))
+
+
+UNCONSTRAINED = Constraints((), (), False, ())
+
+
+def of_pod(pod: Pod) -> Constraints:
+    """The constraints in the pod's spec."""
+    wires = pod.spec.topology_spread_constraints
+    return _constraints(pod, [(wire, _selectors(wire, pod)) for wire in wires], needs_keys=True)
+
+
+def of_defaults(
+    pod: Pod, defaults: tuple[DefaultConstraint, ...], selectors: Selectors, *, needs_keys: bool
+) -> Constraints:
+    """Those that hold for a pod without any of its own; `selectors` say which pods belong together."""
+    return _constraints(pod, [(default, selectors) for default in defaults], needs_keys=needs_keys)
+
+
+def _constraints(
+    pod: Pod, pairs: list[tuple[WireConstraint | DefaultConstraint, Selectors]], *, needs_keys: bool
+) -> Constraints:
+    terms = {id(selectors): PodTerm.of(selectors, (pod.metadata.namespace,)) for _, selectors in pairs}
+    is_hard = [wire.when_unsatisfiable == HARD for wire, _ in pairs]
+    hard_keys = _keys(wire for (wire, _), hard in zip(pairs, is_hard, strict=True) if hard)
+    soft_keys = _keys(wire for (wire, _), hard in zip(pairs, is_hard, strict=True) if not hard)
+    made = [
+        _constraint(pod, wire, terms[id(selectors)], hard_keys if hard else soft_keys if needs_keys else ())
+        for (wire, selectors), hard in zip(pairs, is_hard, strict=True)
+    ]
+    hard = tuple(each for each, flag in zip(made, is_hard, strict=True) if flag)
+    soft = tuple(each for each, flag in zip(made, is_hard, strict=True) if not flag)
+    found = Constraints(hard, soft, needs_keys, ())
+    honors_affinity = any(each.policy.honors_affinity for each in made)
+    key = (
+        tuple(_key(each) for each in hard),
+        tuple(_key(each) for each in soft),
+        needs_keys,
+        placement_key(pod, honors_affinity, found.honors_taints),
+    )
+    return msgspec.structs.replace(found, key=key)
+
+
+def _keys(wires: Iterable[WireConstraint | DefaultConstraint]) -> tuple[str, ...]:
+    return tuple(sorted({wire.topology_key for wire in wires}))
+
+
+def _constraint(
+    pod: Pod, wire: WireConstraint | DefaultConstraint, term: PodTerm, keys: tuple[str, ...]
+) -> Constraint:
+    return Constraint(
+        key=wire.topology_key,
+        max_skew=wire.max_skew,
+        min_domains=wire.min_domains or 1,
+        policy=Policy(keys, wire.node_affinity_policy != "Ignore", wire.node_taints_policy == "Honor"),
+        term=term,
+        is_self=term.has_labels(pod.metadata.labels),
+    )
+
+
+def _key(constraint: Constraint) -> Hashable:
+    policy = constraint.policy
+    return (
+        constraint.key,
+        constraint.max_skew,
+        constraint.min_domains,
+        policy.honors_affinity,
+        policy.honors_taints,
+        constraint.term.key,
+        constraint.is_self,
+    )
+
+
+def _selectors(wire: WireConstraint, pod: Pod) -> Selectors:
+    """The constraint's selector and the pod's own values of its `matchLabelKeys`."""
+    labels = pod.metadata.labels
+    same = [
+        LabelSelectorRequirement(key=key, operator="In", values=[labels[key]])
+        for key in wire.match_label_keys
+        if key in labels
+    ]
+    if wire.label_selector is None or not same:
+        return (wire.label_selector,)
+    return (wire.label_selector, LabelSelector(match_expressions=same))
