@@ -17,7 +17,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.evaluation import CLASSES_MAX
+from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuePolicy, SchedulingQueue

@@ -182,13 +182,16 @@ def _basic_image_locality(case: Case) -> Any:
 
 def _basic_spread(case: Case) -> Any:
     """Per node its own numbers of domains, so each node's sum is worked out alone."""
-    raw = np.zeros(len(case["nodes"]))
-    for number, node in enumerate(case["nodes"]):
-        parts = [
-            (np.array([each["count"]], np.int32), np.ones(1, np.bool_), each["domains"], each["maxSkew"])
-            for each in node.get("constraints") or ()
-        ]
-        raw[number] = spread.raw_score(parts, 1)[0]
+    raw = np.array(
+        [
+            sum(
+                float(spread.part(np.array(each["count"]), each["domains"], each["maxSkew"]))
+                for each in node.get("constraints") or ()
+            )
+            for node in case["nodes"]
+        ],
+        np.float64,
+    )
     is_ignored = np.array([bool(node.get("ignored")) for node in case["nodes"]], np.bool_)
     return {"scores": spread.normalized(raw, is_ignored).tolist()}
 
