@@ -184,10 +184,10 @@ def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:
 def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
     merged = merge_plugins(default_plugins.SHIPPED_PLUGINS, built_in.PLUGINS)
 
-    assert names(merged["filter"])[-1] == "LoadAwareScheduling"
+    assert names(merged["filter"])[-2:] == ["LoadAwareScheduling", "NodeNUMAResource"]
     assert names(merged["bind"]) == ["DefaultBinder"]
-    assert names(merged["pre_bind"]) == ["VolumeBinding", "DefaultPreBind"]
-    assert "NodeNUMAResource" in missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
+    assert names(merged["pre_bind"]) == ["VolumeBinding", "NodeNUMAResource", "DefaultPreBind"]
+    assert "Reservation" in missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
 
 
 def test_a_plugin_listed_again_takes_the_new_weight_and_comes_first() -> None:

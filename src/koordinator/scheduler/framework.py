@@ -278,6 +278,13 @@ class FilterPlugin(Plugin[S]):
     def filter(self, state: S, rows: Rows) -> ReasonCodes:
         """A reason code per row, 0 for those where the pod can run."""
 
+    def detail(self, state: S, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
+        """Codes that tell more, for rows that this plugin refused; asked when somebody wants the words.
+
+        The status code (`Code`) of a refusal must not change by that.
+        """
+        return codes
+
     def refusal(self, state: S, code: int) -> Status:
         """What a code means."""
         assert self.reasons is not None, f"{self.name} needs `reasons` or its own `refusal`"

@@ -155,6 +155,8 @@ class NodeTable:
         self._columns: dict[str, Column] = {}
         self._keepers: list[RowKeeper] = []
         self._pod_keepers: list[RowKeeper] = []
+        self.is_trial = False
+        """Whether pods are only for a moment where they are (`trial`)."""
         self._row_of: dict[str, int] = {}
         self._free_rows: list[int] = []
         self._row_count = 0
@@ -229,6 +231,10 @@ class NodeTable:
             found = kind(self)
             self.add_keeper(found)
         return cast(K, found)
+
+    def start_over(self) -> None:
+        """All that was evaluated is void: something changed that PreFilter goes by."""
+        self.membership += 1
 
     # Reading
 
@@ -352,11 +358,13 @@ class NodeTable:
         evaluations hold; they must not be used within."""
         keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if each.in_trials]
         trial = Trial(self)
+        was_trial, self.is_trial = self.is_trial, True
         with self.changes.muted():
             try:
                 yield trial
             finally:
                 trial.undo()
+                self.is_trial = was_trial
                 self._pod_keepers = keepers
 
     def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:

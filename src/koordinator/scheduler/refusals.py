@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.scheduler.framework import Mask, ReasonCodes
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes
+from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable
 
@@ -47,17 +47,26 @@ class Refusals:
         if refused_by in (LEFT_OUT, NO_NODE):
             return unresolvable(left_out_reason(self._narrowed_by))
         plugin = self._profile.filters[refused_by - 1]
+        self._detail(plugin, np.array([row], np.intp))
         return plugin.refusal(self._states[plugin.name], int(self.codes[row])).by(plugin.name)
 
     def counts(self) -> list[tuple[Status, int]]:
         """Each distinct refusal with the number of nodes that it concerns."""
         rows = self._table.rows
+        for index, plugin in enumerate(self._profile.filters):
+            if type(plugin).detail is not FilterPlugin.detail:
+                self._detail(plugin, rows[self.refused_by[rows] == index + 1])
         pairs = self.refused_by[rows].astype(np.int64) << 16 | self.codes[rows]
         _, first, counts = np.unique(pairs, return_index=True, return_counts=True)
         found = [
             (self.status_of(int(rows[index])), int(count)) for index, count in zip(first, counts, strict=True)
         ]
         return [(status, count) for status, count in found if not status.is_success]
+
+    def _detail(self, plugin: FilterPlugin[Any], rows: Rows) -> None:
+        """Codes of a plugin that tell more in place of those that told enough."""
+        if rows.size and type(plugin).detail is not FilterPlugin.detail:
+            self.codes[rows] = plugin.detail(self._states[plugin.name], rows, self.codes[rows])
 
     def plugins(self) -> frozenset[str]:
         """Plugins that refused at least one node."""

@@ -9,6 +9,7 @@ from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffi
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.plugins.node_affinity import NodeAffinity
 from koordinator.scheduler.plugins.node_name import NodeName
+from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koordinator.scheduler.plugins.node_ports import NodePorts
 from koordinator.scheduler.plugins.node_resources_balanced import NodeResourcesBalancedAllocation
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
@@ -36,6 +37,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         LoadAwareScheduling,
         NodeAffinity,
         NodeName,
+        NodeNUMAResource,
         NodePorts,
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,

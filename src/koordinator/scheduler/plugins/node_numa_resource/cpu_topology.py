@@ -4,7 +4,8 @@ A set of CPUs is a Python int whose bit i stands for CPU i: union, intersection 
 on a few machine words.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -40,7 +41,7 @@ class CPUPlace(msgspec.Struct, frozen=True):
     socket: int
 
 
-class CPUTopology(msgspec.Struct, frozen=True):
+class CPUTopology(msgspec.Struct, frozen=True, eq=False):
     """All CPUs of a machine. Masks by id of core, NUMA node and socket, in ascending order of ids.
 
     The counts per core, NUMA node and socket are averages, cut off: on machines with unlike cores they say what
@@ -158,3 +159,24 @@ def _grouped(members: Iterable[tuple[int, int]]) -> dict[int, CPUMask]:
 
 NO_TOPOLOGY = topology_of(())
 """Of a node that reported none."""
+
+TOPOLOGIES_MAX = 1_024
+"""Kinds of machines remembered; clusters have few, and each takes some 100 KiB."""
+
+
+class Topologies:
+    """Machines by the text that reported them: nodes of one kind share one, which is read once."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, CPUTopology] = OrderedDict()
+
+    def of(self, text: str, read: Callable[[], CPUTopology]) -> CPUTopology:
+        """The machine that the text tells of, from `read` when it is new."""
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = read()
+            if len(self._known) > TOPOLOGIES_MAX:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(text)
+        return found

@@ -32,11 +32,12 @@ def generate(
     strategy: ScoringStrategy | None = None,
     given_back: GivenBack = NOTHING_GIVEN_BACK,
     trial: Trial | None = None,
+    sizes_max: int | None = None,
 ) -> dict[str, list[Hint]]:
     """Hints per requested resource that any zone offers, smaller sets first; an empty list means impossible.
 
     `trial` tells whether the pod can be put on NUMA nodes; by default it is put on the node itself, and
-    reservations are the caller's. Without a `strategy`, hints score 0.
+    reservations are the caller's. Without a `strategy`, hints score 0. `sizes_max` leaves larger sets out.
     """
 
     room = allocate.room_of(node, request, given_back)
@@ -50,7 +51,7 @@ def generate(
     demand = score.demand(request.amounts, node.cpu_ratio, binds_cpus=request.binds_cpus)
     known: dict[str, list[tuple[NUMAMask, int]]] = {}
     smallest = dict.fromkeys(request.amounts, len(node.zones))
-    for subset in _subsets(node.zones):
+    for subset in _subsets(node.zones, sizes_max):
         total = zones.total(node.zones[numa] for numa in subset)
         for name in request.amounts.keys() & total.keys():
             known.setdefault(name, [])
@@ -72,11 +73,13 @@ def generate(
     }
 
 
-def _subsets(numa_nodes: Iterable[int]) -> Iterator[tuple[int, ...]]:
+def _subsets(numa_nodes: Iterable[int], sizes_max: int | None) -> Iterator[tuple[int, ...]]:
     ids = sorted(numa_nodes)
     sizes: Iterable[int] = range(1, len(ids) + 1)
     if len(ids) > ALL_SUBSETS_NODES_MAX:
         sizes = (1, 2, len(ids))
+    if sizes_max is not None:
+        sizes = [size for size in sizes if size <= sizes_max]
     return itertools.chain.from_iterable(itertools.combinations(ids, size) for size in sizes)
 
 

@@ -85,23 +85,34 @@ class CPUUsage(msgspec.Struct, frozen=True):
 # The pod
 
 
-def plan_pod(pod: Pod, default_bind_policy: str = CPUBindPolicy.FULL_PCPUS) -> PodPlan:
-    """What the pod asks for; a refusal holds on every node, SKIP means that it requests nothing."""
+def plan_pod(
+    pod: Pod, default_bind_policy: str = CPUBindPolicy.FULL_PCPUS, requests: Amounts | None = None
+) -> PodPlan:
+    """What the pod asks for; a refusal holds on every node, SKIP means that it requests nothing.
+
+    `requests` are the pod's without zeros, where the caller knows them already.
+    """
     annotations, obj = pod.metadata.annotations, f"Pod {pod.metadata.namespace}/{pod.metadata.name}"
     try:
         spec = placement.RESOURCE_SPEC.read(annotations, obj) or ResourceSpec()
         numa = placement.NUMA_TOPOLOGY_SPEC.read(annotations, obj) or placement.NUMATopologySpec()
     except ProtocolError as bad:
         return PodPlan(status=error(str(bad)))
-    amounts = pod_resources.requests(pod)
-    if resource_list.is_zero(amounts):
+    if requests is None:
+        requests = _requests(pod)
+    if not requests:
         return PodPlan(status=SKIP)
     plan = PodPlan(
-        requests=zones.amounts_of(resource_list.to_wire(amounts)),
+        requests=requests,
         numa_policy=numa_policy_of(numa.numa_topology_policy),
         numa_exclusive=numa.single_numa_node_exclusive,
     )
     return _with_binding(plan, pod, spec, default_bind_policy)
+
+
+def _requests(pod: Pod) -> Amounts:
+    amounts = resource_list.without_zeros(pod_resources.requests(pod))
+    return zones.amounts_of(resource_list.to_wire(amounts))
 
 
 def _with_binding(plan: PodPlan, pod: Pod, spec: ResourceSpec, default: str) -> PodPlan:

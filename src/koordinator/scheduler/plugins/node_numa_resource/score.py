@@ -28,6 +28,14 @@ class ScoringStrategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: tuple[ScoredResource, ...] = (ScoredResource(resources.CPU), ScoredResource(resources.MEMORY))
 
 
+class Strategies(msgspec.Struct, frozen=True):
+    """How nodes are ranked, and how NUMA nodes within a node."""
+
+    node: ScoringStrategy = ScoringStrategy()
+    numa: ScoringStrategy = ScoringStrategy()
+    """Its type is also the order in which NUMA nodes fill, unless their node names another."""
+
+
 class NodeUsage(msgspec.Struct, frozen=True):
     """A node's capacity (amplified) and what its pods request (not amplified)."""
 

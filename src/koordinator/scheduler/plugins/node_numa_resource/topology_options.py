@@ -21,6 +21,7 @@ from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
     NO_TOPOLOGY,
     CPUMask,
     CPUTopology,
+    Topologies,
     topology_of,
 )
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
@@ -60,14 +61,13 @@ class TopologyOptions(msgspec.Struct, frozen=True):
         return self.cpus.mask_of(self.reserved)
 
     def amplified_zones(self, node_ratios: Mapping[str, float]) -> Zones:
-        """The zones in amplified amounts, by the node's ratios unless the report is amplified."""
-        if self.ratios is not None or not node_ratios:
-            return self.zones
-        return {numa: zones.amplified(amounts, node_ratios) for numa, amounts in self.zones.items()}
+        """What the zones offer in amplified amounts, by the node's ratios unless the report is amplified."""
+        ratios = node_ratios if self.ratios is None else {}
+        return {numa: zones.amplified(_floored(amounts), ratios) for numa, amounts in self.zones.items()}
 
 
-def options_of(report: NodeResourceTopology) -> TopologyOptions:
-    """What the report says.
+def options_of(report: NodeResourceTopology, topologies: Topologies | None = None) -> TopologyOptions:
+    """What the report says. `topologies` remembers machines that were seen before.
 
     Raises: nothing; what is malformed is among `problems`.
     """
@@ -76,7 +76,9 @@ def options_of(report: NodeResourceTopology) -> TopologyOptions:
     problems: list[KoordinatorError] = []
     cpus, kubelet, ratios = NO_TOPOLOGY, None, None
     try:
-        cpus = _cpus(annotations, obj)
+        cpus = (topologies or Topologies()).of(
+            annotations.get(topology.CPU_TOPOLOGY.key, ""), lambda: _cpus(annotations, obj)
+        )
     except KoordinatorError as error:
         problems.append(error)
     try:
@@ -184,3 +186,8 @@ def _without_reserved(found: Zones, cpus: CPUTopology, reserved: CPUSet) -> Zone
 def _less_cpu(amounts: Amounts, lost_milli: int) -> Amounts:
     has_cpu = amounts.get(resources.CPU, 0) != 0
     return {**amounts, resources.CPU: amounts[resources.CPU] - lost_milli} if has_cpu else amounts
+
+
+def _floored(amounts: Amounts) -> Amounts:
+    """A zone that loses more CPU to reserved CPUs than it has offers none, not less than none."""
+    return {name: max(0, amount) for name, amount in amounts.items()}

@@ -1,0 +1,149 @@
+"""One pod on one node, exactly: the order of checks, NUMA admission and what the pod would get.
+
+Source: spec 04, sections 5.3 and 7.1. Filter and Score answer for many nodes at once from columns (`bulk`); what is
+said here is what they must say, and Reserve carries it out.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.scheduler.plugins.node_numa_resource import allocate, hints, policy
+from koordinator.scheduler.plugins.node_numa_resource.allocate import (
+    NOTHING_GIVEN_BACK,
+    Allocation,
+    AllocationRequest,
+    GivenBack,
+    NodeState,
+)
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import mask_of
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
+    Admission,
+    Exclusivity,
+    Hint,
+    Hints,
+    admit,
+)
+from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
+from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, CPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.providers import ProvidedHints
+from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy, Strategies
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+
+MISSING_ZONES = unresolvable("node(s) missing NUMA resources")
+INVALID_RATIO = unresolvable("node(s) invalid CPU amplification ratio")
+INSUFFICIENT_NUMA = unschedulable("node(s) Insufficient NUMA Node resources")
+
+
+class OtherHints(msgspec.Struct, frozen=True):
+    """What another plugin says about the pod on the node: its hints, and whether a choice suits it."""
+
+    hints: Callable[[], ProvidedHints]
+    trial: Callable[[Hint], Status]
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """What the pod would get on the node; nothing when `status` is a refusal."""
+
+    allocation: Allocation = Allocation()
+    binding: BindDecision = BindDecision(False)
+    policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
+    hint: Hint | None = None
+    """The choice of NUMA nodes, where a policy asks for one."""
+    status: Status = SUCCESS
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the pod gets nothing that has to be written down."""
+        return not (self.allocation.cpus or self.allocation.numa)
+
+
+def exclusivity_of(plan: PodPlan) -> str:
+    """What the pod demands of its NUMA nodes' other pods: a pod with a policy of its own demands them alone."""
+    if plan.numa_policy and not plan.numa_exclusive:
+        return NUMANodeExclusive.REQUIRED
+    return plan.numa_exclusive
+
+
+def place(
+    plan: PodPlan,
+    facts: NodeFacts,
+    ledger: Ledger,
+    usage: CPUUsage,
+    strategies: Strategies,
+    given_back: GivenBack = NOTHING_GIVEN_BACK,
+    others: Sequence[OtherHints] = (),
+) -> Placement:
+    """Whether the node can take the pod, and what the pod gets there.
+
+    `others` have a say in which NUMA nodes are chosen.
+    """
+    merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
+    status = _check(plan, facts, ledger, usage, merged)
+    if not status.is_success:
+        return Placement(status=status)
+    state = facts.state(ledger, strategies.numa.type)
+    binding = policy.decide_binding(plan, facts.bind_policy)
+    request = policy.request_of(plan, binding)
+    if not merged.policy:
+        allocation = Allocation()
+        if binding.binds_cpus:
+            allocation = allocate.allocate(state, request, None, given_back)
+        return Placement(allocation, binding, status=allocation.status)
+    if not facts.zones:
+        return Placement(status=MISSING_ZONES)
+    exclusivity = Exclusivity(exclusivity_of(plan), ledger.numa_status(facts.options.cpus))
+    admission = choose(state, request, merged.policy, exclusivity, strategies.numa, given_back, others)
+    if not admission.status.is_success:
+        return Placement(status=admission.status)
+    allocation = allocate.allocate(state, request, admission.hint.numa_nodes, given_back)
+    status = allocation.status
+    for other in others:
+        if status.is_success:
+            status = other.trial(admission.hint)
+    if not status.is_success:
+        return Placement(status=status)
+    return Placement(allocation, binding, merged.policy, admission.hint)
+
+
+def _check(
+    plan: PodPlan, facts: NodeFacts, ledger: Ledger, usage: CPUUsage, merged: policy.NUMAPolicyDecision
+) -> Status:
+    """All that can be said before anything is allocated."""
+    is_integer = policy.decide_binding(plan, facts.bind_policy).status != policy.NOT_INTEGER
+    if merged.status.is_success and is_integer and plan.cpu_milli:
+        if not facts.is_ratio_readable:
+            return INVALID_RATIO
+        if facts.cpu_ratio > 1 and facts.has_report and not facts.options.cpus.is_valid:
+            return policy.INVALID_TOPOLOGY
+    return policy.check_node(plan, facts.bind_policy, merged, facts.state(ledger), usage)
+
+
+def choose(
+    state: NodeState,
+    request: AllocationRequest,
+    numa_policy: NUMATopologyPolicy,
+    exclusivity: Exclusivity,
+    strategy: ScoringStrategy | None = None,
+    given_back: GivenBack = NOTHING_GIVEN_BACK,
+    others: Sequence[OtherHints] = (),
+) -> Admission:
+    """The NUMA nodes for the pod. Larger sets are looked at only when they can be chosen or named in the refusal."""
+    numa_nodes = mask_of(state.zones)
+    provided: list[Hints] = []
+    for other in others:
+        found = other.hints()
+        if not found.status.is_success:
+            return Admission(Hint(None, is_preferred=False), unschedulable(*found.status.reasons))
+        provided.append(found.by_resource)
+    is_single = numa_policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
+    if is_single and len(state.zones) > 1:
+        own = hints.generate(state, request, numa_policy, strategy, given_back, sizes_max=1)
+        if all(own.values()):
+            admission = admit(numa_policy, numa_nodes, [own, *provided], exclusivity)
+            if admission.status.is_success:
+                return admission
+    own = hints.generate(state, request, numa_policy, strategy, given_back)
+    return admit(numa_policy, numa_nodes, [own, *provided], exclusivity)

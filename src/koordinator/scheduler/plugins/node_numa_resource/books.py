@@ -1,0 +1,209 @@
+"""Who holds what on every row of the node table, and the columns that follow from it. Source: spec 04, section 4.
+
+The books of one table are kept once, whatever profiles there are: a CPU that a pod of one profile was given a moment
+ago is not free for those of another. What bound pods hold is read from their annotations, what assumed pods hold is
+what Reserve gave them; so the books follow from the objects alone, in whatever order they are heard of.
+"""
+
+import logging
+
+from koordinator.api import labels
+from koordinator.api.core import Node
+from koordinator.api.errors import ProtocolError
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.plugins.node_numa_resource import holdings
+from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
+from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Topologies
+from koordinator.scheduler.plugins.node_numa_resource.ledger import FreeZones, Ledger, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeFacts, facts_of
+from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
+from koordinator.scheduler.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+_KEYS = (labels.RESOURCE_STATUS, labels.RESOURCE_SPEC)
+
+
+class Record:
+    """A row: what the node is like, and what its pods hold. The latter may be known first."""
+
+    def __init__(self) -> None:
+        self.facts: NodeFacts = NO_FACTS
+        self.ledger = Ledger()
+
+    def free_zones(self) -> FreeZones:
+        """What pods use and leave of each NUMA node."""
+        facts = self.facts
+        return ledgers.free_zones(self.ledger, facts.options.cpus, facts.zones, {}, facts.cpu_ratio)
+
+
+class Books(RowKeeper):
+    """Records by row, and reports by node name. Columns are brought up to date by `sync`, as late as possible:
+    trials move many pods before somebody looks."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.columns = Columns(table.capacity)
+        self.topologies = Topologies()
+        self.special_count = 0
+        """Nodes that ordinary pods have to be checked against."""
+        self._table = table
+        self._records: dict[int, Record] = {}
+        self._reports: dict[str, TopologyOptions] = {}
+        self._dirty: set[int] = set()
+        self._reserved: dict[str, Placement] = {}
+        self._aside: dict[str, PodHolding] = {}
+
+    # Reading
+
+    def at(self, row: int) -> Record:
+        """The record of a row, an empty one if nothing was heard of it."""
+        record = self._records.get(row)
+        if record is None:
+            record = self._records[row] = Record()
+        return record
+
+    def placement_of(self, uid: str) -> Placement | None:
+        """What Reserve gave a pod that is not yet known to be bound."""
+        return self._reserved.get(uid)
+
+    def sync(self) -> None:
+        """Bring the columns up to date."""
+        if self._dirty:
+            for row in self._dirty:
+                record = self.at(row)
+                self.columns.set_ledger(row, record.facts, record.ledger)
+            self._dirty.clear()
+
+    def signature(self, row: int) -> bytes:
+        """Equal for rows that columns cannot tell apart; needs `sync`."""
+        return self.columns.signature(row, self.at(row).facts)
+
+    # Nodes
+
+    def set_report(self, name: str, options: TopologyOptions | None) -> bool:
+        """What was reported on a node, None when nothing is any more; whether that changes a node that we know.
+
+        A report may come before its node, and stay when the node goes.
+        """
+        if options is None:
+            self._reports.pop(name, None)
+        else:
+            self._reports[name] = options
+        row = self._table.row_of(name)
+        node = self._table.node_at(row) if row is not None else None
+        if row is None or node is None or not self._set_node(row, node):
+            return False
+        self._table.changes.add(row, Change.NODE)
+        return True
+
+    def node_changed(self, row: int, node: Node) -> None:
+        self._set_node(row, node)
+
+    def _set_node(self, row: int, node: Node) -> bool:
+        record = self.at(row)
+        facts = facts_of(node, self._reports.get(node.metadata.name))
+        if facts == record.facts:
+            return False
+        for problem in facts.problems:
+            if problem not in record.facts.problems:
+                log.warning("node setting ignored: %s", problem, extra={"node": node.metadata.name})
+        self._set_facts(row, record, facts)
+        return True
+
+    def _set_facts(self, row: int, record: Record, facts: NodeFacts) -> None:
+        had_special = self.special_count > 0
+        self.special_count += record.facts.is_plain - facts.is_plain
+        if had_special != (self.special_count > 0):
+            self._table.start_over()  # ordinary pods skip Filter as long as there is no such node
+        record.facts = facts
+        self.columns.set_facts(row, facts)
+        self._dirty.add(row)
+
+    def row_freed(self, row: int) -> None:
+        record = self._records.get(row)
+        if record is not None:
+            assert not record.ledger.holdings, record.ledger.holdings
+            self._set_facts(row, record, NO_FACTS)
+            self.sync()
+            del self._records[row]
+
+    # Pods
+
+    def reserve(self, row: int, uid: str, placement: Placement, exclusive: str) -> None:
+        """Give an assumed pod what was found for it."""
+        held = holdings.held(uid, placement.allocation, exclusive)
+        if held is not None:
+            self._hold(row, held)
+        self._reserved[uid] = placement
+
+    def unreserve(self, uid: str) -> None:
+        """Undo `reserve`; nothing when there is nothing to undo."""
+        if self._reserved.pop(uid, None) is not None:
+            place = self._table.place_of(uid)
+            if place is not None:
+                self._release(place.row, uid)
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        if self._table.is_trial:
+            held = self._aside.pop(pod.uid, None)
+            if held is not None:
+                self._hold(row, held)
+        elif not self._is_assumed(
+            pod.uid
+        ):  # else Reserve says what it gets; annotations are of earlier attempts
+            self._hold_as_annotated(row, pod)
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        if self._is_assumed(new.uid):
+            return
+        was_reserved = self._reserved.pop(new.uid, None) is not None
+        before, after = old.pod.metadata.annotations, new.pod.metadata.annotations
+        if was_reserved or any(before.get(key) != after.get(key) for key in _KEYS):
+            self._hold_as_annotated(row, new)
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        if not self._table.is_trial:
+            self._reserved.pop(pod.uid, None)
+        elif (held := self._held(row, pod.uid)) is not None:
+            self._aside[pod.uid] = held
+        self._release(row, pod.uid)
+
+    def _is_assumed(self, uid: str) -> bool:
+        place = self._table.place_of(uid)
+        return place is not None and place.assumed
+
+    def _hold_as_annotated(self, row: int, pod: PodInfo) -> None:
+        held = None
+        if labels.RESOURCE_STATUS in pod.pod.metadata.annotations:
+            try:
+                held = holdings.holding_of(pod.pod, pod.uid)
+            except ProtocolError as problem:
+                log.warning("pod holds no CPUs that we know of: %s", problem, extra={"pod": pod.key})
+        changed = self._release(row, pod.uid) if held is None else self._hold(row, held)
+        if changed:
+            self._table.changes.add(row, Change.PODS)
+
+    def _held(self, row: int, uid: str) -> PodHolding | None:
+        record = self._records.get(row)
+        return record.ledger.holdings.get(uid) if record is not None else None
+
+    def _hold(self, row: int, holding: PodHolding) -> bool:
+        """Whether that is news."""
+        ledger = self.at(row).ledger
+        if ledger.holdings.get(holding.uid) == holding:
+            return False
+        ledger.update(holding)
+        self._dirty.add(row)
+        return True
+
+    def _release(self, row: int, uid: str) -> bool:
+        """Whether the pod held anything."""
+        record = self._records.get(row)
+        if record is None or uid not in record.ledger.holdings:
+            return False
+        record.ledger.remove(uid)
+        self._dirty.add(row)
+        return True

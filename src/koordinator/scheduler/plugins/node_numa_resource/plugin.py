@@ -1,0 +1,360 @@
+"""The extension points of NodeNUMAResource. Source: spec 04.
+
+`books` keeps what pods hold, `bulk` answers for many nodes at once from columns, `admission` for one node exactly.
+"""
+
+import logging
+from collections.abc import Hashable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from koordinator.api import labels, priority, qos, resource_vector
+from koordinator.api.annotations import placement as wire
+from koordinator.api.annotations.placement import ResourceSpec
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import (
+    FilterPlugin,
+    Handle,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReasonCodes,
+    ReservePlugin,
+    ScorePlugin,
+    Scores,
+    Watch,
+)
+from koordinator.scheduler.nodes import Rows, at
+from koordinator.scheduler.plugins.node_numa_resource import admission, bulk, holdings, policy, score
+from koordinator.scheduler.plugins.node_numa_resource.admission import OtherHints, Placement
+from koordinator.scheduler.plugins.node_numa_resource.args import NodeNUMAResourceArgs
+from koordinator.scheduler.plugins.node_numa_resource.books import Books
+from koordinator.scheduler.plugins.node_numa_resource.bulk import (
+    FIRST_OWN_CODE,
+    Demand,
+    NodeAmounts,
+    NUMAReason,
+)
+from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
+from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
+from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_patch import PodPatch
+from koordinator.scheduler.status import SKIP, SUCCESS, Status
+
+log = logging.getLogger(__name__)
+
+TRIALS_MAX = 16_384
+"""Verdicts of trials that a class of pods remembers: some for each node of a large cluster."""
+OWN_CODES_MAX = 40_000
+"""Texts that a class of pods tells apart; codes have two bytes."""
+
+Provider = tuple[NUMATopologyHintProvider[Any], Any]
+"""A plugin that takes part in the choice of NUMA nodes, with its state for a pod."""
+
+_SPECIAL_QOS = ("LSE", "LSR")
+_PLAIN = ("", "", "", "")
+
+
+class NUMAState:
+    """What a class of pods asks for, and what trials said about it so far."""
+
+    def __init__(self, pod: PodInfo, plan: PodPlan, providers: tuple[Provider, ...] = ()) -> None:
+        self.pod = pod
+        self.providers = providers
+        self.plan = plan
+        self.demand: Demand | None = None
+        self.demand_width = -1
+        self.trials: dict[Hashable, Placement] = {}
+        self.statuses: list[Status] = []
+        self._codes: dict[Status, int] = {}
+
+    def code_of(self, status: Status) -> int:
+        """A number for a refusal; 0 for success."""
+        if status.is_success:
+            return 0
+        code = self._codes.get(status)
+        if code is None:
+            if len(self.statuses) == OWN_CODES_MAX:
+                return NUMAReason.UNALIGNED
+            code = self._codes[status] = FIRST_OWN_CODE + len(self.statuses)
+            self.statuses.append(status)
+        return code
+
+
+class NodeNUMAResource(
+    PreFilterPlugin[NUMAState],
+    FilterPlugin[NUMAState],
+    PreScorePlugin[NUMAState],
+    ScorePlugin[NUMAState],
+    ReservePlugin[NUMAState],
+    PreBindPlugin[NUMAState],
+):
+    """Gives pods CPUs of their own and keeps their resources on few NUMA nodes."""
+
+    name = "NodeNUMAResource"
+    args = NodeNUMAResourceArgs
+    per_profile = True
+    reads = Change.NODE | Change.PODS
+    reasons = NUMAReason
+    wakes_on = (
+        ClusterEvent.NODE_TOPOLOGY_ADDED,
+        ClusterEvent.NODE_TOPOLOGY_UPDATED,
+        ClusterEvent.NODE_TOPOLOGY_DELETED,
+        ClusterEvent.ASSIGNED_POD_DELETED,
+        # Upstream does not listen to these, and leaves pods waiting for minutes.
+        ClusterEvent.ASSIGNED_POD_UPDATED,
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_ALLOCATABLE,
+        ClusterEvent.NODE_LABELS,
+        ClusterEvent.NODE_ANNOTATIONS,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._args = args
+        self._table = handle.table
+        self._strategies = Strategies(args.scoring_strategy, args.numa_scoring_strategy)
+        self.books = handle.table.shared(Books)
+        handle.watch(
+            Watch(
+                NodeResourceTopology,
+                on_add=lambda new: self.set_report(None, new),
+                on_update=self.set_report,
+                on_delete=self.remove_report,
+            )
+        )
+
+    # A pod
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        annotations = pod.pod.metadata.annotations
+        spec = annotations.get(labels.RESOURCE_SPEC, "")
+        numa = annotations.get(labels.NUMA_TOPOLOGY_SPEC, "")
+        qos_class = pod.pod.metadata.labels.get(labels.QOS_CLASS, "")
+        if not spec and not numa and qos_class not in _SPECIAL_QOS:
+            return pod.request_key, _PLAIN
+        return pod.request_key, (spec, numa, qos.raw(pod.pod), priority.default(pod.pod))
+
+    def prepare(self, pod: PodInfo) -> NUMAState:
+        names = self._table.registry.names
+        requests = {
+            names[column]: amount
+            for column, amount in zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True)
+        }
+        plan = policy.plan_pod(pod.pod, self._args.default_cpu_bind_policy, requests)
+        return NUMAState(pod, plan, tuple(self._providers(pod)))
+
+    def _providers(self, pod: PodInfo) -> Iterator[Provider]:
+        """Other plugins that have an opinion, with their states for the pod."""
+        for provider in self.handle.companions(NUMATopologyHintProvider):  # type: ignore[type-abstract]
+            state = provider.prepare(pod)
+            if state is not None:
+                yield provider, state
+
+    def pre_filter(self, state: NUMAState) -> PreFilterResult:
+        if not state.plan.status.is_success:
+            return PreFilterResult(state.plan.status)
+        if self._demand(state).is_ordinary and not self.books.special_count:
+            return PreFilterResult(SKIP)
+        return PreFilterResult()
+
+    def _demand(self, state: NUMAState) -> Demand:
+        """The demand in terms of the columns, which may have learned more resources."""
+        columns = self.books.columns
+        if state.demand is None or state.demand_width != len(columns.resources):
+            state.demand = Demand.of(state.plan, columns)
+            state.demand_width = len(columns.resources)
+        return state.demand
+
+    # Filter
+
+    def filter(self, state: NUMAState, rows: Rows) -> ReasonCodes:
+        self.books.sync()
+        cpu = resource_vector.CPU_COLUMN
+        judgement = bulk.judge(
+            self.books.columns,
+            self._demand(state),
+            rows,
+            at(self._table.allocatable[cpu], rows),
+            at(self._table.requested[cpu], rows),
+        )
+        codes, is_open = judgement.codes, judgement.is_open
+        if state.providers:
+            is_open = self._under_policy(state, rows) & ((codes == 0) | (codes == NUMAReason.UNALIGNED))
+        for i in np.flatnonzero(is_open).tolist():
+            codes[i] = state.code_of(self._tried(state, int(rows[i])).status)
+        return codes
+
+    def detail(self, state: NUMAState, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
+        """The exact words for rows where the columns told that no NUMA nodes can be chosen."""
+        self.books.sync()
+        detailed = codes.copy()
+        for i in np.flatnonzero(codes == NUMAReason.UNALIGNED).tolist():
+            detailed[i] = state.code_of(self._tried(state, int(rows[i])).status) or NUMAReason.UNALIGNED
+        return detailed
+
+    def refusal(self, state: NUMAState, code: int) -> Status:
+        if code >= FIRST_OWN_CODE:
+            return state.statuses[code - FIRST_OWN_CODE]
+        return NUMAReason(code).status
+
+    def _under_policy(self, state: NUMAState, rows: Rows) -> Any:
+        return (at(self.books.columns.numa_policy, rows) > 0) | (self._demand(state).own_policy > 0)
+
+    def _tried(self, state: NUMAState, row: int) -> Placement:
+        """What a trial on the node says; equal nodes share one."""
+        if state.providers:
+            return self.trial(state, state.pod, row)
+        key = (self.books.signature(row), self._usage(row))
+        found = state.trials.get(key)
+        if found is None:
+            if len(state.trials) >= TRIALS_MAX:
+                state.trials.clear()
+            found = state.trials[key] = self.trial(state, state.pod, row)
+        return found
+
+    def trial(self, state: NUMAState, pod: PodInfo, row: int, *, counted: bool = False) -> Placement:
+        """What the pod would get on a node, or why nothing. `counted` when it is among the row's requests already."""
+        record = self.books.at(row)
+        others = [
+            OtherHints(
+                partial(provider.numa_hints, provided, pod, row),
+                partial(provider.try_numa, provided, pod, row),
+            )
+            for provider, provided in state.providers
+        ]
+        usage = self._usage(row, state.plan.cpu_milli if counted else 0)
+        return admission.place(
+            state.plan, record.facts, record.ledger, usage, self._strategies, others=others
+        )
+
+    def _usage(self, row: int, own_milli: int = 0) -> CPUUsage:
+        """The CPU of a node, which matters only where it is amplified."""
+        if self.books.columns.ratio[row] <= 1:
+            return _NO_USAGE
+        cpu = resource_vector.CPU_COLUMN
+        return CPUUsage(
+            int(self._table.allocatable[cpu, row]),
+            int(self._table.requested[cpu, row]) - own_milli,
+            int(self.books.columns.pinned_count[row]),
+        )
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        if happening.event is ClusterEvent.POD_UPDATED:
+            old, new = happening.old, happening.new
+            return old is None or new is None or bool(self.class_key(old) != self.class_key(new))
+        if not self.prepare(pod).plan.status.is_success:
+            return False
+        return super().wakes(happening, pod)
+
+    # Score
+
+    def pre_score(self, state: NUMAState) -> Status:
+        return SKIP if state.plan.status.is_skip else SUCCESS
+
+    def score(self, state: NUMAState, rows: Rows) -> Scores:
+        self.books.sync()
+        points, is_open = bulk.score(
+            self.books.columns, self._demand(state), rows, self._node_amounts(rows), self._strategies
+        )
+        if state.providers:
+            is_open = self._under_policy(state, rows)
+        for i in np.flatnonzero(is_open).tolist():
+            points[i] = self.exact_score(state, int(rows[i]))
+        return points
+
+    def _node_amounts(self, rows: Rows) -> NodeAmounts:
+        table = self._table
+        columns = {
+            resource.name: table.registry.column(resource.name)
+            for resource in self._strategies.node.resources
+        }
+        table.widen()
+        return NodeAmounts(
+            {name: at(table.allocatable[column], rows) for name, column in columns.items()},
+            {name: at(table.requested[column], rows) for name, column in columns.items()},
+        )
+
+    def exact_score(self, state: NUMAState, row: int) -> int:
+        """The score of one node, from what the pod would get there."""
+        placement = self._tried(state, row)
+        if not placement.status.is_success:
+            return 0
+        record = self.books.at(row)
+        amounts = self._node_amounts(np.array([row], np.intp))
+        usage = NodeUsage(
+            {name: int(values[0]) for name, values in amounts.allocatable.items()},
+            {name: int(values[0]) for name, values in amounts.requested.items()},
+            record.facts.cpu_ratio,
+            int(self.books.columns.pinned_count[row]),
+        )
+        requests, binds_cpus = state.plan.requests, placement.binding.binds_cpus
+        if not placement.policy:
+            return score.node_score(self._strategies.node, usage, requests, binds_cpus=binds_cpus)
+        zones, allocated = record.facts.zones, record.free_zones().allocated
+        return score.numa_score(
+            self._strategies.node, usage, zones, allocated, requests, placement.allocation
+        )
+
+    # Reserve and PreBind
+
+    def reserve(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
+        if state.plan.status.is_skip or (
+            self._demand(state).is_ordinary and self.books.at(row).facts.is_plain
+        ):
+            return SUCCESS
+        placement = self.trial(state, pod, row, counted=True)
+        if not placement.status.is_success:
+            return placement.status
+        self.books.reserve(row, pod.uid, placement, state.plan.exclusive)
+        return SUCCESS
+
+    def unreserve(self, state: NUMAState, pod: PodInfo, node_name: str) -> None:
+        self.books.unreserve(pod.uid)
+
+    async def pre_bind(self, state: NUMAState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+        annotations = pod.pod.metadata.annotations
+        placement = self.books.placement_of(pod.uid)
+        if placement is None or placement.is_empty:
+            if labels.RESOURCE_STATUS in annotations:
+                # Left from an attempt that did not succeed: it would bind CPUs that are not the pod's.
+                patch.annotations[labels.RESOURCE_STATUS] = wire.RESOURCE_STATUS.encode(wire.ResourceStatus())
+            return SUCCESS
+        if placement.binding.binds_cpus:
+            spec = wire.RESOURCE_SPEC.read(annotations, pod.key) or ResourceSpec()
+            completed = policy.completed_spec(spec, placement.binding)
+            if completed != spec:
+                patch.annotations[labels.RESOURCE_SPEC] = wire.RESOURCE_SPEC.encode(completed)
+        status = holdings.status_of(placement.allocation)
+        patch.annotations[labels.RESOURCE_STATUS] = wire.RESOURCE_STATUS.encode(status)
+        return SUCCESS
+
+    # Reports
+
+    def set_report(self, old: NodeResourceTopology | None, new: NodeResourceTopology) -> None:
+        """A node's CPUs and NUMA nodes were reported."""
+        options = options_of(new, self.books.topologies)
+        for problem in options.problems:
+            log.warning("part of a report not readable: %s", problem, extra={"node": new.metadata.name})
+        event = ClusterEvent.NODE_TOPOLOGY_ADDED if old is None else ClusterEvent.NODE_TOPOLOGY_UPDATED
+        if self.books.set_report(new.metadata.name, options):
+            self._happened(new.metadata.name, event, old, new)
+
+    def remove_report(self, old: NodeResourceTopology) -> None:
+        """A node is not reported on any more; what its pods hold stays known."""
+        if self.books.set_report(old.metadata.name, None):
+            self._happened(old.metadata.name, ClusterEvent.NODE_TOPOLOGY_DELETED, old, None)
+
+    def _happened(self, name: str, event: ClusterEvent, old: Any, new: Any) -> None:
+        self.handle.happened(Happening(event, self._table.row_of(name), old, new))
+
+
+_NO_USAGE = CPUUsage(0, 0, 0)

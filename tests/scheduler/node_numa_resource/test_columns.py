@@ -1,0 +1,187 @@
+"""How: machines, pods that hold something and pods that ask are drawn; what columns say about many nodes at once must
+be what the exact functions say about each."""
+
+import json
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.scheduler.plugins.node_numa_resource.bulk import NUMAReason
+from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource, NUMAState
+from tests.scheduler.node_numa_resource.cluster import Cluster, Json, bound_to, node, pod, report
+
+POLICIES = ("", "", "BestEffort", "Restricted", "SingleNUMANode", "nonsense")
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[Json, Json | None]:
+    labels = {
+        "node.koordinator.sh/numa-topology-policy": draw(st.sampled_from(POLICIES)),
+        "node.koordinator.sh/cpu-bind-policy": draw(
+            st.sampled_from(("", "", "", "FullPCPUsOnly", "SpreadByPCPUs"))
+        ),
+    }
+    annotations = {}
+    ratio = draw(st.sampled_from(("", "", "", '{"cpu":1.5}', '{"cpu":1.07,"memory":2}', "{")))
+    if ratio:
+        annotations["node.koordinator.sh/resource-amplification-ratio"] = ratio
+    numa_per_socket = draw(st.integers(1, 2))
+    sockets = draw(st.integers(1, 2))
+    cores = draw(st.integers(1, 4))
+    threads = draw(st.sampled_from((1, 2)))
+    body = node(
+        "x", cpus=sockets * numa_per_socket * cores * threads * 2, labels=labels, annotations=annotations
+    )
+    if draw(st.integers(0, 7)) == 0:
+        return body, None
+    extra = draw(st.sampled_from(({}, {"example.com/gpu": "2"}, {"kubernetes.io/batch-cpu": "4000"})))
+    reserved = draw(st.sampled_from(("", "0", "0-2", "0-9")))
+    own = {"node.koordinator.sh/reservation": json.dumps({"reservedCPUs": reserved})} if reserved else {}
+    described = report(
+        "x",
+        sockets=sockets,
+        numa_per_socket=numa_per_socket,
+        cores=cores,
+        threads=threads,
+        memory_gi=draw(st.integers(1, 8)),
+        annotations=own,
+        extra=extra,
+        numa_step=draw(st.sampled_from((1, 1, 3))),
+        policies=draw(st.sampled_from(((), ("SingleNUMANodePodLevel",)))),
+    )
+    if draw(st.integers(0, 9)) == 0:
+        del described["metadata"]["annotations"]["node.koordinator.sh/cpu-topology"]
+    if draw(st.integers(0, 9)) == 0:
+        described["zones"] = []
+    if draw(st.integers(0, 9)) == 0:
+        for zone in described["zones"]:
+            zone["resources"] = [r for r in zone["resources"] if r["name"] != "cpu"]
+    return body, described
+
+
+@st.composite
+def bound_pods(draw: st.DrawFn) -> Json:
+    name = f"held-{draw(st.integers(0, 5))}"
+    cpus = draw(st.sets(st.integers(0, 20), max_size=5))
+    numa = [
+        {"node": draw(st.sampled_from((0, 1, 2, 3))), "resources": {"cpu": f"{draw(st.integers(0, 5000))}m"}}
+        for _ in range(draw(st.integers(0, 2)))
+    ]
+    numa += [{"node": 0, "resources": {"memory": f"{draw(st.integers(0, 6))}Gi", "example.com/gpu": "1"}}]
+    status = {"cpuset": ",".join(map(str, sorted(cpus))), "numaNodeResources": numa}
+    exclusive = draw(st.sampled_from(("", "None", "PCPULevel", "NUMANodeLevel")))
+    body = pod(name, cpu=f"{len(cpus)}", spec={"preferredCPUExclusivePolicy": exclusive})
+    annotations = {"scheduling.koordinator.sh/resource-status": json.dumps(status)}
+    return bound_to(body, "", annotations)
+
+
+@st.composite
+def asking_pods(draw: st.DrawFn) -> Json:
+    requests = {
+        "cpu": draw(st.sampled_from(("1", "2", "3", "4", "6", "1500m", "0"))),
+        "memory": draw(st.sampled_from(("0", "1Gi", "3Gi", "6Gi"))),
+    }
+    if draw(st.integers(0, 3)) == 0:
+        requests["example.com/gpu"] = "1"
+    if draw(st.integers(0, 3)) == 0:
+        requests["kubernetes.io/batch-cpu"] = "1000"
+    spec = {
+        "requiredCPUBindPolicy": draw(st.sampled_from(("", "", "FullPCPUs", "SpreadByPCPUs"))),
+        "preferredCPUBindPolicy": draw(st.sampled_from(("", "SpreadByPCPUs"))),
+        "preferredCPUExclusivePolicy": draw(st.sampled_from(("", "PCPULevel", "NUMANodeLevel"))),
+    }
+    numa = {"numaTopologyPolicy": draw(st.sampled_from(POLICIES))}
+    if draw(st.booleans()):
+        numa["singleNUMANodeExclusive"] = draw(st.sampled_from(("Required", "Preferred")))
+    return pod("asks", requests=requests, qos=draw(st.sampled_from(("", "LSR"))), spec=spec, numa=numa)
+
+
+def drawn_cluster(drawn: list[tuple[Json, Json | None]], held: list[Json]) -> Cluster:
+    cluster = Cluster()
+    for number, (body, described) in enumerate(drawn):
+        name = f"node-{number}"
+        body["metadata"]["name"] = name
+        cluster.set_node(body)
+        if described is not None:
+            described["metadata"]["name"] = name
+            cluster.set_report(described)
+    for number, body in enumerate(held):
+        body["metadata"]["uid"] = f"uid-{number}"
+        body["metadata"]["name"] = f"held-{number}"
+        body["spec"]["nodeName"] = f"node-{number % len(drawn)}"
+        cluster.assign(body)
+    return cluster
+
+
+def state_of(plugin: NodeNUMAResource, cluster: Cluster, body: Json) -> NUMAState:
+    return plugin.prepare(cluster.info(body))
+
+
+@given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
+@settings(max_examples=400, deadline=None)
+def test_columns_say_what_a_trial_on_each_node_says(
+    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
+) -> None:
+    cluster = drawn_cluster(drawn, held)
+    plugin = cluster.plugin
+    state = state_of(plugin, cluster, asks)
+    if not state.plan.status.is_success:
+        return
+    rows = cluster.table.rows
+
+    codes = plugin.filter(state, rows)
+    codes = plugin.detail(state, rows, codes)
+
+    for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
+        exact = plugin.trial(state, state.pod, row)
+        said = plugin.refusal(state, code) if code else exact.status.__class__(exact.status.code.SUCCESS)
+        assert code != NUMAReason.UNALIGNED
+        assert said == exact.status
+    feasible = rows[codes == 0]
+    scores = plugin.score(state, feasible)
+    for row, points in zip(feasible.tolist(), scores.tolist(), strict=True):
+        assert points == plugin.exact_score(state, row)
+
+
+@given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
+@settings(max_examples=100, deadline=None)
+def test_one_row_at_a_time_says_the_same_as_all_at_once(
+    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
+) -> None:
+    cluster = drawn_cluster(drawn, held)
+    plugin = cluster.plugin
+    state = state_of(plugin, cluster, asks)
+    if not state.plan.status.is_success:
+        return
+    rows = cluster.table.rows
+
+    together = plugin.filter(state, rows)
+    alone = [int(plugin.filter(state, np.array([row], np.intp))[0]) for row in rows.tolist()]
+
+    assert together.tolist() == alone
+    feasible = rows[together == 0]
+    assert plugin.score(state, feasible).tolist() == [
+        int(plugin.score(state, np.array([row], np.intp))[0]) for row in feasible.tolist()
+    ]
+
+
+@given(st.lists(nodes(), min_size=1, max_size=3), st.lists(bound_pods(), max_size=3), asking_pods())
+@settings(max_examples=150, deadline=None)
+def test_what_filter_lets_pass_reserve_can_book(
+    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
+) -> None:
+    cluster = drawn_cluster(drawn, held)
+    plugin = cluster.plugin
+    info = cluster.info(asks)
+    state = plugin.prepare(info)
+    if not state.plan.status.is_success:
+        return
+    rows = cluster.table.rows
+
+    for row in rows[plugin.filter(state, rows) == 0].tolist():
+        name = cluster.table.name_of(row)
+        cluster.table.assign(info, name, assumed=True)
+        assert plugin.reserve(state, info, row).is_success
+        plugin.unreserve(state, info, name)
+        cluster.table.unassign(info.uid)
