@@ -1,12 +1,14 @@
-"""What placing pods costs: Filter and Score over all nodes, placements of equal pods, and end to end.
+"""What placing pods costs: the engine from the queue to Reserve, and end to end.
 
-Each figure has its peer in the same run: the same functions called for one node at a time, as schedulers
-do that walk nodes; and evaluation of every pod anew instead of shared evaluations.
+Kinds of pods (10,000 on 5,000 nodes), and growth with the number of nodes. All figures are placements per
+second of CPU time on one core, with all plugins of the shipped profile and the load-aware filter on. Peers
+in the same run: classes off (every pod is evaluated anew), and the same functions called for one node at
+a time, as schedulers do that walk nodes.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -27,14 +29,24 @@ from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.queue import QueuePolicy, SchedulingQueue
 from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.status import SUCCESS
 
-NODE_COUNTS = (1_000, 5_000, 20_000)
-PLACEMENTS = 2_000
+NODES = 5_000
+PODS = 10_000
+NODE_COUNTS = (1_000, 5_000, 20_000, 100_000)
+TEMPLATES = 500
+ZONES = 10
+REPLICAS = 500
+"""Pods of one workload, where its pods look at each other."""
+FRESH_SHARE = 20
+"""With classes off, one pod in so many is measured: they cost the same each."""
 LOOPED_NODES = 500
 END_TO_END_NODES = 1_000
 END_TO_END_PODS = 5_000
 NOW_S = 1_700_000_000.0
+Json = dict[str, Any]
 
 # The shipped profile with the load-aware filter on: every plugin that looks at all nodes has work.
 LOADED_CONFIG = config.decode(
@@ -44,6 +56,7 @@ LOADED_CONFIG = config.decode(
                 "plugins": {
                     "filter": {"enabled": [{"name": "LoadAwareScheduling"}]},
                     "score": {"enabled": [{"name": "LoadAwareScheduling", "weight": 1}]},
+                    "reserve": {"enabled": [{"name": "LoadAwareScheduling"}]},
                 },
                 "pluginConfig": [
                     {"name": "LoadAwareScheduling", "args": {"usageThresholds": {"cpu": 65, "memory": 95}}}
@@ -54,7 +67,7 @@ LOADED_CONFIG = config.decode(
 )
 
 
-def node_body(number: int) -> dict[str, Any]:
+def node_body(number: int) -> Json:
     amounts = {
         "cpu": "32",
         "memory": "128Gi",
@@ -62,26 +75,80 @@ def node_body(number: int) -> dict[str, Any]:
         "kubernetes.io/batch-cpu": "12000",
         "kubernetes.io/batch-memory": "48Gi",
     }
+    labels = {
+        "kubernetes.io/hostname": f"node-{number}",
+        "topology.kubernetes.io/zone": f"zone-{number % ZONES}",
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": f"node-{number}", "labels": {"kubernetes.io/hostname": f"node-{number}"}},
+        "metadata": {"name": f"node-{number}", "labels": labels},
         "status": {"allocatable": amounts, "capacity": amounts},
     }
 
 
-def pod_body(number: int) -> dict[str, Any]:
-    resources = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+def pod_body(number: int, *, cpu_milli: int = 500, memory_mib: int = 1_024, **spec: Any) -> Json:
+    requests = {"cpu": f"{cpu_milli}m", "memory": f"{memory_mib}Mi"}
+    resources = {"requests": requests, "limits": {"cpu": f"{2 * cpu_milli}m", "memory": f"{memory_mib}Mi"}}
+    labels = spec.pop("labels", {})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"pod-{number}", "namespace": "default"},
+        "metadata": {"name": f"pod-{number}", "namespace": "default", "labels": labels},
         "spec": {
             "schedulerName": "koord-scheduler",
             "containers": [{"name": "main", "image": "app:v1", "resources": resources}],
+            **spec,
         },
         "status": {"phase": "Pending"},
     }
+
+
+# Kinds of pods
+
+
+def identical(number: int) -> Json:
+    return pod_body(number)
+
+
+def of_templates(number: int) -> Json:
+    template = number % TEMPLATES
+    return pod_body(number, cpu_milli=100 + template, memory_mib=256 + template)
+
+
+def all_different(number: int) -> Json:
+    return pod_body(number, cpu_milli=100 + number % 97, memory_mib=128 + number)
+
+
+def anti_affinity(number: int) -> Json:
+    """Workloads whose pods stay away from each other's nodes."""
+    labels = {"app": f"app-{number // REPLICAS}"}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return pod_body(number, labels=labels, affinity=affinity)
+
+
+def zone_spread(number: int) -> Json:
+    """Workloads whose pods spread evenly over zones."""
+    labels = {"app": f"app-{number // REPLICAS}"}
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": labels},
+    }
+    return pod_body(number, labels=labels, topologySpreadConstraints=[constraint])
+
+
+KINDS: dict[str, Callable[[int], Json]] = {
+    "identical": identical,
+    f"{TEMPLATES} templates": of_templates,
+    "all different": all_different,
+    "anti-affinity": anti_affinity,
+    "zone spread": zone_spread,
+}
+GROWING = ("identical", f"{TEMPLATES} templates", "all different")
+"""Kinds that are measured on clusters of several sizes."""
 
 
 def engine_of(nodes: int, classes_max: int = CLASSES_MAX) -> tuple[Engine, Profile]:
@@ -103,8 +170,8 @@ def engine_of(nodes: int, classes_max: int = CLASSES_MAX) -> tuple[Engine, Profi
     return engine, profile
 
 
-def info_of(number: int, engine: Engine) -> PodInfo:
-    return PodInfo.of(from_builtins(pod_body(number), Pod), engine.table.registry)
+def info_of(body: Json, engine: Engine) -> PodInfo:
+    return PodInfo.of(from_builtins(body, Pod), engine.table.registry)
 
 
 def best_s(run: Callable[[], object], times: int) -> float:
@@ -117,21 +184,65 @@ def best_s(run: Callable[[], object], times: int) -> float:
     return min(found)
 
 
-def full_scan() -> None:
-    """Filter and Score of one pod over all nodes, against the same functions node by node."""
-    for nodes in NODE_COUNTS:
-        engine, profile = engine_of(nodes)
-        pod = info_of(0, engine)
-        scan_s = best_s(partial(Evaluation, profile, engine.table, pod), 20)
-        looped_s = best_s(partial(one_by_one, engine, profile, pod), 3) * nodes / LOOPED_NODES
+def queue_of(profile: Profile) -> SchedulingQueue:
+    plugins = {plugin.name: plugin for plugin in profile.plugins}
+    policy = QueuePolicy(
+        initial_backoff_s=1.0,
+        max_backoff_s=10.0,
+        sort_key=profile.queue_sort.sort_key,
+        gate=lambda _: SUCCESS,
+        plugins=lambda _: plugins,
+    )
+    return SchedulingQueue(policy)
+
+
+def place_s(nodes: int, bodies: Iterator[Json], classes_max: int = CLASSES_MAX) -> float:
+    """CPU seconds per placement: class key, into the queue and out, a cycle up to Reserve."""
+    engine, profile = engine_of(nodes, classes_max)
+    queue = queue_of(profile)
+    pods = [info_of(body, engine) for body in bodies]
+    started_s = time.process_time()
+    for pod in pods:
+        queue.add(pod, profile.name, profile.class_key(pod), NOW_S)
+    while entry := queue.pop(NOW_S):
+        placed = engine.cycle.run(profile, entry.pod, entry.class_key, entry.attempt_count, NOW_S)
+        assert isinstance(placed, Placed), placed
+        queue.done(entry.pod.uid)
+    return (time.process_time() - started_s) / len(pods)
+
+
+def kinds_of_pods() -> None:
+    """Each kind of pods on one cluster, with and without classes."""
+    for name, body in KINDS.items():
+        shared_s = place_s(NODES, map(body, range(PODS)))
+        fresh_s = place_s(NODES, map(body, range(0, PODS, FRESH_SHARE)), 0)
         print(
-            f"filter+score over {nodes:>6,} nodes: {scan_s * 1e6:>8,.0f} µs; "
-            f"one node at a time {looped_s * 1e6:>10,.0f} µs ({looped_s / scan_s:,.0f} times)"
+            f"{name:>14} on {NODES:,} nodes: {1 / shared_s:>7,.0f} pods/s, classes off {1 / fresh_s:>6,.0f} "
+            f"({fresh_s / shared_s:.1f} times)",
+            flush=True,
         )
 
 
-def one_by_one(engine: Engine, profile: Profile, pod: PodInfo) -> None:
-    """What a scheduler does that walks nodes, on the first nodes of the table."""
+def growth() -> None:
+    """The same with more and more nodes, against walking the nodes."""
+    for nodes in NODE_COUNTS:
+        figures = []
+        for name in GROWING:
+            pods = PODS if nodes <= NODES else 2_000
+            found_s = place_s(nodes, map(KINDS[name], range(pods)))
+            figures.append(f"{name} {1 / found_s:,.0f}")
+        looped_s = walk_s(nodes)
+        print(f"{nodes:>7,} nodes, pods/s: {', '.join(figures)}, node by node {1 / looped_s:.2f}", flush=True)
+
+
+def walk_s(nodes: int) -> float:
+    """Seconds for one pod when the same functions are called for one node at a time."""
+    engine, profile = engine_of(min(nodes, LOOPED_NODES))
+    pod = info_of(pod_body(0), engine)
+    return best_s(partial(_walk, engine, profile, pod), 3) * nodes / LOOPED_NODES
+
+
+def _walk(engine: Engine, profile: Profile, pod: PodInfo) -> None:
     states = {plugin.name: plugin.prepare(pod) for plugin in profile.evaluators}
     for row in engine.table.rows[:LOOPED_NODES].tolist():
         rows = np.array([row], np.intp)
@@ -140,26 +251,13 @@ def one_by_one(engine: Engine, profile: Profile, pod: PodInfo) -> None:
                 plugin.score(states[plugin.name], rows)
 
 
-def placements() -> None:
-    """Equal pods placed one after the other, with and without shared evaluations."""
+def full_scan() -> None:
+    """Filter and Score of one pod over all nodes."""
     for nodes in NODE_COUNTS:
-        shared_s = place_s(nodes, PLACEMENTS, CLASSES_MAX)
-        fresh_s = place_s(nodes, PLACEMENTS // 10, 0)
-        print(
-            f"placements on {nodes:>6,} nodes: {1 / shared_s:>8,.0f}/s with classes, "
-            f"{1 / fresh_s:>7,.0f}/s without ({fresh_s / shared_s:.1f} times)"
-        )
-
-
-def place_s(nodes: int, count: int, classes_max: int) -> float:
-    """CPU seconds per placement, class key included."""
-    engine, profile = engine_of(nodes, classes_max)
-    pods = [info_of(number, engine) for number in range(count)]
-    started_s = time.process_time()
-    for pod in pods:
-        placed = engine.cycle.run(profile, pod, profile.class_key(pod), 1, NOW_S)
-        assert isinstance(placed, Placed), placed
-    return (time.process_time() - started_s) / count
+        engine, profile = engine_of(nodes)
+        pod = info_of(pod_body(0), engine)
+        scan_s = best_s(partial(Evaluation, profile, engine.table, pod), 20)
+        print(f"filter and score of {nodes:>7,} nodes: {scan_s * 1e6:>6,.0f} µs", flush=True)
 
 
 async def end_to_end_s(classes_max: int) -> float:
@@ -194,5 +292,6 @@ def end_to_end() -> None:
 
 def main() -> None:
     full_scan()
-    placements()
+    kinds_of_pods()
+    growth()
     end_to_end()
