@@ -1,9 +1,12 @@
 """Load-aware bookkeeping: sums that change with each event equal sums made anew; one row equals many."""
 
+import math
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api.resource_vector import I64
 from koordinator.clock import rfc3339
 from koordinator.scheduler.plugins.load_aware import usage
 from koordinator.scheduler.plugins.load_aware.load import AssignedPod, NodeLoad, Report
@@ -77,34 +80,50 @@ def test_sums_kept_by_event_equal_sums_made_anew(steps: list[tuple], include_sys
     assert load.existing() == anew.existing()
 
 
-COLUMNS = st.lists(st.tuples(*[st.integers(0, 120) for _ in range(6)]), min_size=1, max_size=8)
+BYTES = st.integers(0, 120) | st.integers(1 << 30, 1 << 40)
+
+
+@given(capacity=BYTES, threshold=st.integers(0, 100), step=st.integers(-2, 2), used=BYTES)
+def test_a_limit_is_the_last_usage_within_the_threshold(
+    capacity: int, threshold: int, step: int, used: int
+) -> None:
+    [limit] = usage.limits([capacity], [threshold])
+
+    if capacity == 0 or threshold == 0:
+        assert limit is None
+        return
+    assert limit is not None
+    for amount in (used, max(0, limit + step)):
+        is_over = math.floor(amount / capacity * 100 + 0.5) > threshold
+        assert (amount > limit) == is_over
+
+
+COLUMNS = st.lists(st.tuples(*[BYTES for _ in range(4)]), min_size=1, max_size=8)
+
+
+def scores_of(used: I64, capacity: I64, weights: list[int], dominant: int) -> I64:
+    free = (capacity - used).astype(np.float64)
+    divisor = np.maximum(capacity, 1).astype(np.float64)
+    return usage.usage_score(list(free), divisor, np.array(weights, np.int64), dominant)
 
 
 @given(rows=COLUMNS, dominant=st.integers(0, 3))
-def test_many_rows_are_judged_as_each_alone(rows: list[tuple[int, ...]], dominant: int) -> None:
-    used, capacity, thresholds = np.array(rows, np.int64).T.reshape(3, 2, len(rows))
-    weights = np.array([1, 2], np.int64)
+def test_a_score_is_the_weighted_mean_of_what_is_left(rows: list[tuple[int, ...]], dominant: int) -> None:
+    used, capacity = np.array(rows, np.int64).T.reshape(2, 2, len(rows))
 
-    over = usage.first_over_threshold(used, capacity, thresholds)
-    scores = usage.usage_score(used, capacity, weights, dominant)
+    scores = scores_of(used, capacity, [1, 2], dominant)
 
     for row in range(len(rows)):
-        one = slice(row, row + 1)
-        alone = usage.first_over_threshold(used[:, one], capacity[:, one], thresholds[:, one])
-        assert over[row] == alone[0]
-        assert scores[row] == usage.usage_score(used[:, one], capacity[:, one], weights, dominant)[0]
-        assert 0 <= scores[row] <= 100
+        pairs = zip(used[:, row].tolist(), capacity[:, row].tolist(), strict=True)
+        cpu, memory = (max(0, whole - part) * 100 // max(whole, 1) for part, whole in pairs)
+        assert scores[row] == (cpu + 2 * memory + dominant * min(cpu, memory)) // (3 + dominant)
 
 
 @given(rows=COLUMNS, more=st.integers(0, 50))
 def test_a_busier_node_never_scores_higher(rows: list[tuple[int, ...]], more: int) -> None:
-    used, capacity, _ = np.array(rows, np.int64).T.reshape(3, 2, len(rows))
-    weights = np.array([1, 1], np.int64)
+    used, capacity = np.array(rows, np.int64).T.reshape(2, 2, len(rows))
 
-    calm = usage.usage_score(used, capacity, weights, 1)
-    busy = usage.usage_score(used + more, capacity, weights, 1)
-
-    assert (busy <= calm).all()
+    assert (scores_of(used + more, capacity, [1, 1], 1) <= scores_of(used, capacity, [1, 1], 1)).all()
 
 
 def test_a_burst_of_pods_is_not_sent_to_the_node_that_was_cold_a_minute_ago() -> None:

@@ -23,7 +23,15 @@ import numpy as np
 
 from koordinator.scheduler import diagnosis
 from koordinator.scheduler.changes import Changes
-from koordinator.scheduler.framework import FilterPlugin, Mask, Plugin, ReasonCodes, ScorePlugin, Scores
+from koordinator.scheduler.framework import (
+    FilterPlugin,
+    Mask,
+    Plugin,
+    ReasonCodes,
+    ScorePlugin,
+    Scores,
+    is_pass,
+)
 from koordinator.scheduler.nodes import NodeTable, Rows, at, put
 from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
@@ -342,6 +350,8 @@ class Evaluation:
             if index < first:
                 continue
             codes = plugin.filter(state, rows)
+            if is_pass(codes):
+                continue
             refused = codes != 0
             if refused.any():
                 self._refused_by[rows[refused]] = index + 1

@@ -33,6 +33,20 @@ ReasonCodes = npt.NDArray[np.uint16]
 Two bytes, not one: NodeResourcesFit names every resource that is short, so a code is a set of resources.
 """
 
+_PASSES: ReasonCodes = np.zeros(1 << 17, np.uint16)
+_PASSES.setflags(write=False)
+
+
+def passes(rows: Rows) -> ReasonCodes:
+    """The answer of a filter that lets all rows pass, made without effort; to be read only."""
+    return _PASSES[: rows.size] if rows.size <= _PASSES.size else np.zeros(rows.size, np.uint16)
+
+
+def is_pass(codes: ReasonCodes) -> bool:
+    """Whether `codes` are what `passes` answers."""
+    return codes.base is _PASSES
+
+
 Scores = npt.NDArray[np.int64]
 """One per row."""
 

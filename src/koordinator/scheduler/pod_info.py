@@ -37,6 +37,11 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
     request_columns: I64
     request_amounts: I64
     nonzero: I64
+    requests: tuple[tuple[int, int], ...]
+    """(column, amount) of the same, for work on single numbers."""
+    nonzero_amounts: tuple[int, ...]
+    request_key: Hashable
+    """Equal for pods that request the same."""
     host_ports: tuple[HostPort, ...]
 
     @classmethod
@@ -46,6 +51,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         try:
             requested = _requests(pod, registry)
             nonzero = _nonzero(pod, requested)
+            requests = tuple(requested.items())
         except QuantityError as error:
             raise ProtocolError(f"Pod {pod.key}", "resources", str(error)) from error
         return cls(
@@ -55,7 +61,10 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             priority=pod.spec.priority or 0,
             request_columns=np.fromiter(requested, np.int64, len(requested)),
             request_amounts=np.fromiter(requested.values(), np.int64, len(requested)),
-            nonzero=nonzero,
+            nonzero=np.array(nonzero, np.int64),
+            requests=requests,
+            nonzero_amounts=nonzero,
+            request_key=(requests, nonzero),
             host_ports=_host_ports(pod),
         )
 
@@ -75,6 +84,9 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             self.request_columns,
             self.request_amounts,
             self.nonzero,
+            self.requests,
+            self.nonzero_amounts,
+            self.request_key,
             self.host_ports,
         )
 
@@ -90,11 +102,6 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
     def is_terminal(self) -> bool:
         """Succeeded or Failed: it holds no resources any more."""
         return self.pod.status.phase in _TERMINAL_PHASES
-
-    @property
-    def request_key(self) -> Hashable:
-        """Equal for pods that request the same."""
-        return (self.request_columns.tobytes(), self.request_amounts.tobytes(), self.nonzero.tobytes())
 
 
 def _has_same_containers(a: Pod, b: Pod) -> bool:
@@ -119,7 +126,7 @@ def _requests(pod: Pod, registry: ResourceRegistry) -> dict[int, int]:
     return requested
 
 
-def _nonzero(pod: Pod, requested: dict[int, int]) -> I64:
+def _nonzero(pod: Pod, requested: dict[int, int]) -> tuple[int, ...]:
     spec = pod.spec
     containers = [*spec.containers, *spec.init_containers]
     if any(not c.resources.requests.keys() >= _NONZERO_NAMES for c in containers):
@@ -133,7 +140,7 @@ def _nonzero(pod: Pod, requested: dict[int, int]) -> I64:
     else:
         columns = (resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN)
         numbers = [requested.get(column, 0) for column in columns]
-    return np.array([max(0, min(number, POD_AMOUNT_MAX)) for number in numbers], np.int64)
+    return tuple([max(0, min(number, POD_AMOUNT_MAX)) for number in numbers])
 
 
 _NONZERO_NAMES = NONZERO_DEFAULTS.keys()

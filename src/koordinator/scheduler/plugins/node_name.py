@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
+from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, passes
 from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
@@ -29,6 +29,6 @@ class NodeName(FilterPlugin[str]):
 
     def filter(self, state: str, rows: Rows) -> ReasonCodes:
         if not state:
-            return np.zeros(rows.size, np.uint16)
+            return passes(rows)
         wanted = self.handle.table.row_of(state)
         return np.where(rows == wanted, NodeNameReason.OK, NodeNameReason.OTHER_NODE).astype(np.uint16)

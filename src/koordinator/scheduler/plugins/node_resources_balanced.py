@@ -51,7 +51,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 
     def prepare(self, pod: PodInfo) -> BalancedState:
         table = self.handle.table
-        amounts = dict(zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True))
+        amounts = dict(pod.requests)
         counted = []
         for name in self._names:
             column = table.registry.column(name)
@@ -65,12 +65,36 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
         return SKIP if state.is_best_effort else SUCCESS
 
     def score(self, state: BalancedState, rows: Rows) -> Scores:
+        return self._score(state, rows, 1)
+
+    def score_ahead(self, state: BalancedState, rows: Rows, ahead: I64) -> Scores:
+        return self._score(state, rows, ahead + 1)
+
+    def _score(self, state: BalancedState, rows: Rows, copies: int | I64) -> Scores:
         table = self.handle.table
-        columns = [column for column, _ in state.resources]
-        requested = np.array([at(table.requested[c], rows) + amount for c, amount in state.resources])
-        capacity = np.array([at(table.allocatable[column], rows) for column in columns])
-        shape = (len(columns), rows.size)
-        return balanced_allocation(requested.reshape(shape), capacity.reshape(shape))
+        requested = [
+            at(table.requested[column], rows) + amount * copies for column, amount in state.resources
+        ]
+        if len(state.resources) == 2 and all(table.is_everywhere(column) for column, _ in state.resources):
+            divisors = [at(table.divisor[column], rows) for column, _ in state.resources]
+            return balanced_pair(requested[0] / divisors[0], requested[1] / divisors[1])
+        capacity = [at(table.allocatable[column], rows) for column, _ in state.resources]
+        shape = (len(state.resources), rows.size)
+        return balanced_allocation(
+            np.array(requested, np.int64).reshape(shape), np.array(capacity, np.int64).reshape(shape)
+        )
+
+
+def balanced_pair(first: F64, second: F64) -> Scores:
+    """As `balanced_allocation`, for two resources that all nodes have; the fractions used are overwritten."""
+    np.minimum(first, 1.0, out=first)
+    np.minimum(second, 1.0, out=second)
+    first -= second
+    np.abs(first, out=first)
+    first /= 2
+    np.subtract(1.0, first, out=first)
+    first *= SCORE_MAX
+    return first.astype(np.int64)
 
 
 def balanced_allocation(requested: I64, capacity: I64) -> Scores:

@@ -26,10 +26,16 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
     WakeIndex,
+    passes,
 )
-from koordinator.scheduler.nodes import NodeTable, Rows, at
+from koordinator.scheduler.nodes import F64, NodeTable, Rows, at
+from koordinator.scheduler.percent import floor_percent
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Code, Status, error
+
+Copies = int | I64
+"""How many pods of a class are meant: the one that is looked at, and those assumed on the row before it."""
+ONE = 1
 
 Weight = Annotated[int, msgspec.Meta(ge=0, le=100)]
 SHAPE_SCORE_MAX = 10
@@ -158,7 +164,7 @@ class NodeResourcesFit(
     def prepare(self, pod: PodInfo) -> FitState:
         registry = self.handle.table.registry
         names = registry.names
-        amounts = dict(zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True))
+        amounts = dict(pod.requests)
         wanted = [column for column in amounts if not self._is_ignored(names[column])]
         wanted.sort(key=lambda column: _reason_order(names[column]))
         return FitState(
@@ -179,10 +185,15 @@ class NodeResourcesFit(
         return PreFilterResult()
 
     def filter(self, state: FitState, rows: Rows) -> ReasonCodes:
-        table = self.handle.table
-        masks = short_of(
-            table.allocatable, table.requested, table.pod_count, table.pods_max, state.checked, rows
-        )
+        return self._filter(state, rows, ONE)
+
+    def filter_ahead(self, state: FitState, rows: Rows, ahead: I64) -> ReasonCodes:
+        return self._filter(state, rows, ahead + 1)
+
+    def _filter(self, state: FitState, rows: Rows, copies: Copies) -> ReasonCodes:
+        masks = short_of(self.handle.table, state.checked, rows, copies)
+        if masks is None:
+            return passes(rows)
         if len(state.checked) <= _CODE_BITS - _FIRST_RESOURCE_BIT:
             return masks.astype(np.uint16)
         return _combination_codes(masks, state.combinations)
@@ -206,18 +217,44 @@ class NodeResourcesFit(
         return SUCCESS
 
     def score(self, state: FitState, rows: Rows) -> Scores:
+        return self._score(state, rows, ONE)
+
+    def score_ahead(self, state: FitState, rows: Rows, ahead: I64) -> Scores:
+        return self._score(state, rows, ahead + 1)
+
+    def _score(self, state: FitState, rows: Rows, copies: Copies) -> Scores:
         table = self.handle.table
+        is_plain = self._resource_score is least_allocated and table.has_small_amounts
+        if is_plain and all(table.is_everywhere(resource.column) for resource in state.scored):
+            return self._least_allocated(state.scored, rows, copies)
         weighted = np.zeros(rows.size, np.int64)
         weights = np.zeros(rows.size, np.int64)
         for resource in state.scored:
             capacity = at(table.allocatable[resource.column], rows)
             if resource.nonzero_index is not None:
-                used = at(table.nonzero_requested[resource.nonzero_index], rows) + resource.amount
+                present = at(table.nonzero_requested[resource.nonzero_index], rows)
             else:
-                used = at(table.requested[resource.column], rows) + resource.amount
+                present = at(table.requested[resource.column], rows)
+            used = np.asarray(present + resource.amount * copies, np.int64)
             score = self._resource_score(used, capacity)
             self._mean(weighted, weights, score, np.where(capacity > 0, resource.weight, 0))
         return self._finish(weighted, weights)
+
+    def _least_allocated(self, scored: tuple["ScoredResource", ...], rows: Rows, copies: Copies) -> Scores:
+        """The same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
+        table = self.handle.table
+        total: F64 = np.zeros(rows.size)
+        for resource in scored:
+            if resource.nonzero_index is not None:
+                free = at(table.nonzero_free[resource.nonzero_index], rows) - resource.amount * copies
+            else:
+                free = (at(table.free[resource.column], rows) - resource.amount * copies).astype(np.float64)
+            share = floor_percent(free, at(table.divisor[resource.column], rows))
+            total += share if resource.weight == 1 else resource.weight * share
+        weight_sum = sum(resource.weight for resource in scored)
+        if weight_sum > 1:
+            total /= weight_sum
+        return total.astype(np.int64)
 
     def _finish(self, weighted: I64, weights: I64) -> Scores:
         divisor = np.maximum(weights, 1)
@@ -293,32 +330,37 @@ class FitIndex(WakeIndex):
 
 def asks_for_less(old: PodInfo, new: PodInfo) -> bool:
     """Whether a pod wants less of some resource than before."""
-    wants = dict(zip(new.request_columns.tolist(), new.request_amounts.tolist(), strict=True))
-    had = zip(old.request_columns.tolist(), old.request_amounts.tolist(), strict=True)
-    return any(wants.get(column, 0) < amount for column, amount in had)
+    wants = dict(new.requests)
+    return any(wants.get(column, 0) < amount for column, amount in old.requests)
 
 
 def short_of(
-    allocatable: I64,
-    requested: I64,
-    pod_count: I64,
-    pods_max: I64,
-    checked: tuple[tuple[int, int], ...],
-    rows: Rows,
-) -> I64:
-    """Per row the set of what is short, as bits; 0 where the pod fits.
+    table: NodeTable, checked: tuple[tuple[int, int], ...], rows: Rows, copies: Copies = 1
+) -> I64 | None:
+    """Per row the set of what is short, as bits, 0 where `copies` pods fit; None when they fit everywhere.
 
-    Shapes: the columns (resources, nodes) and (nodes,); returns (rows,).
+    `checked`: (column, amount of one pod). Shapes: `copies` one number or (rows,); returns (rows,).
     """
-    masks = (at(pod_count, rows) + 1 > at(pods_max, rows)).astype(np.int64) * _PODS_BIT
+    masks: I64 | None = None
+    if _is_short(at(table.free_pods, rows), copies):
+        masks = (at(table.free_pods, rows) < copies).astype(np.int64) * _PODS_BIT
     for position, (column, amount) in enumerate(checked):
-        capacity = at(allocatable[column], rows)
-        free = capacity - at(requested[column], rows)
-        short = amount > free
-        if short.any():
-            masks |= short.astype(np.int64) << (_FIRST_RESOURCE_BIT + position)
-            masks |= short & (amount > capacity)
+        free, wanted = at(table.free[column], rows), amount * copies
+        if not _is_short(free, wanted):
+            continue
+        if masks is None:
+            masks = np.zeros(rows.size, np.int64)
+        short = free < wanted
+        masks |= short.astype(np.int64) << (_FIRST_RESOURCE_BIT + position)
+        masks |= short & (amount > at(table.allocatable[column], rows))
     return masks
+
+
+def _is_short(free: I64, wanted: Copies) -> bool:
+    """Whether anything is short anywhere. The lowest figure tells it faster than a comparison of all."""
+    if not isinstance(wanted, int):
+        return bool((free < wanted).any())
+    return bool(free.size and free.min() < wanted)
 
 
 def scored_resources(
@@ -333,7 +375,7 @@ def scored_resources(
             continue
         index = _NONZERO_INDEX.get(column)
         if index is not None:
-            amount = int(pod.nonzero[index])
+            amount = pod.nonzero_amounts[index]
         scored.append(ScoredResource(column, weight, amount, index))
     table.widen()
     return scored

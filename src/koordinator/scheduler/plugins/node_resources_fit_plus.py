@@ -60,13 +60,12 @@ class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple
     def prepare(self, pod: PodInfo) -> tuple[Wanted, ...]:
         names = self.handle.table.registry.names
         wanted = []
-        pairs = zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True)
-        for column, amount in pairs:
+        for column, amount in pod.requests:
             strategy = self._strategies.get(names[column])
             if strategy is None:
                 continue
             index = _NONZERO_INDEX.get(column)
-            counted = amount if index is None else int(pod.nonzero[index])
+            counted = amount if index is None else pod.nonzero_amounts[index]
             wanted.append(Wanted(column, counted, index, strategy))
         return tuple(wanted)
 
@@ -74,6 +73,12 @@ class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple
         return SUCCESS
 
     def score(self, state: tuple[Wanted, ...], rows: Rows) -> Scores:
+        return self._score(state, rows, 1)
+
+    def score_ahead(self, state: tuple[Wanted, ...], rows: Rows, ahead: I64) -> Scores:
+        return self._score(state, rows, ahead + 1)
+
+    def _score(self, state: tuple[Wanted, ...], rows: Rows, copies: int | I64) -> Scores:
         table = self.handle.table
         weights = sum(wanted.strategy.weight for wanted in state)
         if not weights:
@@ -87,7 +92,8 @@ class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple
             if wanted.nonzero_index is not None:
                 requested = table.nonzero_requested[wanted.nonzero_index]
             capacity = at(table.allocatable[wanted.column], rows)
-            total += wanted.strategy.weight * formula(at(requested, rows) + wanted.amount, capacity)
+            used = np.asarray(at(requested, rows) + wanted.amount * copies, np.int64)
+            total += wanted.strategy.weight * formula(used, capacity)
         return total // weights
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from koordinator.api.core import Taint
 from koordinator.scheduler import tolerations
 from koordinator.scheduler.events import ClusterEvent
-from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
+from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, passes
 from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
@@ -35,5 +35,6 @@ class NodeUnschedulable(FilterPlugin[bool]):
 
     def filter(self, state: bool, rows: Rows) -> ReasonCodes:
         if state:
-            return np.zeros(rows.size, np.uint16)
-        return at(self.handle.table.is_unschedulable, rows).astype(np.uint16)
+            return passes(rows)
+        is_unschedulable = at(self.handle.table.is_unschedulable, rows)
+        return is_unschedulable.astype(np.uint16) if is_unschedulable.any() else passes(rows)

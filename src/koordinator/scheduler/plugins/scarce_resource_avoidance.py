@@ -7,7 +7,7 @@ import numpy as np
 
 from koordinator.api import resources
 from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
-from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status
 
@@ -29,10 +29,10 @@ class ScarceResourceAvoidance(PreScorePlugin[frozenset[int]], ScorePlugin[frozen
         self._scarce = tuple(args.resources)
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        return pod.request_columns.tobytes()
+        return tuple([column for column, _ in pod.requests])
 
     def prepare(self, pod: PodInfo) -> frozenset[int]:
-        return frozenset(pod.request_columns.tolist())
+        return frozenset(column for column, _ in pod.requests)
 
     def pre_score(self, state: frozenset[int]) -> Status:
         return SUCCESS
@@ -40,7 +40,7 @@ class ScarceResourceAvoidance(PreScorePlugin[frozenset[int]], ScorePlugin[frozen
     def score(self, state: frozenset[int], rows: Rows) -> Scores:
         table = self.handle.table
         registry = table.registry
-        is_spare = table.allocatable[:, rows] > 0
+        is_spare = at(table.allocatable, rows) > 0
         # Names that no node has yet have no column in the table.
         known = range(is_spare.shape[0])
         used = {*state, registry.find(resources.PODS)}

@@ -21,6 +21,7 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
     default_normalize,
+    passes,
 )
 from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
 from koordinator.scheduler.pod_info import PodInfo
@@ -39,6 +40,9 @@ class TaintState(msgspec.Struct):
     tolerations: Tolerations
     codes: npt.NDArray[np.uint16]
     counts: npt.NDArray[np.int64]
+    refuses: bool = False
+    prefers: bool = False
+    """Whether any known set refuses the pod, or is one that it would rather avoid."""
 
 
 class TaintToleration(
@@ -81,11 +85,15 @@ class TaintToleration(
 
     def filter(self, state: TaintState, rows: Rows) -> ReasonCodes:
         self._judge_new_sets(state)
-        return np.asarray(state.codes[at(self._set_of_row.values, rows)])
+        if not state.refuses:
+            return passes(rows)
+        return state.codes.take(at(self._set_of_row.values, rows))
 
     def score(self, state: TaintState, rows: Rows) -> Scores:
         self._judge_new_sets(state)
-        return np.asarray(state.counts[at(self._set_of_row.values, rows)])
+        if not state.prefers:
+            return np.zeros(rows.size, np.int64)
+        return state.counts.take(at(self._set_of_row.values, rows))
 
     def normalize(self, state: TaintState, scores: Scores) -> Scores:
         return default_normalize(scores, reverse=True)
@@ -97,3 +105,5 @@ class TaintToleration(
             counts = [tolerations.untolerated_preferences(state.tolerations, taints) for taints in new]
             state.codes = np.concatenate([state.codes, np.array(codes, np.uint16)])
             state.counts = np.concatenate([state.counts, np.array(counts, np.int64)])
+            state.refuses = bool(state.codes.any())
+            state.prefers = bool(state.counts.any())

@@ -209,6 +209,16 @@ class NodeLoad:
         self._add(uid, new)
         return True
 
+    def counts_in_full(self, uid: str) -> bool:
+        """Whether a pod adds its whole estimate and nothing else to the sums, as is assumed of the next one."""
+        share, pod = self._shares[uid], self._pods[uid]
+        wanted_prod = pod.estimate if pod.is_prod else self._zeros
+        return (
+            share.node_delta == pod.estimate
+            and share.prod_delta == wanted_prod
+            and share.prod_usage == self._zeros
+        )
+
     def remove_pod(self, uid: str) -> bool:
         """Count a pod no longer; whether the sums changed."""
         self._pods.pop(uid, None)

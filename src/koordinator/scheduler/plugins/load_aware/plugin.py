@@ -30,6 +30,7 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
     Watch,
+    passes,
 )
 from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
 from koordinator.scheduler.plugins.load_aware import load, usage
@@ -45,16 +46,31 @@ RECENT_MAX = 16_384
 """Pods whose estimate is remembered: more than that are rarely between queue and node."""
 
 EXPIRED = unschedulable("node(s) nodeMetric expired")
+UNLIMITED = 1 << 62
+"""Room where no threshold applies: more than anything that pods ask for."""
 _EXPIRED_CODE = 1
 _FIRST_OVER_CODE = 2  # + 2 × index of the resource, + 1 when by a percentile
 
 
 class LoadState(msgspec.Struct, frozen=True):
-    """What a pod will use, as a column (resources, 1), and by which rules it is judged."""
+    """What a pod will use, in the order of the policy's names, and by which rules it is judged."""
 
-    estimate: I64
+    estimate: tuple[int, ...]
     is_prod: bool
     is_daemon: bool
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node is judged. `limits` are the highest usages within the thresholds (None: no threshold), of the
+    node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods instead."""
+
+    capacity: tuple[int, ...]
+    aggregation: Aggregation | None
+    is_aggregated: bool
+    limits: usage.Limits
+    prod_limits: usage.Limits
+    has_limits: bool
+    has_prod_limits: bool
 
 
 class LoadAwareScheduling(
@@ -89,19 +105,19 @@ class LoadAwareScheduling(
         self._recent: dict[str, tuple[PodInfo, tuple[int, ...], bool]] = {}
         self._metrics: dict[str, NodeMetric] = {}
         self._updated_s: dict[str, float] = {}
-        self._aggregations: dict[int, Aggregation | None] = {}
         self._next_expiry_s = float("inf")
+        self._rules: dict[int, Rules] = {}
+        self._nobody = self._rules_of(Node())
         columns = handle.columns
+        self._room = columns["room"]
+        self._prod_room = columns["prodRoom"]
+        self._left = columns["left"]
+        self._prod_left = columns["prodLeft"]
         self._capacity = columns["capacity"]
-        self._existing = columns["existing"]
-        self._existing_prod = columns["existingProd"]
-        self._existing_filter = columns["existingFilter"]
-        self._existing_score = columns["existingScore"]
-        self._thresholds = columns["thresholds"]
-        self._prod_thresholds = columns["prodThresholds"]
         self._is_aggregated = columns["isAggregated"]
-        self._has_metric = columns["hasMetric"]
-        self._has_usage = columns["hasUsage"]
+        self._prod_is_aggregated = columns["prodIsAggregated"]
+        self._is_judged = columns["isJudged"]
+        self._prod_is_judged = columns["prodIsJudged"]
         self._expires_s = columns["expires"]
         self._is_expired = columns["isExpired"]
         handle.watch(
@@ -116,18 +132,15 @@ class LoadAwareScheduling(
     @classmethod
     def columns_of(cls, args: LoadAwareArgs) -> tuple[ColumnSpec, ...]:
         width = len(LoadAwarePolicy.of(args).names)
-        vectors = (
-            "capacity",
-            "existing",
-            "existingProd",
-            "existingFilter",
-            "existingScore",
-            "thresholds",
-            "prodThresholds",
-        )
-        flags = ("isAggregated", "hasMetric", "hasUsage", "isExpired")
+        flags = ("isAggregated", "prodIsAggregated", "isJudged", "prodIsJudged", "isExpired")
         return (
-            *(ColumnSpec(name, np.int64, width) for name in vectors),
+            # How much more may be used before a threshold is passed, by the two sets of rules.
+            ColumnSpec("room", np.int64, width, fill=UNLIMITED),
+            ColumnSpec("prodRoom", np.int64, width, fill=UNLIMITED),
+            # Capacity less usage, for the score; whole numbers, 0 where nothing is known.
+            ColumnSpec("left", np.float64, width),
+            ColumnSpec("prodLeft", np.float64, width),
+            ColumnSpec("capacity", np.float64, width, fill=1.0),
             *(ColumnSpec(name, np.bool_, fill=False) for name in flags),
             ColumnSpec("expires", np.float64, fill=np.inf),
         )
@@ -141,7 +154,7 @@ class LoadAwareScheduling(
     def prepare(self, pod: PodInfo) -> LoadState:
         estimated, is_prod = self._facts(pod)
         return LoadState(
-            estimate=np.array(estimated, np.int64)[:, np.newaxis],
+            estimate=estimated,
             is_prod=is_prod,
             is_daemon=_is_daemon(pod),
         )
@@ -168,28 +181,35 @@ class LoadAwareScheduling(
         return PreFilterResult()
 
     def filter(self, state: LoadState, rows: Rows) -> ReasonCodes:
-        if state.is_daemon:
-            return np.zeros(rows.size, np.uint16)
-        thresholds = at(self._thresholds.values, rows)
-        existing = at(self._existing_filter.values, rows)
-        is_aggregated = at(self._is_aggregated.values, rows)
-        if state.is_prod:
-            prod_thresholds = at(self._prod_thresholds.values, rows)
-            by_prod = prod_thresholds.any(axis=0)
-            thresholds = np.where(by_prod, prod_thresholds, thresholds)
-            existing = np.where(by_prod, at(self._existing_prod.values, rows), existing)
-            is_aggregated = is_aggregated & ~by_prod
-        is_judged = thresholds.any(axis=0) & at(self._has_metric.values, rows)
-        over = usage.first_over_threshold(
-            existing + state.estimate, at(self._capacity.values, rows), thresholds
-        )
-        codes = np.where(over >= 0, _FIRST_OVER_CODE + 2 * over + is_aggregated, 0)
-        codes[~at(self._has_usage.values, rows)] = 0
+        return self._filter(state, rows, 1)
+
+    def filter_ahead(self, state: LoadState, rows: Rows, ahead: I64) -> ReasonCodes:
+        return self._filter(state, rows, ahead + 1)
+
+    def _filter(self, state: LoadState, rows: Rows, copies: int | I64) -> ReasonCodes:
+        if state.is_daemon or rows.size == 0:
+            return passes(rows)
+        room = at((self._prod_room if state.is_prod else self._room).values, rows)
+        codes: ReasonCodes | None = None
+        # The first resource that is over is the reason: it is written last.
+        for index in range(len(state.estimate) - 1, -1, -1):
+            wanted = state.estimate[index] * copies
+            if isinstance(wanted, int) and room[index].min() >= wanted:
+                continue
+            if codes is None:
+                codes = np.zeros(rows.size, np.uint16)
+            codes[room[index] < wanted] = _FIRST_OVER_CODE + 2 * index
+        if codes is not None:
+            is_aggregated = self._prod_is_aggregated if state.is_prod else self._is_aggregated
+            codes[(codes != 0) & at(is_aggregated.values, rows)] += 1
         if self.policy.args.filter_expired_node_metrics:
-            passes_expired = self.policy.args.enable_schedule_when_node_metrics_expired
-            codes[at(self._is_expired.values, rows)] = 0 if passes_expired else _EXPIRED_CODE
-        codes[~is_judged] = 0
-        return codes.astype(np.uint16)
+            is_expired = at(self._is_expired.values, rows)
+            if is_expired.any():
+                is_judged = at((self._prod_is_judged if state.is_prod else self._is_judged).values, rows)
+                codes = np.zeros(rows.size, np.uint16) if codes is None else codes
+                passes_expired = self.policy.args.enable_schedule_when_node_metrics_expired
+                codes[is_expired & is_judged] = 0 if passes_expired else _EXPIRED_CODE
+        return passes(rows) if codes is None else codes
 
     def refusal(self, state: LoadState, code: int) -> Status:
         if code == _EXPIRED_CODE:
@@ -199,19 +219,22 @@ class LoadAwareScheduling(
         return unschedulable(f"node(s) {self.policy.names[index]} {how} exceed threshold")
 
     def score(self, state: LoadState, rows: Rows) -> Scores:
-        existing = self._existing.values
-        if state.is_prod and self.policy.args.score_according_prod_usage:
-            existing = self._existing_prod.values
-        elif self.policy.score_aggregation is not None:
-            existing = self._existing_score.values
-        scores = usage.usage_score(
-            at(existing, rows) + state.estimate,
-            at(self._capacity.values, rows),
-            self.policy.weights,
-            self.policy.args.dominant_resource_weight,
-        )
-        is_known = at(self._has_usage.values, rows) & ~at(self._is_expired.values, rows)
-        return np.where(is_known, scores, 0)
+        return self._score(state, rows, 1)
+
+    def score_ahead(self, state: LoadState, rows: Rows, ahead: I64) -> Scores:
+        return self._score(state, rows, ahead + 1)
+
+    def _score(self, state: LoadState, rows: Rows, copies: int | I64) -> Scores:
+        by_prod = state.is_prod and self.policy.args.score_according_prod_usage
+        left = at((self._prod_left if by_prod else self._left).values, rows)
+        divisor = at(self._capacity.values, rows)
+        free = [left[index] - amount * copies for index, amount in enumerate(state.estimate)]
+        weights, dominant = self.policy.weights, self.policy.args.dominant_resource_weight
+        scores = usage.usage_score(free, divisor, weights, dominant)
+        is_expired = at(self._is_expired.values, rows)
+        if is_expired.any():
+            scores[is_expired] = 0
+        return scores
 
     # Time
 
@@ -266,24 +289,10 @@ class LoadAwareScheduling(
     # The table's rows
 
     def node_changed(self, row: int, node: Node) -> None:
-        thresholds = _own_thresholds(node)
-        names, policy = self.policy.names, self.policy
-        usage_thresholds = policy.usage_thresholds
-        if thresholds.usage_thresholds:
-            usage_thresholds = vector(names, thresholds.usage_thresholds)
-        prod_thresholds = policy.prod_thresholds
-        if thresholds.prod_usage_thresholds:
-            prod_thresholds = vector(names, thresholds.prod_usage_thresholds)
-        aggregated, aggregation = policy.aggregated_thresholds, policy.filter_aggregation
-        own = thresholds.aggregated_usage
-        if own is not None and own.usage_thresholds and own.usage_aggregation_type:
-            aggregated = vector(names, own.usage_thresholds)
-            aggregation = Aggregation(own.usage_aggregation_type, own.usage_aggregated_duration or 0.0)
-        self._aggregations[row] = aggregation
-        self._thresholds.values[:, row] = usage_thresholds if aggregated is None else aggregated
-        self._prod_thresholds.values[:, row] = prod_thresholds
-        self._is_aggregated.values[row] = aggregated is not None
-        self._capacity.values[:, row] = load.read_vector(node_capacity(node), names)
+        rules = self._rules[row] = self._rules_of(node)
+        self._is_aggregated.values[row] = rules.is_aggregated
+        self._prod_is_aggregated.values[row] = rules.is_aggregated and not rules.has_prod_limits
+        self._capacity.values[:, row] = [max(amount, 1) for amount in rules.capacity]
         metric, report = self._metrics.get(node.metadata.name), self._load_at(row).report
         if metric is not None and report is None:
             self._apply_metric(row, metric)
@@ -292,12 +301,49 @@ class LoadAwareScheduling(
             self._load_at(row).set_report(None, include_system=False)  # it went while the node was away
         self._write_usage(row)
 
+    def _rules_of(self, node: Node) -> Rules:
+        """What the policy and the node's own annotation say about it."""
+        own, names, policy = _own_thresholds(node), self.policy.names, self.policy
+        thresholds, aggregated, prod = (
+            policy.usage_thresholds,
+            policy.aggregated_thresholds,
+            policy.prod_thresholds,
+        )
+        aggregation = policy.filter_aggregation
+        if own.usage_thresholds:
+            thresholds = vector(names, own.usage_thresholds)
+        if own.prod_usage_thresholds:
+            prod = vector(names, own.prod_usage_thresholds)
+        by = own.aggregated_usage
+        if by is not None and by.usage_thresholds and by.usage_aggregation_type:
+            aggregated = vector(names, by.usage_thresholds)
+            aggregation = Aggregation(by.usage_aggregation_type, by.usage_aggregated_duration or 0.0)
+        capacity = load.read_vector(node_capacity(node), names)
+        thresholds = thresholds if aggregated is None else aggregated
+        return Rules(
+            capacity=capacity,
+            aggregation=aggregation,
+            is_aggregated=aggregated is not None,
+            limits=usage.limits(capacity, thresholds),
+            prod_limits=usage.limits(capacity, prod),
+            has_limits=any(thresholds),
+            has_prod_limits=any(prod),
+        )
+
     def row_freed(self, row: int) -> None:
         self._loads.pop(row, None)
-        self._aggregations.pop(row, None)
+        self._rules.pop(row, None)
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        self._count_pod(row, pod, self.handle.clock.now())
+        """What an evaluation foresees (the estimate on top) is not logged: the table tells of the pod itself."""
+        estimated, is_prod = self._facts(pod)
+        now_s = self.handle.clock.now()
+        found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, now_s)
+        node_load = self._load_at(row)
+        if node_load.set_pod(pod.uid, found):
+            self._write_sums(row, node_load)
+            if not node_load.counts_in_full(pod.uid):
+                self.handle.table.changes.add(row, Change.USAGE)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
         known = self._load_at(row).pod(new.uid)
@@ -328,20 +374,12 @@ class LoadAwareScheduling(
         return None if row is None else self._loads.get(row)
 
     def _write_usage(self, row: int) -> None:
-        """The columns that follow from a node's load."""
-        node_load = self._load_at(row)
+        """The columns that follow from a node's rules, report and pods."""
+        node_load, rules = self._load_at(row), self._rules_at(row)
         report = node_load.report
-        existing = node_load.existing()
-        self._existing.values[:, row] = existing
-        self._existing_prod.values[:, row] = node_load.existing_prod()
-        aggregation = self._aggregations.get(row)
-        self._existing_filter.values[:, row] = (
-            existing if aggregation is None else node_load.existing_aggregated(aggregation)
-        )
-        if self.policy.score_aggregation is not None:
-            self._existing_score.values[:, row] = node_load.existing_aggregated(self.policy.score_aggregation)
-        self._has_metric.values[row] = report is not None
-        self._has_usage.values[row] = report is not None and report.node_usage is not None
+        self._write_sums(row, node_load)
+        self._is_judged.values[row] = report is not None and rules.has_limits
+        self._prod_is_judged.values[row] = report is not None and (rules.has_limits or rules.has_prod_limits)
         expires_s = np.inf
         if report is not None:
             expires_s = report.updated_s + self.policy.args.node_metric_expiration_seconds
@@ -350,6 +388,41 @@ class LoadAwareScheduling(
         if not self._is_expired.values[row]:
             self._next_expiry_s = min(self._next_expiry_s, expires_s)
         self.handle.table.changes.add(row, Change.USAGE)
+
+    def _write_sums(self, row: int, node_load: NodeLoad) -> None:
+        """The columns that change with each pod."""
+        rules, report = self._rules_at(row), node_load.report
+        if report is None or report.node_usage is None:
+            for column in (self._room, self._prod_room):
+                column.values[:, row] = UNLIMITED
+            for column in (self._left, self._prod_left):
+                column.values[:, row] = 0
+            return
+        existing = node_load.existing()
+        judged = existing if rules.aggregation is None else node_load.existing_aggregated(rules.aggregation)
+        scored = existing
+        if self.policy.score_aggregation is not None:
+            scored = node_load.existing_aggregated(self.policy.score_aggregation)
+        room, prod_room, left = self._room.values, self._prod_room.values, self._left.values
+        for index, limit in enumerate(rules.limits):
+            own_room = UNLIMITED if limit is None else limit - judged[index]
+            room[index, row] = own_room
+            if not rules.has_prod_limits:
+                prod_room[index, row] = own_room
+            left[index, row] = rules.capacity[index] - scored[index]
+        if rules.has_prod_limits or self.policy.args.score_according_prod_usage:
+            self._write_prod_sums(row, node_load.existing_prod(), rules)
+
+    def _write_prod_sums(self, row: int, existing: list[int], rules: Rules) -> None:
+        for index, limit in enumerate(rules.prod_limits):
+            if rules.has_prod_limits:
+                self._prod_room.values[index, row] = UNLIMITED if limit is None else limit - existing[index]
+            self._prod_left.values[index, row] = rules.capacity[index] - existing[index]
+
+    def _rules_at(self, row: int) -> Rules:
+        """The rules of a row; those of a node without capacity where only pods are known."""
+        found = self._rules.get(row)
+        return self._nobody if found is None else found
 
 
 def node_capacity(node: Node) -> ResourceList:

@@ -1,35 +1,59 @@
 """Filter and score by usage, over rows. Pure. Source: spec 03, I5."""
 
+import bisect
+import math
+from collections.abc import Sequence
+
 import numpy as np
-import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.framework import SCORE_MAX, Scores
+from koordinator.scheduler.framework import Scores
+from koordinator.scheduler.nodes import F64
+from koordinator.scheduler.percent import floor_percent
 
-NOTHING_OVER = -1
+Limits = tuple[int | None, ...]
+"""The highest usage within a threshold, per resource; None where no threshold applies."""
 
 
-def first_over_threshold(used: I64, capacity: I64, thresholds: I64) -> npt.NDArray[np.intp]:
-    """Index of the first resource used above its threshold on each row, `NOTHING_OVER` when none is.
+def limits(capacity: Sequence[int], thresholds: Sequence[int]) -> Limits:
+    """The highest usages within thresholds (percent, 0 is off): judging a row is one comparison with them."""
+    return tuple(
+        _limit(amount, percent) if percent > 0 and amount > 0 else None
+        for amount, percent in zip(capacity, thresholds, strict=True)
+    )
 
-    Shapes: all (resources, rows); thresholds in percent, 0 is off; resources without capacity are skipped.
-    Usage in percent is rounded half up before it is compared.
+
+def _limit(capacity: int, threshold: int) -> int:
+    """The last amount whose percentage, rounded half up, is not above the threshold.
+
+    Percentages do not fall as amounts grow, rounding errors included: the boundary is found by bisection.
     """
-    percent = np.floor(used / np.maximum(capacity, 1) * 100 + 0.5)
-    over = (percent > thresholds) & (thresholds > 0) & (capacity > 0)
-    return np.where(over.any(axis=0), over.argmax(axis=0), NOTHING_OVER)
+    above = capacity * (threshold + 1) // 100 + 1
+    amounts = range(above + 1)
+    return bisect.bisect_right(amounts, threshold, key=lambda used: percent_of(used, capacity)) - 1
 
 
-def usage_score(used: I64, capacity: I64, weights: I64, dominant_weight: int) -> Scores:
+def percent_of(used: int, capacity: int) -> int:
+    """Usage in percent of a capacity above 0, rounded half up."""
+    return math.floor(used / capacity * 100 + 0.5)
+
+
+def usage_score(free: list[F64], capacity: F64, weights: I64, dominant_weight: int) -> Scores:
     """100 when idle, 0 when used up: the mean over resources, the worst of them weighted extra.
 
-    Shapes: `used`, `capacity` (resources, rows), `weights` (resources,); returns (rows,).
+    Shapes: `free` one (rows,) per resource, overwritten; `capacity` (resources, rows), at least 1; `weights`
+    (resources,); returns (rows,). What is free may be negative, which counts as nothing.
     """
-    free = np.where(used > capacity, 0, capacity - used)
-    scores = free * SCORE_MAX // np.maximum(capacity, 1)
+    rows = capacity.shape[1]
     weight_sum = int(weights.sum()) + dominant_weight
     if weight_sum == 0:
-        return np.zeros(used.shape[1], np.int64)
-    worst = scores.min(axis=0, initial=SCORE_MAX)
-    total = (weights[:, np.newaxis] * scores).sum(axis=0) + dominant_weight * worst
-    return np.asarray(total // weight_sum)
+        return np.zeros(rows, np.int64)
+    scores = [floor_percent(part, whole) for part, whole in zip(free, capacity, strict=True)]
+    total = np.zeros(rows)
+    for weight, score in zip(weights.tolist(), scores, strict=True):
+        if weight:
+            total += weight * score
+    if dominant_weight:
+        total += dominant_weight * np.minimum.reduce(scores)
+    total /= weight_sum
+    return total.astype(np.int64)
