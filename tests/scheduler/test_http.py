@@ -1,36 +1,47 @@
-"""What the scheduler serves over HTTP, and the command line in front of it."""
+"""What the scheduler serves over HTTP."""
 
-from pathlib import Path
+import contextlib
+import json
+from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from click.testing import CliRunner
 
-from koordinator.api.core import Node
+from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.cli import scheduler as command
 from koordinator.clock import FixedClock
-from koordinator.scheduler import http
-from koordinator.scheduler.config import ConfigError
+from koordinator.scheduler import config, default_plugins, effective_config, gauges, http
+from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.framework import ReservePlugin
+from koordinator.scheduler.http import HttpOptions
+from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.scheduler import Scheduler
 from tests.scheduler.fake_cluster import FakeCluster
-from tests.scheduler.world import node
-
-HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
-UNSET = {"leader_elect": None, "leader_elect_lease_duration": None}
+from tests.scheduler.world import World, node, play, pod
 
 
-async def test_health_metrics_and_nodes_are_served() -> None:
+class Answering(ApiProvider[None], ReservePlugin[None]):
+    name = "Answering"
+
+    def endpoints(self) -> list[Endpoint]:
+        def answer(request: ApiRequest) -> ApiAnswer:
+            return ApiAnswer({"name": request.path["name"], "detail": request.query.get("detail")}, 200)
+
+        return [Endpoint("thing/{name}", answer)]
+
+
+@contextlib.asynccontextmanager
+async def client_of(scheduler: Scheduler, options: HttpOptions = HttpOptions()) -> AsyncIterator[TestClient]:  # noqa: B008
+    async with TestClient(TestServer(http.application(scheduler, options))) as client:
+        yield client
+
+
+async def test_nodes_are_told_by_the_leader_only() -> None:
     scheduler = Scheduler(FakeCluster(FixedClock()))
     scheduler.table.set_node(from_builtins(node("n-1", cpu="2"), Node))
     leading = [False]
 
-    async with TestClient(TestServer(http.application(scheduler, lambda: leading[0]))) as client:
-        assert (await client.get("/healthz")).status == 200
-        assert (await client.get("/readyz")).status == 503
-        assert "scheduler_pending_pods" in await (await client.get("/metrics")).text()
-        assert "profiles" in (await (await client.get("/configz")).json())["kubescheduler.config.k8s.io"]
-
+    async with client_of(scheduler, HttpOptions(is_leader=lambda: leading[0])) as client:
         refused = await client.get("/apis/v1/nodes/n-1")
         assert (refused.status, await refused.json()) == (503, {"message": "the instance is not leader"})
         leading[0] = True
@@ -39,37 +50,120 @@ async def test_health_metrics_and_nodes_are_served() -> None:
         assert (missing.status, await missing.json()) == (404, {"message": "cannot find node n-2"})
 
 
-def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.yaml"
-    file.write_text(HEAD + "leaderElection: {leaderElect: true, leaseDuration: 20s, resourceName: mine}\n")
+async def test_health_tells_each_check_when_asked_or_unwell() -> None:
+    scheduler = Scheduler(FakeCluster(FixedClock()))
+    trouble = [""]
 
-    flags = {**UNSET, "leader_elect": False, "leader_elect_resource_name": "theirs"}
-    election = command.read_config(file, flags).leader_election
+    async with client_of(scheduler, HttpOptions(lease=lambda: trouble[0])) as client:
 
-    assert (election.leader_elect, election.resource_name, election.lease_duration) == (
-        False,
-        "theirs",
-        "20s",
+        async def get(path: str) -> tuple[int, str]:
+            response = await client.get(path)
+            return response.status, await response.text()
+
+        assert await get("/healthz") == (200, "ok")
+        verbose = "[+]ping ok\n[+]leaderElection ok\nhealthz check passed\n"
+        assert await get("/healthz?verbose") == (200, verbose)
+        status, text = await get("/readyz")
+        assert status == 503 and "[-]informer-sync failed: caches are not filled yet" in text
+        scheduler.synced.set()
+        assert await get("/readyz") == (200, "ok")
+        trouble[0] = "failed election to renew leadership on lease koord-scheduler"
+        assert (await get("/livez"))[0] == 500
+        assert await get("/livez/ping") == (200, "ok")
+        assert await get("/livez?exclude=leaderElection") == (200, "ok")
+
+
+async def test_debug_switches_are_put() -> None:
+    scheduler = Scheduler(FakeCluster(FixedClock()))
+    levels: list[int] = []
+    debug = scheduler.observer.debug
+
+    async with client_of(scheduler, HttpOptions(set_verbosity=levels.append)) as client:
+        for flag, value in (("s", "3"), ("f", "true"), ("d", "1"), ("db", "true"), ("v", "4")):
+            response = await client.put(f"/debug/flags/{flag}", data=value)
+            assert (response.status, "successfully set" in await response.text()) == (200, True)
+        for flag, value in (("s", "many"), ("f", "maybe"), ("v", "")):
+            assert (await client.put(f"/debug/flags/{flag}", data=value)).status == 400
+
+    switches = (debug.top_scores, debug.filters, debug.diagnosis, debug.diagnosis_blocking)
+    assert (switches, levels) == ((3, True, True, True), [4])
+
+
+async def test_plugins_answer_below_their_names() -> None:
+    settings = config.decode(
+        {"profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Answering"}]}}}]}
     )
+    plugins = {**built_in.PLUGINS, "Answering": Answering}
+    scheduler = Scheduler(FakeCluster(FixedClock()), settings, plugins=plugins)
+
+    async with client_of(scheduler) as client:
+        found = await (await client.get("/apis/v1/plugins/Answering/thing/a?detail=all")).json()
+        services = await (await client.get("/apis/v1/__services__")).json()
+
+    assert found == {"name": "a", "detail": "all"}
+    assert "GET /apis/v1/plugins/Answering/thing/{name}" in services
 
 
-def test_the_shipped_configuration_runs_without_a_file() -> None:
-    assert [each.scheduler_name for each in command.read_config(None, UNSET).profiles] == ["koord-scheduler"]
+@pytest.mark.parametrize("settings", [default_plugins.shipped_config("a", "b"), config.SchedulerConfig()])
+def test_the_effective_configuration_is_one_that_means_the_same(settings: config.SchedulerConfig) -> None:
+    once = effective_config.effective(settings, built_in.PLUGINS)
+    again = effective_config.effective(
+        config.parse(effective_config.as_yaml(settings, built_in.PLUGINS)), built_in.PLUGINS
+    )
+    assert again == json.loads(json.dumps(once))
+    args = {entry["name"]: entry["args"] for entry in once["profiles"][0]["pluginConfig"]}
+    assert args["NodeResourcesFit"]["kind"] == "NodeResourcesFitArgs"
+    assert args["InterPodAffinity"]["hardPodAffinityWeight"] == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["leaderElection: {leaseDuration: 5s}", "leaderElection: {retryPeriod: soon}"]
-)
-def test_durations_that_cannot_work_are_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "scheduler.yaml"
-    file.write_text(HEAD + text)
-    with pytest.raises(ConfigError, match="leaderElection"):
-        command.read_config(file, UNSET)
+async def test_profiles_and_tasks_are_shown_when_profiling_is_on() -> None:
+    scheduler = Scheduler(FakeCluster(FixedClock()))
+    async with client_of(scheduler) as client:
+        assert (await client.get("/debug/pprof/")).status == 404
+    async with client_of(scheduler, HttpOptions(profiling=True)) as client:
+        assert "profile?seconds=N" in await (await client.get("/debug/pprof/")).text()
+        assert "function calls" in await (await client.get("/debug/pprof/profile?seconds=0.05")).text()
+        assert (await client.get("/debug/pprof/profile?seconds=-1")).status == 400
+        assert "tasks" in await (await client.get("/debug/pprof/goroutine")).text()
+        assert (await client.get("/debug/pprof/heap")).status == 501
 
 
-def test_the_command_says_what_is_wrong_with_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.yaml"
-    file.write_text(HEAD + "profiles: [{plugin: 1}]")
-    result = CliRunner().invoke(command.main, ["--config", str(file)])
-    assert result.exit_code == 1
-    assert 'profiles[0].plugin: unknown field "plugin"' in result.output
+def test_metrics_tell_what_was_scheduled_and_what_waits() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        world.api.put("Pod", pod("fits"))
+        world.api.put("Pod", pod("huge", cpu="64"))
+        await world.settle(0.1)
+        gauges.add_gauges(world.scheduler)
+        text = world.scheduler.metrics.text()
+
+        for line in (
+            'scheduler_schedule_attempts_total{result="scheduled",profile="koord-scheduler"} 1',
+            'scheduler_schedule_attempts_total{result="unschedulable",profile="koord-scheduler"} 1',
+            'scheduler_pending_pods{queue="unschedulable"} 1',
+            'scheduler_queue_incoming_pods_total{queue="active",event="PodAdd"} 2',
+            'scheduler_queue_incoming_pods_total{queue="unschedulable",event="ScheduleAttemptFailure"} 1',
+            'scheduler_unschedulable_pods{plugin="NodeResourcesFit",profile="koord-scheduler"} 1',
+            'scheduler_pod_scheduling_sli_duration_seconds_count{attempts="1"} 1',
+            'scheduler_cache_size{type="nodes"} 2',
+            'scheduler_pod_scheduling_feasible_nodes_bucket{le="2"} 2',
+        ):
+            assert line in text, line
+        assert 'scheduler_plugin_execution_duration_seconds_count{plugin="NodeResourcesFit",' in text
+        assert 'scheduler_framework_extension_point_duration_seconds_count{extension_point="Filter"' in text
+
+    play(story)
+
+
+def test_resource_metrics_tell_requests_and_limits_of_each_pod() -> None:
+    body = pod("web", requests={"cpu": "500m", "memory": "1Gi"}, nodeName="n-1")
+    body["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "2"}
+    ended = {**pod("ended"), "status": {"phase": "Succeeded"}}
+
+    lines = list(gauges.resource_metrics(iter([from_builtins(each, Pod) for each in (body, ended)])))
+
+    labels = 'namespace="default",pod="web",node="n-1",scheduler="koord-scheduler",priority="0"'
+    assert f'kube_pod_resource_request{{{labels},resource="cpu",unit="cores"}} 0.5' in lines
+    assert f'kube_pod_resource_request{{{labels},resource="memory",unit="bytes"}} 1073741824' in lines
+    assert f'kube_pod_resource_limit{{{labels},resource="cpu",unit="cores"}} 2' in lines
+    assert not any("ended" in line for line in lines)

@@ -1,8 +1,18 @@
-"""Log lines for people: time, level, where, the phrase, and the facts as key=value."""
+"""Log lines for people (time, level, where, the phrase, the facts as key=value) or for machines (JSON)."""
 
+import fnmatch
+import json
 import logging
+from collections.abc import Mapping
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+INFO_VERBOSITY = 1
+DEBUG_VERBOSITY = 4
+
+
+def _facts(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
 class FactsFormatter(logging.Formatter):
@@ -13,12 +23,44 @@ class FactsFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record)
-        facts = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
-        return line + "".join(f" {name}={value!r}" for name, value in facts.items())
+        return line + "".join(f" {name}={value!r}" for name, value in _facts(record).items())
 
 
-def set_up(level: int) -> None:
-    """Send log lines of `level` and above to standard error."""
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, with the keys of Kubernetes components: ts (milliseconds), level, logger, msg."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        body = {
+            "ts": round(record.created * 1000, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+            **_facts(record),
+        }
+        if record.exc_info:
+            body["stacktrace"] = self.formatException(record.exc_info)
+        return json.dumps(body, default=str)
+
+
+def level_of(verbosity: int) -> int:
+    """The level of a Kubernetes `-v`: 0 warnings, 1 to 3 changes too, from 4 on decisions too."""
+    if verbosity >= DEBUG_VERBOSITY:
+        return logging.DEBUG
+    return logging.INFO if verbosity >= INFO_VERBOSITY else logging.WARNING
+
+
+def set_up(level: int, *, as_json: bool = False, modules: Mapping[str, int] | None = None) -> None:
+    """Send log lines of `level` and above to standard error; `modules` maps patterns of module names
+    (the last part, or the whole dotted name) to levels of their own."""
     handler = logging.StreamHandler()
-    handler.setFormatter(FactsFormatter())
+    handler.setFormatter(JsonFormatter() if as_json else FactsFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    for pattern, own in (modules or {}).items():
+        for name in list(logging.Logger.manager.loggerDict):
+            if fnmatch.fnmatch(name.rpartition(".")[2], pattern) or fnmatch.fnmatch(name, pattern):
+                logging.getLogger(name).setLevel(own)
+
+
+def set_verbosity(verbosity: int) -> None:
+    """Change the level while running."""
+    logging.getLogger().setLevel(level_of(verbosity))

@@ -9,152 +9,305 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-from aiohttp import web
 
 from koordinator import __version__
-from koordinator.api import duration
+from koordinator.api import duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import logs
+from koordinator.cli import access, logs, process_metrics, scheduler_flags, serving
+from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect
+from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
 from koordinator.cluster.rate_limit import Rate
-from koordinator.scheduler import config, default_plugins, http
-from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler import config, default_plugins, effective_config, http, sync_barrier
+from koordinator.scheduler.config import ConfigError, SchedulerConfig
+from koordinator.scheduler.controllers import ControllerFilter
+from koordinator.scheduler.debugging import DebugOptions, DumpOptions
+from koordinator.scheduler.http import HttpOptions
+from koordinator.scheduler.monitor import MonitorOptions
+from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.profile import installed_plugins
 from koordinator.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-INFO_VERBOSITY = 1
-DEBUG_VERBOSITY = 4
+
+class Refused(KoordinatorError, ValueError):
+    """Flags that cannot be used."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--kubeconfig", default="", help="kubeconfig file; in a cluster none is needed.")
-@click.option("--master", default="", help="URL of the API server, instead of a kubeconfig.")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where to serve HTTP.")
-@click.option("--port", default=10251, show_default=True, help="Port of HTTP; 0 serves none.")
-@click.option("--leader-elect", is_flag=False, flag_value="true", type=bool, default=None)
-@click.option("--leader-elect-lease-duration", default=None, help="Text such as 15s.")
-@click.option("--leader-elect-renew-deadline", default=None, help="Text such as 10s.")
-@click.option("--leader-elect-retry-period", default=None, help="Text such as 2s.")
-@click.option("--leader-elect-resource-name", default=None)
-@click.option("--leader-elect-resource-namespace", default=None)
-@click.option("--feature-gates", default="", help="Gate=true,Other=false")
-@click.option("--seed", default=0, show_default=True, help="Decides ties between nodes.")
-@click.option("-v", "--v", "verbosity", default=0, show_default=True, help="1: changes, 4: decisions too.")
+@click.command(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "max_content_width": 120,
+    }
+)
+@scheduler_flags.options
 @click.version_option(__version__, prog_name="koord-scheduler")
-def main(
-    config_file: Path | None,
-    kubeconfig: str,
-    master: str,
-    address: str,
-    port: int,
-    feature_gates: str,
-    seed: int,
-    verbosity: int,
-    **leader_elect: str | bool | None,
-) -> None:
+def main(**values: Any) -> None:
     """Place pods on nodes: the Koordinator scheduler.
 
     Without --config it runs the profile that an installation brings, for pods with
     `schedulerName: koord-scheduler`.
     """
-    level = logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO
-    logs.set_up(level if verbosity >= INFO_VERBOSITY else logging.WARNING)
+    flags, inert = scheduler_flags.of(values)
     try:
-        settings = read_config(config_file, leader_elect)
-        gates = FeatureGates.of(Component.SCHEDULER, feature_gates)
-        client = connect.load(
-            server=master, kubeconfig_file=kubeconfig or settings.client_connection.kubeconfig
+        logs.set_up(
+            logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=_modules(flags.vmodule)
         )
-    except KoordinatorError as error:
+        settings = read_config(flags)
+        gates = read_gates(flags.feature_gates)
+        if flags.write_config_to is not None:
+            plugins = built_in.PLUGINS | installed_plugins()
+            flags.write_config_to.write_text(effective_config.as_yaml(settings, plugins))
+            return
+        _refuse_what_is_missing(flags)
+        connection = settings.client_connection
+        client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
+    except (KoordinatorError, OSError) as error:
         raise click.ClickException(str(error)) from error
-
-    async def run() -> None:
-        rng = random.Random(seed)
-        wanted = settings.client_connection
-        rate = Rate(per_s=wanted.qps, burst=wanted.burst) if wanted.qps and wanted.qps > 0 else None
-        async with KubeCluster(
-            client, rng=random.Random(rng.getrandbits(64)), component="koord-scheduler", rate=rate
-        ) as cluster:
-            scheduler = Scheduler(cluster, settings, clock=SystemClock(), seed=seed, gates=gates)
-            await serve_and_schedule(scheduler, cluster, rng, address, port)
-
+    for name in inert:
+        why = scheduler_flags.WITHOUT_EFFECT[name]
+        log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
     try:
-        asyncio.run(_until_signal(run()))
-    except LeaseLost as error:
+        _run(_until_signal(_main(flags, settings, gates, client)))
+    except (LeaseLost, KoordinatorError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 
-def read_config(config_file: Path | None, leader_elect: dict[str, str | bool | None]) -> SchedulerConfig:
-    """The configuration file (or the shipped configuration) with the leader election of the flags.
+def read_config(flags: Flags) -> SchedulerConfig:
+    """The configuration file (or the shipped configuration) with what flags say besides.
+
+    As upstream, leader election by flags wins over the file; the deprecated flags count without a file only.
 
     Raises: ConfigError.
     """
     settings = default_plugins.shipped_config()
-    if config_file is not None:
-        settings = config.parse(config_file.read_bytes())
-    election = settings.leader_election
-    flags = {name: value for name, value in leader_elect.items() if value is not None}
-    if "leader_elect" in flags:
-        election = msgspec.structs.replace(election, leader_elect=flags.pop("leader_elect"))
-    changed = {name.removeprefix("leader_elect_"): value for name, value in flags.items()}
-    election = msgspec.structs.replace(election, **changed)
-    return msgspec.structs.replace(settings, leader_election=election)
+    old = {
+        "kube-api-qps": flags.kube_api_qps,
+        "kube-api-burst": flags.kube_api_burst,
+        "profiling": flags.profiling,
+    }
+    if flags.config is not None:
+        settings = config.parse(flags.config.read_bytes())
+        for name in (name for name, value in old.items() if value is not None):
+            log.warning("flag ignored: the configuration file says it", extra={"flag": f"--{name}"})
+    else:
+        connection = settings.client_connection
+        settings = msgspec.structs.replace(
+            settings,
+            client_connection=msgspec.structs.replace(
+                connection,
+                qps=connection.qps if flags.kube_api_qps is None else flags.kube_api_qps,
+                burst=connection.burst if flags.kube_api_burst is None else flags.kube_api_burst,
+            ),
+            enable_profiling=settings.enable_profiling if flags.profiling is None else flags.profiling,
+        )
+    election = {
+        name.removeprefix("leader_elect_"): value
+        for name in Flags.__struct_fields__
+        if name.startswith("leader_elect") and (value := getattr(flags, name)) is not None
+    }
+    elected = msgspec.structs.replace(settings.leader_election, **election)
+    if problems := list(config.election_problems(elected)):
+        raise ConfigError.of(problems)
+    return msgspec.structs.replace(settings, leader_election=elected)
+
+
+def read_gates(text: str) -> FeatureGates:
+    """Koordinator's gates as the flag says. Upstream's are what is built in: asking for that is fine, asking for
+    the contrary is told.
+
+    Raises: FeatureGateError for names that neither has.
+    """
+    ours = []
+    for entry in filter(None, text.split(",")):
+        name, _, state = (part.strip() for part in entry.partition("="))
+        is_built_in = upstream_gates.SCHEDULER.get(name)
+        if is_built_in is None:
+            ours.append(entry)
+            continue
+        facts = {"gate": name, "asked": state, "built_in": is_built_in}
+        if state.lower() == str(is_built_in).lower():
+            log.info("gate of kube-scheduler is as asked", extra=facts)
+        else:
+            log.warning("gate of kube-scheduler cannot be switched here", extra=facts)
+    return FeatureGates.of(Component.SCHEDULER, ",".join(ours))
+
+
+def _refuse_what_is_missing(flags: Flags) -> None:
+    """Switches of features that this version does not have must not look as if they worked."""
+    for name in ("enable_network_topology_manager", "enable_workload_auditor"):
+        if getattr(flags, name):
+            raise Refused(f"--{name.replace('_', '-')}: this version does not have it; leave the flag out")
+
+
+def observing(flags: Flags) -> ObserverOptions:
+    """What the flags say about the monitor and debugging."""
+    return ObserverOptions(
+        monitor=MonitorOptions(
+            period_s=duration.parse(flags.scheduler_monitor_period),
+            timeout_s=duration.parse(flags.scheduling_timeout),
+            drop_unhandled_s=duration.parse(flags.scheduling_drop_unhandled_timeout),
+        ),
+        debug=DebugOptions(
+            top_scores=flags.debug_scores,
+            filters=flags.debug_filters,
+            diagnosis=flags.debug_diagnosis,
+            diagnosis_blocking=flags.debug_diagnosis_blocking,
+        ),
+        dump=DumpOptions(
+            queue_size=flags.debug_diagnosis_queue_size, worker_count=flags.debug_diagnosis_worker_count
+        ),
+    )
+
+
+async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, client: ClientConfig) -> None:
+    clock = SystemClock()
+    # Ties are decided by --seed; jitter of retries and names must differ between instances.
+    rng = random.Random()
+    limit = settings.client_connection.requests_per_s
+    burst = max(1, settings.client_connection.burst)
+    async with KubeCluster(
+        client,
+        rng=random.Random(rng.getrandbits(64)),
+        component="koord-scheduler",
+        rate=None if limit is None else Rate(per_s=limit, burst=burst),
+    ) as cluster:
+        scheduler = Scheduler(
+            cluster,
+            settings,
+            clock=clock,
+            seed=flags.seed,
+            gates=gates,
+            controller_filter=ControllerFilter.of(flags.controller_plugins),
+            observing=observing(flags),
+        )
+        metrics = scheduler.metrics
+        host = client.server.partition("://")[2]
+        cluster.transport.on_answer = lambda method, code, seconds: metrics.requested(
+            method, host, code, seconds
+        )
+        process_metrics.add_to(metrics.registry, clock.now())
+        for name in flags.disabled_metrics:
+            if not metrics.registry.remove(name):
+                log.warning("no such metric to disable", extra={"metric": name})
+        await serve_and_schedule(scheduler, cluster, rng, flags, gates)
 
 
 async def serve_and_schedule(
-    scheduler: Scheduler, cluster: KubeCluster, rng: random.Random, address: str, port: int
+    scheduler: Scheduler, cluster: KubeCluster, rng: random.Random, flags: Flags, gates: FeatureGates
 ) -> None:
     """Serve HTTP, fill the caches, wait to lead if that is asked for, schedule."""
     elected = scheduler.config.leader_election
+    lease = elected.resource_name
+    barrier = sync_barrier.BarrierOptions(
+        namespace=flags.sync_barrier_pod_namespace,
+        name=flags.sync_barrier_pod_name,
+        lease=lease,
+        timeout_s=duration.parse(flags.sync_hard_timeout),
+    )
+
+    async def lead() -> None:
+        scheduler.metrics.master.set(1, lease)
+        try:
+            if gates.is_on("SyncBarrier"):
+                await sync_barrier.pass_barrier(cluster, scheduler.caches, scheduler.table, barrier)
+            await scheduler.schedule()
+        finally:
+            scheduler.metrics.master.set(0, lease)
+
+    async def fill_and_lead() -> None:
+        async with scheduler.following():
+            await lead()
+
     if not elected.leader_elect:
-        async with _served(http.application(scheduler, lambda: True), address, port):
+        async with _served(scheduler, HttpOptions(), flags):
             await scheduler.run()
         return
-    identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
-    election = LeaderElection(
-        cluster,
-        ElectionConfig(
-            name=elected.resource_name,
-            namespace=elected.resource_namespace,
-            identity=identity,
-            lease_duration_s=int(duration.parse(elected.lease_duration)),
-            renew_deadline_s=duration.parse(elected.renew_deadline),
-            retry_period_s=duration.parse(elected.retry_period),
-        ),
-        rng=random.Random(rng.getrandbits(64)),
-    )
-    async with _served(http.application(scheduler, lambda: election.is_leader), address, port):
+    election = LeaderElection(cluster, _election_config(elected, rng), rng=random.Random(rng.getrandbits(64)))
+    scheduler.metrics.master.set(0, lease)
+    options = HttpOptions(is_leader=lambda: election.is_leader, lease=lambda: election.trouble)
+    async with _served(scheduler, options, flags):
         if scheduler.config.delay_cache_until_active:
-            await election.run(scheduler.run)
+            await election.run(fill_and_lead)
             return
         async with scheduler.following():
-            await election.run(scheduler.schedule)
+            await election.run(lead)
+
+
+def _election_config(elected: config.LeaderElection, rng: random.Random) -> ElectionConfig:
+    return ElectionConfig(
+        name=elected.resource_name,
+        namespace=elected.resource_namespace,
+        identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+        lease_duration_s=int(duration.parse(elected.lease_duration)),
+        renew_deadline_s=duration.parse(elected.renew_deadline),
+        retry_period_s=duration.parse(elected.retry_period),
+    )
 
 
 @contextlib.asynccontextmanager
-async def _served(app: web.Application, address: str, port: int) -> AsyncIterator[None]:
-    if port == 0:
+async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> AsyncIterator[None]:
+    """Serve the insecure and the secure port, where they are on."""
+    options = msgspec.structs.replace(
+        options, set_verbosity=logs.set_verbosity, profiling=scheduler.config.enable_profiling
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        if flags.port:
+            app = http.application(scheduler, options)
+            await stack.enter_async_context(serving.served(app, flags.address, flags.port))
+        if flags.secure_port:
+            tls = serving.tls_context(
+                flags.tls_cert_file,
+                flags.tls_private_key_file,
+                flags.cert_dir,
+                scheduler.clock,
+                min_version=flags.tls_min_version,
+                ciphers=flags.tls_cipher_suites,
+            )
+            gatekeeper = await stack.enter_async_context(access.gatekeeper(flags, tls))
+            app = http.application(scheduler, options, (gatekeeper.middleware,))
+            await stack.enter_async_context(
+                serving.served(
+                    app,
+                    flags.bind_address,
+                    flags.secure_port,
+                    tls,
+                    share_address=flags.permit_address_sharing,
+                    share_port=flags.permit_port_sharing,
+                )
+            )
         yield
-        return
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+
+
+def _modules(text: str) -> dict[str, int]:
+    """`--vmodule` as patterns and levels. Raises: Refused."""
+    found = {}
+    for entry in filter(None, text.split(",")):
+        pattern, equals, number = entry.partition("=")
+        if not equals or not number.isdigit():
+            raise Refused(f"--vmodule: {entry!r} is not pattern=N")
+        found[pattern] = logs.level_of(int(number))
+    return found
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
-        await web.TCPSite(runner, address, port).start()
-        log.info("serving HTTP", extra={"address": address, "port": port})
-        yield
-    finally:
-        await runner.cleanup()
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
 
 
 async def _until_signal(work: Coroutine[Any, Any, None]) -> None:

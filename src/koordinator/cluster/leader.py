@@ -17,12 +17,14 @@ from koordinator import clock
 from koordinator.api.coordination import Lease, LeaseSpec
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.protocol import Cluster, EventType, WatchEvent
 
 log = logging.getLogger(__name__)
 
 # Candidates spread their tries over 0 to 120 % of the retry period more, as client-go does.
 JITTER_RATIO = 1.2
+# How long a lease may have ended before the health check of its holder fails, as upstream's watchdog.
+EXPIRED_S_MAX = 20.0
 
 
 class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,17 @@ class LeaderElection:
         self._observed: LeaseSpec | None = None
         self._observed_s = 0.0
 
+    @property
+    def trouble(self) -> str:
+        """Why a leader should be restarted: its lease ended long ago and it still leads. Empty when well."""
+        config = self._config
+        if not self.is_leader:
+            return ""
+        age_s = asyncio.get_running_loop().time() - self._observed_s
+        if age_s <= config.lease_duration_s + EXPIRED_S_MAX:
+            return ""
+        return f"failed election to renew leadership on lease {config.name}"
+
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Wait to be elected, run `work`, and give the lease up when it ends or we are cancelled.
 
@@ -106,11 +119,42 @@ class LeaderElection:
                 task.result()
 
     async def _acquire(self) -> None:
+        released = asyncio.Event()
+        watching = asyncio.create_task(self._watch(released), name=f"lease {self._config.name} watch")
+        try:
+            while not await self._try():
+                jitter = 1.0 + JITTER_RATIO * self._rng.random()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.retry_period_s * jitter):
+                        await released.wait()
+                released.clear()
+        finally:
+            await _cancelled(watching)
+
+    async def _watch(self, released: asyncio.Event) -> None:
+        """Tell at once when the holder gives the lease up, or it is deleted: the gap is a round trip then, not a
+        retry period. Without permission to watch, the retries alone have to do."""
+        config = self._config
         while True:
-            if await self._try():
+            try:
+                page = await self._cluster.list(
+                    Lease, config.namespace, field_selector=f"metadata.name={config.name}"
+                )
+                batches = self._cluster.watch(
+                    Lease,
+                    config.namespace,
+                    resource_version=page.resource_version,
+                    field_selector=f"metadata.name={config.name}",
+                )
+                async for batch in batches:
+                    if any(_is_free(event, config.name) for event in batch):
+                        released.set()
+            except errors.Forbidden as error:
+                log.info("lease not watched: hand-over takes a retry period", extra={"error": str(error)})
                 return
-            jitter = 1.0 + JITTER_RATIO * self._rng.random()
-            await asyncio.sleep(self._config.retry_period_s * jitter)
+            except errors.ApiError as error:
+                log.debug("lease watch ended", extra={"error": str(error)})
+            await asyncio.sleep(config.retry_period_s)
 
     async def _renew(self) -> None:
         """Keep the lease. Raises: LeaseLost."""
@@ -218,6 +262,12 @@ class LeaderElection:
     def _facts(self) -> dict[str, Any]:
         config = self._config
         return {"lease": f"{config.namespace}/{config.name}", "identity": config.identity}
+
+
+def _is_free(event: WatchEvent[Lease], name: str) -> bool:
+    if event.obj is None or event.obj.metadata.name != name:
+        return False
+    return event.type is EventType.DELETED or not event.obj.spec.holder_identity
 
 
 async def _cancelled(task: "asyncio.Future[None]") -> None:

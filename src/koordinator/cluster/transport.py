@@ -9,7 +9,7 @@ import random
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -71,6 +71,8 @@ class Transport:
     ) -> None:
         self.request_count = 0
         self.retry_count = 0
+        self.on_answer: Callable[[str, str, float], None] | None = None
+        """Hears of each request that ended: method, status code (`<error>` without an answer), seconds."""
         self._config = config
         self._rng = rng
         self._user_agent = user_agent
@@ -148,11 +150,17 @@ class Transport:
             raise _no_answer(call, error) from error
 
     async def _once(self, call: Call) -> bytes:
+        began_s = asyncio.get_running_loop().time()
+        code = "<error>"
         try:
             async with await self._request(call, self._timeout) as response:
                 data = await response.read()
+            code = str(response.status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(call, error) from error
+        finally:
+            if self.on_answer is not None:
+                self.on_answer(call.method, code, asyncio.get_running_loop().time() - began_s)
         if response.status >= 400:
             raise _failure(response, data)
         return data

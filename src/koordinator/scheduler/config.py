@@ -215,7 +215,7 @@ def decode(body: Any) -> SchedulerConfig:
         config_reader.check_version({"apiVersion": API_VERSION, "kind": KIND} | body, KIND)
     found: SchedulerConfig = config_reader.convert(body, SchedulerConfig)
     if problems := [
-        *_election_problems(found.leader_election),
+        *election_problems(found.leader_election),
         *_backoff_problems(found),
         *_profile_problems(found.profiles),
         *_extender_problems(found.extenders),
@@ -248,7 +248,8 @@ def _named(profiles: Any) -> Any:
     return profiles
 
 
-def _election_problems(election: LeaderElection) -> Iterator[Problem]:
+def election_problems(election: LeaderElection) -> Iterator[Problem]:
+    """What cannot work about the leader election of a file, or of flags."""
     if not election.leader_elect:
         return
     lease_s, renew_s, retry_s = map(

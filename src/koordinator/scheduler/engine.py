@@ -74,6 +74,8 @@ class Engine:
         self._cluster = cluster
         self._happened = happened
         registry = dict(plugins) if plugins is not None else built_in.PLUGINS | installed_plugins()
+        self.plugin_types: Mapping[str, PluginType] = registry
+        """Every plugin that a configuration can name."""
         self.profiles = build_profiles(config, registry, self._build, self.gates)
         if missing := missing_plugins(config, registry):
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})

@@ -1,54 +1,180 @@
-"""What the scheduler serves over HTTP: health, metrics, its configuration, its view of nodes.
-
-Source: spec 03, A6.
+"""What the scheduler serves over HTTP: health, metrics, its configuration, debug switches, its view of nodes
+and what plugins answer. Source: spec 03, A6.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from koordinator import prometheus
+from koordinator.api import scalars
+from koordinator.scheduler import effective_config, gauges, health, profiling
+from koordinator.scheduler.capabilities import ApiRequest, Endpoint
+from koordinator.scheduler.health import Check
 from koordinator.scheduler.scheduler import Scheduler
 
 NOT_LEADER = {"message": "the instance is not leader"}
+API_PREFIX = "/apis/v1"
+FLAG_BYTES_MAX = 1_024
 
 
-def application(scheduler: Scheduler, is_leader: Callable[[], bool]) -> web.Application:
-    """The HTTP application; `/apis/v1` answers on the leader only."""
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_leader` opens `/apis/v1`; `lease` says why the election is unwell, empty when it is well;
+    `set_verbosity` takes what was put to `/debug/flags/v`; `profiling` serves `/debug/pprof`."""
 
-    async def healthy(_: web.Request) -> web.Response:
-        return web.Response(text="ok")
+    is_leader: Callable[[], bool] = lambda: True
+    lease: Check = health.well
+    set_verbosity: Callable[[int], None] | None = None
+    profiling: bool = False
 
-    async def ready(_: web.Request) -> web.Response:
-        if scheduler.synced.is_set():
-            return web.Response(text="ok")
-        return web.Response(text="caches are not filled yet", status=503)
 
+def application(
+    scheduler: Scheduler, options: HttpOptions, middlewares: tuple[Any, ...] = ()
+) -> web.Application:
+    """The HTTP application; `middlewares` guard a secure port."""
+    gauges.add_gauges(scheduler)
+    app = web.Application(middlewares=middlewares)
+    _add_health(app, scheduler, options)
+    _add_metrics(app, scheduler, options)
+    _add_flags(app, scheduler, options)
+    _add_api(app, scheduler, options)
+    if options.profiling:
+        profiling.add_routes(app)
+    return app
+
+
+def _add_health(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
+    def informers() -> str:
+        return "" if scheduler.synced.is_set() else "caches are not filled yet"
+
+    alive: dict[str, Check] = {"ping": health.well, "leaderElection": options.lease}
+    endpoints: dict[str, dict[str, Check]] = {
+        "healthz": alive,
+        "livez": {"ping": health.well, "leaderElection": options.lease},
+        "readyz": {**alive, "informer-sync": informers, "sched-handler-sync": informers},
+    }
+    for name, checks in endpoints.items():
+        app.router.add_get(f"/{name}", _health_handler(name, checks))
+        for check, why in checks.items():
+            app.router.add_get(f"/{name}/{check}", _health_handler(name, {check: why}))
+
+
+def _health_handler(name: str, checks: Mapping[str, Check]) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.Response:
+        verbose = "verbose" in request.query
+        found = health.report(name, checks, verbose=verbose, excluded=request.query.getall("exclude", []))
+        failure = 503 if name == "readyz" else 500
+        headers = {"X-Content-Type-Options": "nosniff"}
+        return web.Response(text=found.text, status=200 if found.is_well else failure, headers=headers)
+
+    return handle
+
+
+def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
     async def metrics(_: web.Request) -> web.Response:
-        text = scheduler.metrics.text(scheduler.queue.counts())
-        return web.Response(text=text, content_type="text/plain", charset="utf-8")
+        return _metrics_text(scheduler.metrics.text())
+
+    async def resource_metrics(_: web.Request) -> web.Response:
+        if not options.is_leader():
+            return _metrics_text("")  # as upstream: each pod is told by one scheduler
+        pods = iter(list(scheduler.caches.pods.objects.values()))
+        return _metrics_text("\n".join(itertools.chain(gauges.resource_metrics(pods), [""])))
 
     async def configz(_: web.Request) -> web.Response:
-        return _json({"kubescheduler.config.k8s.io": scheduler.config})
+        body = effective_config.effective(scheduler.config, scheduler.engine.plugin_types)
+        return _json({"kubescheduler.config.k8s.io": body})
+
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics/resources", resource_metrics)
+    app.router.add_get("/configz", configz)
+
+
+def _add_flags(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
+    debug = scheduler.observer.debug
+
+    def set_scores(text: str) -> str:
+        debug.top_scores = max(0, int(text))
+        return f"successfully set debugTopNScores to {text}"
+
+    def set_filters(text: str) -> str:
+        debug.filters = scalars.parse_bool(text)
+        return f"successfully set debugFilterFailure to {text}"
+
+    def set_diagnosis(text: str) -> str:
+        debug.diagnosis = scalars.parse_bool(text)
+        return f"successfully set dumpDiagnosis to {text}"
+
+    def set_blocking(text: str) -> str:
+        debug.diagnosis_blocking = scalars.parse_bool(text)
+        return f"successfully set dumpDiagnosisBlocking to {text}"
+
+    flags: dict[str, Callable[[str], str]] = {
+        "s": set_scores,
+        "f": set_filters,
+        "d": set_diagnosis,
+        "db": set_blocking,
+    }
+    set_verbosity = options.set_verbosity
+    if set_verbosity is not None:
+
+        def verbosity(text: str) -> str:
+            set_verbosity(int(text))
+            return f"successfully set klog.logging.verbosity to {text}"
+
+        flags["v"] = verbosity
+    for name, change in flags.items():
+        app.router.add_put(f"/debug/flags/{name}", _flag_handler(name, change))
+
+
+def _flag_handler(name: str, change: Callable[[str], str]) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.Response:
+        text = (await request.content.read(FLAG_BYTES_MAX)).decode(errors="replace").strip()
+        try:
+            return web.Response(text=change(text) + "\n")
+        except ValueError as error:
+            return web.Response(text=f"failed set {name} {text}: {error}\n", status=400)
+
+    return handle
+
+
+def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -> None:
+    routes: list[str] = []
+
+    def add(method: str, path: str, answer: Callable[[web.Request], Any]) -> None:
+        async def handle(request: web.Request) -> web.Response:
+            if not options.is_leader():
+                return _json(NOT_LEADER, 503)
+            found: web.Response = await answer(request)
+            return found
+
+        routes.append(f"{method} {API_PREFIX}{path}")
+        app.router.add_route(method, API_PREFIX + path, handle)
+
+    async def services(_: web.Request) -> web.Response:
+        return _json(sorted(routes))
 
     async def node(request: web.Request) -> web.Response:
-        if not is_leader():
-            return _json(NOT_LEADER, 503)
         name = request.match_info["node"]
         found = describe_node(scheduler, name)
-        if found is None:
-            return _json({"message": f"cannot find node {name}"}, 404)
-        return _json(found)
+        return _json({"message": f"cannot find node {name}"}, 404) if found is None else _json(found)
 
-    app = web.Application()
-    app.router.add_get("/healthz", healthy)
-    app.router.add_get("/livez", healthy)
-    app.router.add_get("/readyz", ready)
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get("/configz", configz)
-    app.router.add_get("/apis/v1/nodes/{node}", node)
-    return app
+    add("GET", "/__services__", services)
+    add("GET", "/nodes/{node}", node)
+    for plugin, endpoints in scheduler.engine.endpoints().items():
+        for endpoint in endpoints:
+            add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))
+
+
+def _endpoint(endpoint: Endpoint) -> Callable[[web.Request], Any]:
+    async def answer(request: web.Request) -> web.Response:
+        asked = ApiRequest(dict(request.match_info), dict(request.query), await request.read())
+        found = endpoint.answer(asked)
+        return _json(found.body, found.status)
+
+    return answer
 
 
 def describe_node(scheduler: Scheduler, name: str) -> dict[str, Any] | None:
@@ -64,6 +190,11 @@ def describe_node(scheduler: Scheduler, name: str) -> dict[str, Any] | None:
         "requested": table.registry.to_wire(requested),
         "remaining": table.registry.to_wire(allocatable - requested),
     }
+
+
+def _metrics_text(text: str) -> web.Response:
+    headers = {"Content-Type": prometheus.CONTENT_TYPE}
+    return web.Response(body=text.encode(), headers=headers)
 
 
 def _json(body: Any, status: int = 200) -> web.Response:

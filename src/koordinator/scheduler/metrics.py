@@ -1,44 +1,198 @@
-"""Counters of the scheduler in the Prometheus text format. Names are upstream's."""
+"""What the scheduler counts, under upstream's names and with upstream's buckets. Source: spec 03, G.
 
-from collections import Counter
-from collections.abc import Mapping
+`Metrics.of(profile)` gives what is counted for every pod with its labels bound, as a pod has 100 µs in all.
+"""
 
-from koordinator.scheduler.queue import QueuedPod
-from koordinator.scheduler.status import Status
+from collections.abc import Callable, Mapping
+
+from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Reading, Registry, Series, exponential
+
+ATTEMPTS_LABEL_MAX = 15
+"""More attempts share the label `15+`, so that a pod that never fits adds no series."""
+
+SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
+"""How attempts end."""
+
+_SCHEDULING_S = exponential(0.001, 2, 15)
+_PERMIT_S = exponential(0.001, 2, 15)
+_POINT_S = exponential(0.0001, 2, 12)
+_PLUGIN_S = exponential(0.00001, 1.5, 20)
+_NODES = exponential(1, 2, 24)
+_REQUEST_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+
+
+class ProfileMetrics:
+    """What is counted per pod of one profile; durations in seconds."""
+
+    def __init__(self, metrics: "Metrics", profile: str) -> None:
+        self._metrics = metrics
+        self._profile = profile
+        self._results: dict[str, Series] = {}
+        self._sli: dict[int, Series] = {}
+        self._algorithm = metrics.algorithm_duration.of()
+        self._evaluated = metrics.evaluated_nodes.of()
+        self._feasible = metrics.feasible_nodes.of()
+        self._attempts = metrics.pod_attempts.of()
+
+    def searched(self, seconds: float, evaluated: int, feasible: int) -> None:
+        """A cycle looked for a node."""
+        self._algorithm.observe(seconds)
+        self._evaluated.observe(evaluated)
+        self._feasible.observe(feasible)
+
+    def attempted(self, result: str, seconds: float) -> None:
+        """An attempt ended: scheduled, unschedulable or error."""
+        series = self._results.get(result)
+        if series is None:
+            series = self._results[result] = self._metrics.attempt_duration.of(result, self._profile)
+        series.observe(seconds)
+
+    def placed(self, attempt_count: int, seconds: float) -> None:
+        """A pod was bound, `seconds` after its first attempt."""
+        attempts = min(attempt_count, ATTEMPTS_LABEL_MAX)
+        series = self._sli.get(attempts)
+        if series is None:
+            label = f"{attempts}+" if attempts == ATTEMPTS_LABEL_MAX else str(attempts)
+            series = self._sli[attempts] = self._metrics.sli_duration.of(label)
+        series.observe(seconds)
+        self._attempts.observe(attempt_count)
+
+    def attempt_counts(self) -> Mapping[str, int]:
+        """Attempts by result."""
+        return {result: sum(series.counts) for result, series in self._results.items()}
 
 
 class Metrics:
-    """What happened since the start."""
+    """Everything, since the start."""
 
     def __init__(self) -> None:
-        self.attempts: Counter[tuple[str, str]] = Counter()
-        """(result, profile) → scheduling attempts; results: scheduled, unschedulable, error."""
-        self.placed_seconds_sum = 0.0
-        self.placed_count = 0
-
-    def attempt(self, profile: str, status: Status) -> None:
-        """An attempt that did not end in a binding."""
-        self.attempts[("unschedulable" if status.is_rejected else "error", profile)] += 1
-
-    def placed(self, profile: str, entry: QueuedPod, now_s: float) -> None:
-        """A pod was bound."""
-        self.attempts[("scheduled", profile)] += 1
-        self.placed_count += 1
-        if entry.first_attempt_s is not None:
-            self.placed_seconds_sum += max(0.0, now_s - entry.first_attempt_s)
-
-    def text(self, pending: Mapping[str, int]) -> str:
-        """All metrics; `pending` are pods per queue."""
-        lines = ["# TYPE scheduler_schedule_attempts_total counter"]
-        for (result, profile), count in sorted(self.attempts.items()):
-            lines.append(
-                f'scheduler_schedule_attempts_total{{profile="{profile}",result="{result}"}} {count}'
+        self._profiles: dict[str, ProfileMetrics] = {}
+        self.attempt_duration = Histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
+            _SCHEDULING_S,
+            ("result", "profile"),
+        )
+        self.algorithm_duration = Histogram(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "[ALPHA] Scheduling algorithm latency in seconds",
+            _SCHEDULING_S,
+        )
+        self.sli_duration = Histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "[STABLE] E2e latency for a pod being scheduled, from the time the pod enters the scheduling "
+            "queue and might involve multiple scheduling attempts.",
+            exponential(0.01, 2, 20),
+            ("attempts",),
+        )
+        self.pod_attempts = Histogram(
+            "scheduler_pod_scheduling_attempts",
+            "[STABLE] Number of attempts to successfully schedule a pod.",
+            exponential(1, 2, 5),
+        )
+        self.evaluated_nodes = Histogram(
+            "scheduler_pod_scheduling_evaluated_nodes", "[ALPHA] Nodes looked at for a pod.", _NODES
+        )
+        self.feasible_nodes = Histogram(
+            "scheduler_pod_scheduling_feasible_nodes", "[ALPHA] Nodes that could hold a pod.", _NODES
+        )
+        self.point_duration = Histogram(
+            "scheduler_framework_extension_point_duration_seconds",
+            "[STABLE] Latency for running all plugins of a specific extension point (of sampled cycles).",
+            _POINT_S,
+            ("extension_point", "status", "profile"),
+        )
+        self.plugin_duration = Histogram(
+            "scheduler_plugin_execution_duration_seconds",
+            "[ALPHA] Duration for running a plugin at a specific extension point (of sampled cycles).",
+            _PLUGIN_S,
+            ("plugin", "extension_point", "status"),
+        )
+        self.permit_wait = Histogram(
+            "scheduler_permit_wait_duration_seconds",
+            "[ALPHA] Duration of waiting on permit.",
+            _PERMIT_S,
+            ("result",),
+        )
+        self.preemption_attempts = Counter(
+            "scheduler_preemption_attempts_total",
+            "[STABLE] Total preemption attempts in the cluster till now",
+        )
+        self.preemption_victims = Histogram(
+            "scheduler_preemption_victims",
+            "[STABLE] Number of selected preemption victims",
+            exponential(1, 2, 7),
+        )
+        self.timeouts = Counter(
+            "scheduler_scheduling_timeout",
+            "[ALPHA] Attempts found running longer than the scheduling timeout.",
+            ("profile",),
+        )
+        self.master = Gauge(
+            "leader_election_master_status",
+            "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 "
+            "indicates master. 'name' is the string used to identify the lease. Please make sure to group by "
+            "name.",
+            ("name",),
+        )
+        self.requests = Counter(
+            "rest_client_requests_total",
+            "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
+            ("code", "host", "method"),
+        )
+        self.request_duration = Histogram(
+            "rest_client_request_duration_seconds",
+            "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
+            _REQUEST_S,
+            ("verb", "host"),
+        )
+        self.registry = Registry(
+            family for family in vars(self).values() if isinstance(family, Counter | Histogram)
+        )
+        # The first and the last line of most dashboards; derived, so that a pod counts once.
+        self.registry.add(
+            Reading(
+                "scheduler_schedule_attempts_total",
+                "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod "
+                "could not be scheduled, while 'error' means an internal scheduler problem.",
+                ("result", "profile"),
+                self._attempt_counts,
+                kind="counter",
             )
-        lines.append("# TYPE scheduler_pending_pods gauge")
-        lines += [f'scheduler_pending_pods{{queue="{queue}"}} {n}' for queue, n in sorted(pending.items())]
-        lines += [
-            "# TYPE scheduler_pod_scheduling_sli_duration_seconds summary",
-            f"scheduler_pod_scheduling_sli_duration_seconds_sum {self.placed_seconds_sum}",
-            f"scheduler_pod_scheduling_sli_duration_seconds_count {self.placed_count}",
-        ]
-        return "\n".join(lines) + "\n"
+        )
+
+    def of(self, profile: str) -> ProfileMetrics:
+        """What is counted for pods of a profile."""
+        found = self._profiles.get(profile)
+        if found is None:
+            found = self._profiles[profile] = ProfileMetrics(self, profile)
+        return found
+
+    @property
+    def placed_count(self) -> int:
+        """Pods bound so far."""
+        return sum(profile.attempt_counts().get(SCHEDULED, 0) for profile in self._profiles.values())
+
+    def read(self, name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Add a gauge with one label that is read when somebody asks."""
+
+        def labelled() -> Mapping[Labels, float]:
+            return {(value,): number for value, number in read().items()}
+
+        self.registry.add(Reading(name, description, (label,), labelled))
+
+    def requested(self, method: str, host: str, code: str, seconds: float) -> None:
+        """A request to the API ended; `code` is `<error>` when there was no answer."""
+        self.requests.inc(code, host, method)
+        self.request_duration.of(method, host).observe(seconds)
+
+    def text(self) -> str:
+        """All metrics in the Prometheus text format."""
+        return self.registry.text()
+
+    def _attempt_counts(self) -> Mapping[Labels, float]:
+        return {
+            (result, name): count
+            for name, profile in self._profiles.items()
+            for result, count in profile.attempt_counts().items()
+        }

@@ -14,7 +14,7 @@ from koordinator.scheduler.cycle import Unplaced, refused
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.metrics import Metrics
+from koordinator.scheduler.observer import Observer
 from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.queue import QueuedPod, SchedulingQueue
 from koordinator.scheduler.reservation_message import event_message
@@ -36,8 +36,9 @@ class Outcomes:
         recorders: Mapping[str, EventRecorder],
         status_writer: StatusWriter,
         clock: Clock,
+        observer: Observer,
     ) -> None:
-        self.metrics = Metrics()
+        self._observer = observer
         self._engine = engine
         self._table = engine.table
         self._queue = queue
@@ -59,7 +60,7 @@ class Outcomes:
                 self._forget(job)  # it is gone already, or the API says that somebody else took it elsewhere
             self._placed(job)
             return
-        self.metrics.attempt(job.profile.name, outcome)
+        self._observer.failed(job.entry, outcome, self._clock.now())
         row = self._forget(job)
         self._retry(job.entry, refused(pod, outcome))
         self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
@@ -68,7 +69,7 @@ class Outcomes:
         pod, node_name = job.placed.pod, job.placed.node_name
         self._queue.done(pod.uid)
         self._status_writer.discard(pod.pod)
-        self.metrics.placed(job.profile.name, job.entry, self._clock.now())
+        self._observer.placed(job.entry, self._clock.now())
         message = f"Successfully assigned {pod.key} to {node_name}"
         self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message)
         for plugin in job.profile.post_binds:
@@ -77,6 +78,7 @@ class Outcomes:
     def interrupted(self, job: Job) -> None:
         """The scheduler stops: the pod is as good as never tried. If it was bound after all, the API will say so."""
         self._forget(job)
+        self._observer.interrupted(job.entry)
         self._requeue(job.entry, Unplaced(job.placed.pod, status.error("interrupted"), frozenset()))
 
     def _forget(self, job: Job) -> int | None:
@@ -87,7 +89,7 @@ class Outcomes:
 
     def unplaced(self, entry: QueuedPod, result: Unplaced) -> None:
         """A cycle found no node."""
-        self.metrics.attempt(entry.profile_name, result.status)
+        self._observer.failed(entry, result.status, self._clock.now())
         self._retry(entry, result)
 
     def crashed(self, entry: QueuedPod, error: Exception) -> None:

@@ -6,6 +6,7 @@ that of insertion or of the sort key, so that runs repeat. Source: spec 03, B5.
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -98,6 +99,9 @@ class SchedulingQueue:
         self._activated_in_flight: set[str] = set()
         self._events: list[Happening] = []
         self._events_dropped = 0
+        self._cause = ""
+        self.incoming: Counter[tuple[str, str]] = Counter()
+        """(area, why) → pods that came into it, as in the metric `scheduler_queue_incoming_pods_total`."""
 
     # Reading
 
@@ -115,6 +119,19 @@ class SchedulingQueue:
             "unschedulable": len(self._unschedulable) - self._gated_count,
             "gated": self._gated_count,
         }
+
+    def rejections(self) -> dict[tuple[str, str], int]:
+        """(plugin, profile) → pods that wait because the plugin refused them. A scan, for metrics."""
+        found: Counter[tuple[str, str]] = Counter()
+        for entry in self._unschedulable.values():
+            gate = (entry.gate.plugin,) if entry.gate is not None else ()
+            for plugin in {*entry.rejected_by, *entry.pending_by, *gate}:
+                found[plugin, entry.profile_name] += 1
+        return dict(found)
+
+    def events_in_flight(self) -> dict[str, int]:
+        """Events kept for pods in flight, by their names."""
+        return dict(Counter(happening.event.value for happening in self._events))
 
     @property
     def kept_event_count(self) -> int:
@@ -135,12 +152,14 @@ class SchedulingQueue:
 
     def add(self, pod: PodInfo, profile_name: str, class_key: Hashable, now_s: float) -> None:
         """A pod that nobody has tried yet."""
+        self._cause = "PodAdd"
         entry = QueuedPod(pod, profile_name, class_key, now_s)
         self._entries[pod.uid] = entry
         self._enter(entry, now_s)
 
     def update(self, pod: PodInfo, class_key: Hashable, now_s: float) -> None:
         """A waiting pod changed; it moves on if that can help."""
+        self._cause = "PodUpdate"
         if pod.uid in self._in_flight:
             self._updated_in_flight[pod.uid] = (pod, class_key)
             return
@@ -201,6 +220,7 @@ class SchedulingQueue:
     ) -> None:
         """A popped pod found no node, or its binding failed. Events since it was popped count as if they
         happened now, so that no wake-up is lost."""
+        self._cause = "ScheduleAttemptFailure"
         uid = entry.pod.uid
         since = self._in_flight.get(uid, self._event_sequence)
         updated = self._updated_in_flight.get(uid)
@@ -245,6 +265,7 @@ class SchedulingQueue:
                 dropped = IN_FLIGHT_EVENTS_MAX // 2
                 del self._events[:dropped]
                 self._events_dropped += dropped
+        self._cause = happening.event.value
         for wakeup in self._sleepers.woken_by(happening):
             for uid in wakeup.uids:
                 entry = self._unschedulable.get(uid)
@@ -254,6 +275,7 @@ class SchedulingQueue:
 
     def activate(self, uids: Iterable[str], now_s: float) -> None:
         """Make waiting pods active at once (a plugin asks for it); those in flight when they come back."""
+        self._cause = "ForceActivate"
         for uid in uids:
             if uid in self._in_flight:
                 self._activated_in_flight.add(uid)
@@ -267,6 +289,7 @@ class SchedulingQueue:
 
     def flush(self, now_s: float) -> None:
         """Make pods active whose backoff is over, or who waited too long for an event."""
+        self._cause = "BackoffComplete"
         for heap in (self._backoff, self._error_backoff):
             while len(heap) and heap.first_key()[0] <= now_s:
                 entry = heap.pop()
@@ -275,6 +298,7 @@ class SchedulingQueue:
         if self._unschedulable and now_s >= self._next_overdue_check_s:
             self._next_overdue_check_s = now_s + UNSCHEDULABLE_CHECK_S
             overdue_s = now_s - UNSCHEDULABLE_S_MAX
+            self._cause = "UnschedulableTimeout"
             for entry in [each for each in self._unschedulable.values() if each.queued_s < overdue_s]:
                 self._wake_up(entry)
                 self._leave(entry, now_s, None)
@@ -325,6 +349,7 @@ class SchedulingQueue:
                 self._next_overdue_check_s, entry.queued_s + UNSCHEDULABLE_CHECK_S
             )
         self._unschedulable[entry.pod.uid] = entry
+        self.incoming["unschedulable" if entry.gate is None else "gated", self._cause] += 1
         self._gated_count += entry.gate is not None
         self._sleepers.add(entry)
 
@@ -342,6 +367,7 @@ class SchedulingQueue:
     def _activate(self, entry: QueuedPod) -> None:
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
         self._active.push(entry.sort_key, entry)
+        self.incoming["active", self._cause] += 1
 
     def _resort(self, entry: QueuedPod) -> None:
         if self._active.discard(entry.pod.uid):
@@ -363,6 +389,7 @@ class SchedulingQueue:
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
         heap = self._error_backoff if entry.error_count else self._backoff
         heap.push((entry.backoff_until_s, *entry.sort_key), entry)
+        self.incoming["backoff", self._cause] += 1
 
 
 def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:

@@ -22,6 +22,7 @@ from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.event_handlers import EventHandlers
+from koordinator.scheduler.observer import Observer, ObserverOptions
 from koordinator.scheduler.outcomes import Outcomes
 from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.profile import PluginType
@@ -44,7 +45,8 @@ class Scheduler:
     """Places pods that name one of its profiles in `schedulerName`; all others are only counted on nodes.
 
     `seed` decides ties between nodes and the jitter of retries; `plugins` replaces the installed ones;
-    `classes_max`: see `Engine`; `controller_filter`: which plugins' controllers run.
+    `classes_max`: see `Engine`; `controller_filter`: which plugins' controllers run;
+    `observing`: limits and debug switches.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Scheduler:
         gates: FeatureGates | None = None,
         classes_max: int = CLASSES_MAX,
         controller_filter: ControllerFilter = controllers.ALL_CONTROLLERS,
+        observing: ObserverOptions | None = None,
     ) -> None:
         """Raises: ConfigError."""
         self.config = config or default_plugins.shipped_config()
@@ -102,6 +105,7 @@ class Scheduler:
             self.caches.watch(handle.watches)
 
         # What goes out.
+        self.observer = Observer(self.engine, self.clock, observing)
         self._status_writer = StatusWriter(cluster, self.clock, self.caches.live)
         self.outcomes = Outcomes(
             self.engine,
@@ -111,8 +115,9 @@ class Scheduler:
             self._recorders,
             self._status_writer,
             self.clock,
+            self.observer,
         )
-        self.metrics = self.outcomes.metrics
+        self.metrics = self.observer.metrics
         rules = BindingRules(
             bindings_max=self.config.bindings_max,
             # The gate asks for a second look at the pod just before it is bound.
@@ -122,6 +127,10 @@ class Scheduler:
             interrupted=self.outcomes.interrupted,
         )
         self._binder = Binder(rules, self.waiting)
+
+    @property
+    def bindings_in_progress(self) -> int:
+        return self._binder.in_progress_count
 
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
@@ -195,6 +204,7 @@ class Scheduler:
                 group.create_task(controllers.run_for_ever(each, self._new_rng()), name=each.name)
                 for each in self.engine.controllers(self._controller_filter)
             ]
+            loops.append(group.create_task(self.observer.run(), name="observer"))
             try:
                 await self._schedule()
             finally:
@@ -208,10 +218,12 @@ class Scheduler:
         while True:
             until_s = loop.time() + TURN_S
             for _ in range(CYCLES_PER_TURN):
-                entry = self.queue.pop(clock.now())
+                now_s = clock.now()
+                entry = self.queue.pop(now_s)
                 if entry is None:
                     await self._wait()
                     break
+                self.observer.popped(entry, now_s)
                 try:
                     self._attempt(entry)
                 except Exception as error:
@@ -244,7 +256,7 @@ class Scheduler:
             self.queue.done(pod.uid)
             return
         profile = self.profiles[entry.profile_name]
-        result = self.engine.cycle.run(profile, pod, entry.class_key, entry.attempt_count, self.clock.now())
+        result = self.observer.search(profile, entry)
         if isinstance(result, Placed):
             self._binder.start(Job(profile, entry, result))
         else:

@@ -1,0 +1,55 @@
+"""What this process costs, under the names that every Prometheus client uses."""
+
+import os
+import resource
+from collections.abc import Mapping
+
+from koordinator.prometheus import Labels, Reading, Registry
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def add_to(registry: Registry, started_s: float) -> None:
+    """`started_s`: seconds since 1970."""
+
+    def cpu() -> Mapping[Labels, float]:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {(): round(used.ru_utime + used.ru_stime, 3)}
+
+    def resident() -> Mapping[Labels, float]:
+        return {(): _memory_pages()[1] * PAGE_BYTES}
+
+    def virtual() -> Mapping[Labels, float]:
+        return {(): _memory_pages()[0] * PAGE_BYTES}
+
+    def files() -> Mapping[Labels, float]:
+        return {(): len(os.listdir("/proc/self/fd"))} if os.path.isdir("/proc/self/fd") else {}
+
+    def files_max() -> Mapping[Labels, float]:
+        return {(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+
+    registry.add(
+        Reading(
+            "process_cpu_seconds_total", "Total user and system CPU time in seconds.", (), cpu, kind="counter"
+        ),
+        Reading("process_resident_memory_bytes", "Resident memory size in bytes.", (), resident),
+        Reading("process_virtual_memory_bytes", "Virtual memory size in bytes.", (), virtual),
+        Reading("process_open_fds", "Number of open file descriptors.", (), files),
+        Reading("process_max_fds", "Maximum number of open file descriptors.", (), files_max),
+        Reading(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            (),
+            lambda: {(): started_s},
+        ),
+    )
+
+
+def _memory_pages() -> tuple[int, int]:
+    """(virtual, resident); zeros where there is no /proc."""
+    try:
+        with open("/proc/self/statm") as file:
+            total, resident, *_ = file.read().split()
+    except OSError:
+        return 0, 0
+    return int(total), int(resident)

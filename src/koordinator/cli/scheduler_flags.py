@@ -1,0 +1,303 @@
+"""The flags of `koord-scheduler`: kube-scheduler's and Koordinator's. Source: spec 03, A2."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from koordinator.api import duration, scalars
+from koordinator.api.errors import KoordinatorError
+
+Decorate = Callable[[Any], Any]
+
+
+class DurationText(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+    """Text such as 15s or 1m30s."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            duration.parse(str(value))
+        except KoordinatorError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class Listed(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+    """Texts separated by commas."""
+
+    name = "list"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+class Switch(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+    """true or false."""
+
+    name = "boolean"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        if isinstance(value, bool):
+            return value
+        try:
+            return scalars.parse_bool(str(value))
+        except scalars.ScalarError as error:
+            self.fail(str(error), param, ctx)
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+PORT = click.IntRange(0, 65_535)
+COUNT = click.IntRange(min=1)
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line; names are those of the flags. None means that the flag was not given."""
+
+    config: Path | None
+    write_config_to: Path | None
+    kubeconfig: str
+    master: str
+    seed: int
+    # insecure serving
+    address: str
+    port: int
+    # secure serving
+    bind_address: str
+    secure_port: int
+    cert_dir: Path | None
+    tls_cert_file: Path | None
+    tls_private_key_file: Path | None
+    tls_min_version: str
+    tls_cipher_suites: tuple[str, ...]
+    permit_address_sharing: bool
+    permit_port_sharing: bool
+    # who may call
+    authentication_kubeconfig: str
+    authentication_skip_lookup: bool
+    authentication_tolerate_lookup_failure: bool
+    authentication_token_webhook_cache_ttl: str
+    authorization_kubeconfig: str
+    authorization_always_allow_paths: tuple[str, ...]
+    authorization_webhook_cache_authorized_ttl: str
+    authorization_webhook_cache_unauthorized_ttl: str
+    client_ca_file: Path | None
+    requestheader_client_ca_file: Path | None
+    requestheader_allowed_names: tuple[str, ...]
+    requestheader_username_headers: tuple[str, ...]
+    requestheader_uid_headers: tuple[str, ...]
+    requestheader_group_headers: tuple[str, ...]
+    requestheader_extra_headers_prefix: tuple[str, ...]
+    # leader election
+    leader_elect: bool | None
+    leader_elect_lease_duration: str | None
+    leader_elect_renew_deadline: str | None
+    leader_elect_retry_period: str | None
+    leader_elect_resource_lock: str | None
+    leader_elect_resource_name: str | None
+    leader_elect_resource_namespace: str | None
+    # deprecated upstream: the file says it better
+    kube_api_qps: float | None
+    kube_api_burst: int | None
+    kube_api_content_type: str | None
+    profiling: bool | None
+    contention_profiling: bool | None
+    # gates, logs, metrics
+    feature_gates: str
+    v: int
+    vmodule: str
+    logging_format: str
+    disabled_metrics: tuple[str, ...]
+    # Koordinator
+    scheduler_monitor_period: str
+    scheduling_timeout: str
+    scheduling_drop_unhandled_timeout: str
+    debug_scores: int
+    debug_filters: bool
+    debug_diagnosis: bool
+    debug_diagnosis_blocking: bool
+    debug_diagnosis_queue_size: int
+    debug_diagnosis_worker_count: int
+    controller_plugins: tuple[str, ...]
+    sync_barrier_pod_namespace: str
+    sync_barrier_pod_name: str
+    sync_hard_timeout: str
+    enable_network_topology_manager: bool
+    enable_workload_auditor: bool
+
+
+def _text(name: str, default: str | None, words: str) -> Decorate:
+    return click.option(f"--{name}", default=default, show_default=bool(default), help=words)
+
+
+def _switch(name: str, default: bool | None, words: str, *more: str) -> Decorate:
+    return click.option(
+        f"--{name}",
+        *more,
+        type=Switch(),
+        is_flag=False,
+        flag_value="true",
+        default=default,
+        show_default=default is not None,
+        help=words,
+    )
+
+
+def _time(name: str, default: str | None, words: str) -> Decorate:
+    shown = default is not None
+    return click.option(f"--{name}", type=DurationText(), default=default, show_default=shown, help=words)
+
+
+def _list(name: str, default: str, words: str) -> Decorate:
+    return click.option(f"--{name}", type=Listed(), default=default, show_default=bool(default), help=words)
+
+
+def _file(name: str, words: str) -> Decorate:
+    return click.option(f"--{name}", type=FILE, help=words)
+
+
+def _count(name: str, default: int, words: str, kind: Any = COUNT) -> Decorate:
+    return click.option(f"--{name}", type=kind, default=default, show_default=True, help=words)
+
+
+OPTIONS: tuple[Decorate, ...] = (
+    _file("config", "The configuration file (KubeSchedulerConfiguration)."),
+    click.option(
+        "--write-config-to",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write the configuration in force here, with all defaults, and exit.",
+    ),
+    _text("kubeconfig", "", "Kubeconfig file; a pod needs none. The file's clientConnection wins."),
+    _text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
+    _count("seed", 0, "Decides ties between nodes: the same seed, the same choices.", click.INT),
+    _text("address", "127.0.0.1", "Where to serve insecure HTTP."),
+    _count("port", 0, "Port of insecure HTTP (health, metrics, debugging); 0: none.", PORT),
+    _text("bind-address", "0.0.0.0", "Where to serve HTTPS."),
+    _count("secure-port", 10259, "Port of HTTPS with authentication and authorization; 0: none.", PORT),
+    click.option(
+        "--cert-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Where a certificate that we made ourselves is kept; without it, it is made at each start.",
+    ),
+    _file("tls-cert-file", "Certificate of HTTPS, followed by its intermediates (PEM)."),
+    _file("tls-private-key-file", "Private key of --tls-cert-file (PEM)."),
+    _text("tls-min-version", "VersionTLS12", "VersionTLS12 or VersionTLS13."),
+    _list("tls-cipher-suites", "", "Cipher suites up to TLS 1.2, as Go names them; empty: the system's."),
+    _switch("permit-address-sharing", False, "Listen although the address is in TIME_WAIT (SO_REUSEADDR)."),
+    _switch("permit-port-sharing", False, "Share the port with another process (SO_REUSEPORT)."),
+    _text(
+        "authentication-kubeconfig",
+        "",
+        "For TokenReviews; a pod needs none. Without either, everybody is anonymous.",
+    ),
+    _switch("authentication-skip-lookup", False, "Do not read client authorities from the cluster."),
+    _switch("authentication-tolerate-lookup-failure", True, "Go on when they cannot be read."),
+    _time("authentication-token-webhook-cache-ttl", "10s", "How long an identity is remembered."),
+    _text(
+        "authorization-kubeconfig",
+        "",
+        "For SubjectAccessReviews; a pod needs none. Without either, other paths are forbidden.",
+    ),
+    _list("authorization-always-allow-paths", "/healthz,/readyz,/livez", "Paths that need no permission."),
+    _time("authorization-webhook-cache-authorized-ttl", "10s", "How long a permission is remembered."),
+    _time("authorization-webhook-cache-unauthorized-ttl", "10s", "How long a refusal is remembered."),
+    _file("client-ca-file", "Authority of users' client certificates (PEM)."),
+    _file("requestheader-client-ca-file", "Authority of front proxies' client certificates (PEM)."),
+    _list("requestheader-allowed-names", "", "Common names of front proxies; empty: any."),
+    _list("requestheader-username-headers", "x-remote-user", "Headers with the user's name."),
+    _list("requestheader-uid-headers", "", "Headers with the user's uid."),
+    _list("requestheader-group-headers", "x-remote-group", "Headers with groups."),
+    _list("requestheader-extra-headers-prefix", "x-remote-extra-", "Prefixes of other facts."),
+    _switch("leader-elect", None, "Whether one of several instances works at a time."),
+    _time("leader-elect-lease-duration", None, "When others take over after the last renewal."),
+    _time("leader-elect-renew-deadline", None, "When a leader that could not renew stops."),
+    _time("leader-elect-retry-period", None, "Between tries to get or renew the lease."),
+    _text("leader-elect-resource-lock", None, "Only leases."),
+    _text("leader-elect-resource-name", None, "Name of the lease."),
+    _text("leader-elect-resource-namespace", None, "Namespace of the lease."),
+    click.option("--kube-api-qps", type=float, help="Ignored with --config, which has clientConnection.qps."),
+    click.option("--kube-api-burst", type=int, help="Ignored with --config (clientConnection.burst)."),
+    _text("kube-api-content-type", None, "Read for compatibility: we speak JSON."),
+    _switch("profiling", None, "Serve /debug/pprof. Ignored with --config (enableProfiling)."),
+    _switch("contention-profiling", None, "Read for compatibility: one thread contends with nobody."),
+    _text("feature-gates", "", "Gate=true,Other=false: Koordinator's gates. Upstream's are built in."),
+    click.option(
+        "-v",
+        "--v",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Log 0: warnings, 1: changes, 4: decisions.",
+    ),
+    _text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
+    click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
+    _list("disabled-metrics", "", "Names of metrics that are not shown."),
+    _time("scheduler-monitor-period", "10s", "Between scans for attempts that hang."),
+    _time("scheduling-timeout", "30s", "A longer scheduling attempt is reported."),
+    _time("scheduling-drop-unhandled-timeout", "5s", "When pods whose attempt never began are forgotten."),
+    click.option(
+        "-s",
+        "--debug-scores",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Log a table of this many best nodes for each pod.",
+    ),
+    _switch("debug-filters", False, "Log every node that a filter refuses.", "-f"),
+    _switch("debug-diagnosis", False, "Log a diagnosis (JSON) of each pod that finds no node.", "-d"),
+    _switch("debug-diagnosis-blocking", False, "Write it before the next pod is scheduled."),
+    _count("debug-diagnosis-queue-size", 1000, "Diagnoses that wait at most; more are dropped."),
+    _count("debug-diagnosis-worker-count", 10, "Diagnoses written in one go."),
+    _list("controller-plugins", "*", "Plugins whose controllers run; * for all, -Name without one."),
+    _text("sync-barrier-pod-namespace", "kube-system", "Of the pod that SyncBarrier writes to."),
+    _text("sync-barrier-pod-name", "koord-scheduler-sync-barrier", "Name of that pod."),
+    _time("sync-hard-timeout", "1m", "How long a new leader waits for its caches at most."),
+    _switch("enable-network-topology-manager", False, "Not in this version: true is refused."),
+    _switch("enable-workload-auditor", False, "Not in this version: true is refused."),
+)
+
+WITHOUT_EFFECT: dict[str, str] = {
+    "allow-metric-labels": "all labels are shown",
+    "allow-metric-labels-manifest": "all labels are shown",
+    "disable-http2-serving": "HTTP/1.1 is served",
+    "emulated-version": "there is one version",
+    "emulation-forward-compatible": "there is one version",
+    "http2-max-streams-per-connection": "HTTP/1.1 is served",
+    "log-flush-frequency": "lines are written at once",
+    "log-json-info-buffer-size": "lines are written at once",
+    "log-json-split-stream": "all lines go to standard error",
+    "log-text-info-buffer-size": "lines are written at once",
+    "log-text-split-stream": "all lines go to standard error",
+    "min-compatibility-version": "there is one version",
+    "show-hidden-metrics-for-version": "no metric is hidden",
+    "workload-auditor-metric-labels": "this version has no workload auditor",
+    "workload-auditor-victim-reschedule-duration": "this version has no workload auditor",
+    "workload-auditor-victim-deletion-duration": "this version has no workload auditor",
+    "workload-auditor-victim-deleting-retries": "this version has no workload auditor",
+    "workload-auditor-scheduling-event-interval": "this version has no workload auditor",
+}
+"""Flags of others' command lines that are read so that these work, each with why it changes nothing."""
+
+
+def options(command: Any) -> Any:
+    """Put all flags on a command."""
+    for name, why in reversed(WITHOUT_EFFECT.items()):
+        words = f"Read for compatibility: {why}."
+        command = click.option(f"--{name}", is_flag=False, flag_value="true", help=words)(command)
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def of(values: Mapping[str, Any]) -> tuple[Flags, list[str]]:
+    """The flags, and those that were given although they have no effect."""
+    given = [name for name in WITHOUT_EFFECT if values[name.replace("-", "_")] is not None]
+    own = {field: values[field] for field in Flags.__struct_fields__}
+    return Flags(**own), given

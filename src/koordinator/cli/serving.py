@@ -1,0 +1,179 @@
+"""Listening: TLS with a given or a self-made certificate, and sockets that share their address."""
+
+import contextlib
+import datetime
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koordinator.api.errors import KoordinatorError
+from koordinator.clock import Clock
+
+log = logging.getLogger(__name__)
+
+CERTIFICATE_DAYS = 365
+RENEW_BEFORE_DAYS = 30
+MIN_VERSIONS = {
+    "": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+CIPHERS = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+}
+"""Go's names → OpenSSL's. Those of TLS 1.3 are always on, as in Go."""
+TLS13_CIPHERS = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+
+
+class ServingError(KoordinatorError, ValueError):
+    """A flag about serving cannot be used."""
+
+    def __init__(self, flag: str, reason: str) -> None:
+        super().__init__(flag, reason)
+        self.flag, self.reason = flag, reason
+
+    def __str__(self) -> str:
+        return f"--{self.flag}: {self.reason}"
+
+
+def tls_context(
+    certificate: Path | None,
+    key: Path | None,
+    directory: Path | None,
+    clock: Clock,
+    *,
+    min_version: str = "",
+    ciphers: Sequence[str] = (),
+) -> ssl.SSLContext:
+    """TLS for a server, with a certificate of our own where none is given. Raises: ServingError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if min_version not in MIN_VERSIONS:
+        names = ", ".join(filter(None, MIN_VERSIONS))
+        raise ServingError("tls-min-version", f"{min_version!r} is none of {names}")
+    context.minimum_version = MIN_VERSIONS[min_version]
+    if chosen := _ciphers(ciphers):
+        context.set_ciphers(":".join(chosen))
+    if (certificate is None) != (key is None):
+        flag = "tls-private-key-file" if key is None else "tls-cert-file"
+        raise ServingError(flag, "certificate and key are given together or not at all")
+    try:
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+        else:
+            _load_own(context, directory, clock)
+    except (OSError, ValueError) as error:
+        raise ServingError("tls-cert-file" if certificate else "cert-dir", str(error)) from error
+    return context
+
+
+@contextlib.asynccontextmanager
+async def served(
+    app: web.Application,
+    address: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    *,
+    share_address: bool = False,
+    share_port: bool = False,
+) -> AsyncIterator[int]:
+    """Serve inside; the port. Raises: OSError when the address is taken."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(
+            runner,
+            address,
+            port,
+            ssl_context=tls,
+            reuse_address=share_address or None,
+            reuse_port=share_port or None,
+        )
+        await site.start()
+        bound: int = runner.addresses[0][1]
+        log.info("serving HTTP", extra={"address": address, "port": bound, "tls": tls is not None})
+        yield bound
+    finally:
+        await runner.cleanup()
+
+
+def _ciphers(names: Sequence[str]) -> list[str]:
+    known = [CIPHERS[name] for name in names if name in CIPHERS]
+    for name in names:
+        if name not in CIPHERS and name not in TLS13_CIPHERS:
+            raise ServingError("tls-cipher-suites", f"{name!r} is not known")
+    return known
+
+
+def _load_own(context: ssl.SSLContext, directory: Path | None, clock: Clock) -> None:
+    """Present a self-signed certificate, kept in `directory` when there is one."""
+    if directory is None:
+        # OpenSSL reads files only; this one is readable by nobody else and gone at once.
+        with tempfile.NamedTemporaryFile(prefix="koordinator-") as file:
+            file.write(_self_signed(clock))
+            file.flush()
+            context.load_cert_chain(file.name)
+        return
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = directory / "koord-scheduler.pem"
+    if not path.exists() or _ends_soon(path.read_bytes(), clock):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_self_signed(clock))
+    context.load_cert_chain(path)
+
+
+def _ends_soon(pem: bytes, clock: Clock) -> bool:
+    end = x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+    return end - clock.now() < RENEW_BEFORE_DAYS * 86_400
+
+
+def _self_signed(clock: Clock) -> bytes:
+    """Certificate and key for this machine's name, PEM."""
+    host = socket.gethostname()
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    now = datetime.datetime.fromtimestamp(clock.now(), datetime.UTC)
+    names: list[x509.GeneralName] = [x509.DNSName(each) for each in dict.fromkeys((host, "localhost"))]
+    names += [x509.IPAddress(ipaddress.ip_address(each)) for each in ("127.0.0.1", "::1")]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks of callers may be behind
+        .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .add_extension(x509.SubjectAlternativeName(names), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return certificate.public_bytes(pem) + private

@@ -1,0 +1,174 @@
+"""Metrics as plain numbers, and their text for Prometheus (exposition format 0.0.4).
+
+Written here because some are counted for every pod that is scheduled: a bound histogram takes one `bisect` and
+two additions (0.2 µs), a tenth of what the client library's locks and label look-ups cost.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[str, ...]
+Read = Callable[[], Mapping[Any, float]]
+"""Keys are `Labels`."""
+
+
+def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
+    """`count` bucket bounds, each `factor` times the one before."""
+    return tuple(start * factor**power for power in range(count))
+
+
+class Family(Protocol):
+    """All samples of one name."""
+
+    name: str
+
+    def lines(self) -> Iterator[str]:
+        """The text, with HELP and TYPE."""
+        ...
+
+
+class Counter:
+    """Only grows. `labels` are the names, in the order in which values are given."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, description: str, labels: Sequence[str] = ()) -> None:
+        self.name = name
+        self.description = description
+        self.labels = tuple(labels)
+        self.values: dict[Labels, float] = {}
+
+    def inc(self, *values: str, by: float = 1) -> None:
+        assert len(values) == len(self.labels), (self.name, values)
+        self.values[values] = self.values.get(values, 0) + by
+
+    def lines(self) -> Iterator[str]:
+        yield from _head(self.name, self.description, self.kind)
+        for values, number in sorted(self.values.items()):
+            yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+
+
+class Gauge(Counter):
+    """Goes up and down."""
+
+    kind = "gauge"
+
+    def set(self, number: float, *values: str) -> None:
+        assert len(values) == len(self.labels), (self.name, values)
+        self.values[values] = number
+
+
+class Reading:
+    """A gauge (or counter) that is read when somebody asks: costs nothing in between."""
+
+    def __init__(
+        self, name: str, description: str, labels: Sequence[str], read: Read, *, kind: str = "gauge"
+    ) -> None:
+        self.name = name
+        self._description = description
+        self._labels = tuple(labels)
+        self._read = read
+        self._kind = kind
+
+    def lines(self) -> Iterator[str]:
+        yield from _head(self.name, self._description, self._kind)
+        for values, number in sorted(self._read().items()):
+            yield f"{self.name}{_labels(self._labels, values)} {_number(number)}"
+
+
+class Series:
+    """One histogram with its labels fixed; keep it where it is used often."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, number: float) -> None:
+        self.counts[bisect_left(self._bounds, number)] += 1
+        self.total += number
+
+
+class Histogram:
+    """Counts per bucket; `bounds` are upper ones, ascending, without infinity."""
+
+    def __init__(
+        self, name: str, description: str, bounds: Sequence[float], labels: Sequence[str] = ()
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.labels = tuple(labels)
+        self._bounds = tuple(bounds)
+        self._series: dict[Labels, Series] = {}
+
+    def of(self, *values: str) -> Series:
+        """The series with these label values, made when it is asked for first."""
+        found = self._series.get(values)
+        if found is None:
+            assert len(values) == len(self.labels), (self.name, values)
+            found = self._series[values] = Series(self._bounds)
+        return found
+
+    def lines(self) -> Iterator[str]:
+        yield from _head(self.name, self.description, "histogram")
+        bounds = [*map(_number, self._bounds), "+Inf"]
+        for values, series in sorted(self._series.items()):
+            count = 0
+            for bound, more in zip(bounds, series.counts, strict=True):
+                count += more
+                labels = _labels((*self.labels, "le"), (*values, bound))
+                yield f"{self.name}_bucket{labels} {count}"
+            labels = _labels(self.labels, values)
+            yield f"{self.name}_sum{labels} {_number(series.total)}"
+            yield f"{self.name}_count{labels} {count}"
+
+
+class Registry:
+    """Families in order of their names; a name can be there only once."""
+
+    def __init__(self, families: Iterable[Family] = ()) -> None:
+        self._families: dict[str, Family] = {}
+        self.add(*families)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._families
+
+    def remove(self, name: str) -> bool:
+        """Leave a metric out; whether there was one."""
+        return self._families.pop(name, None) is not None
+
+    def add(self, *families: Family) -> None:
+        for family in families:
+            assert family.name not in self._families, f"metric {family.name} is there already"
+            self._families[family.name] = family
+
+    def text(self) -> str:
+        """All metrics."""
+        lines = (line for name in sorted(self._families) for line in self._families[name].lines())
+        return "\n".join(lines) + "\n"
+
+
+def _head(name: str, description: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {name} {description}", f"# TYPE {name} {kind}"
+
+
+def _labels(names: Labels, values: Labels) -> str:
+    if not names:
+        return ""
+    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(number: float) -> str:
+    if number == int(number) and abs(number) < 1e15:
+        return str(int(number))
+    return repr(float(number))

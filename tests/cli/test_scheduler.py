@@ -1,0 +1,113 @@
+"""The command line of koord-scheduler."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from koordinator.api.feature_gates import FeatureGateError
+from koordinator.cli import scheduler as command
+from koordinator.cli import scheduler_flags
+from koordinator.cli.scheduler_flags import Flags
+from koordinator.scheduler import config
+from koordinator.scheduler.config import ConfigError
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+
+def flags(*arguments: str) -> Flags:
+    with command.main.make_context("koord-scheduler", list(arguments)) as context:
+        return scheduler_flags.of(context.params)[0]
+
+
+def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(HEAD + "leaderElection: {leaderElect: true, leaseDuration: 20s, resourceName: mine}\n")
+
+    given = flags("--config", str(file), "--leader-elect=false", "--leader-elect-resource-name", "theirs")
+    election = command.read_config(given).leader_election
+
+    assert (election.leader_elect, election.resource_name, election.lease_duration) == (
+        False,
+        "theirs",
+        "20s",
+    )
+
+
+def test_flags_of_leader_election_are_checked_with_the_file() -> None:
+    with pytest.raises(ConfigError, match=r"leaderElection\.leaseDuration"):
+        command.read_config(flags("--leader-elect-lease-duration=5s"))
+
+
+def test_the_shipped_configuration_runs_without_a_file() -> None:
+    settings = command.read_config(flags("--kube_api_qps=30", "--profiling=false"))
+    assert [each.scheduler_name for each in settings.profiles] == ["koord-scheduler"]
+    assert settings.leader_election.resource_name == "koord-scheduler"
+    assert (settings.client_connection.requests_per_s, settings.enable_profiling) == (30.0, False)
+
+
+def test_the_deprecated_flags_are_ignored_beside_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(HEAD)
+    settings = command.read_config(flags("--config", str(file), "--kube-api-qps=30"))
+    assert settings.client_connection.requests_per_s is None
+    assert "flag ignored" in caplog.text
+
+
+def test_upstreams_gates_are_known_and_cannot_be_switched(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    gates = command.read_gates("SchedulerQueueingHints=true,DynamicResourceAllocation=true,SyncBarrier=true")
+
+    assert gates.is_on("SyncBarrier")
+    told = {record.__dict__["gate"]: record.levelname for record in caplog.records}
+    assert told == {"SchedulerQueueingHints": "INFO", "DynamicResourceAllocation": "WARNING"}
+    with pytest.raises(FeatureGateError, match="no such gate"):
+        command.read_gates("NoSuchGate=true")
+
+
+def test_the_deployments_flags_are_understood() -> None:
+    given = flags(
+        "--port=10251", "--authentication-skip-lookup=true", "--v=4", "--leader-elect", "-s", "5", "-f", "-d"
+    )
+    assert (given.port, given.authentication_skip_lookup, given.v, given.leader_elect) == (
+        10251,
+        True,
+        4,
+        True,
+    )
+    assert command.observing(given).debug == command.DebugOptions(top_scores=5, filters=True, diagnosis=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        pytest.param(["--enable-workload-auditor"], "this version does not have it", id="missing feature"),
+        pytest.param(["--feature-gates=Nope=true"], "no such gate", id="gate"),
+        pytest.param(["--vmodule=queue"], "is not pattern=N", id="vmodule"),
+        pytest.param(["--scheduling-timeout=soon"], "soon", id="duration"),
+        pytest.param(["--leader-elect=perhaps"], "perhaps", id="switch"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused(arguments: list[str], complaint: str) -> None:
+    result = CliRunner().invoke(command.main, arguments)
+    assert result.exit_code != 0
+    assert complaint in result.output
+
+
+def test_mistakes_in_the_file_are_told_with_their_places(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(HEAD + "profiles: [{plugin: 1}]\nparallelism: none\n")
+    result = CliRunner().invoke(command.main, ["--config", str(file)])
+    assert result.exit_code == 1
+    assert 'profiles[0].plugin: unknown field "plugin"' in result.output
+    assert "parallelism: Expected `int`" in result.output
+
+
+def test_the_configuration_in_force_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "effective.yaml"
+    result = CliRunner().invoke(command.main, ["--write-config-to", str(path)])
+    assert result.exit_code == 0, result.output
+    assert config.parse(path.read_bytes()).profiles[0].scheduler_name == "koord-scheduler"

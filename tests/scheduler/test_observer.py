@@ -1,0 +1,117 @@
+"""Slow attempts, debug output and diagnoses: told when asked, dropped rather than piled up."""
+
+import asyncio
+import logging
+
+import pytest
+
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
+from koordinator.scheduler.monitor import Attempt, Monitor, MonitorOptions, Overdue
+from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.pod_diagnosis import PodDiagnosis
+from koordinator.scheduler.pod_info import PodInfo
+from tests.scheduler.world import World, node, play, pod
+
+
+def test_a_slow_attempt_is_told_on_each_scan_and_at_its_end() -> None:
+    told: list[Overdue] = []
+    monitor = Monitor(MonitorOptions(timeout_s=30), told.append)
+    monitor.popped("a", Attempt("ns/a", "p", 0.0, 2))
+    monitor.started("a", 1.0)
+
+    for now_s in (20.0, 31.0, 31.1, 41.1):
+        monitor.scan(now_s)
+    assert [each.duration_s for each in told] == [pytest.approx(30.1), pytest.approx(40.1)]
+    assert monitor.completed("a", 51.0) == 50.0
+    assert (len(told), told[-1].duration_s, len(monitor)) == (3, 50.0, 0)
+    assert monitor.completed("a", 52.0) == 0.0
+
+
+def test_pods_that_nobody_started_are_forgotten() -> None:
+    monitor = Monitor(MonitorOptions(drop_unhandled_s=5), lambda _: None)
+    monitor.popped("a", Attempt("ns/a", "p", 0.0, 1))
+    monitor.scan(5.0)
+    assert len(monitor) == 1
+    monitor.scan(5.1)
+    assert len(monitor) == 0
+
+
+def test_a_binding_that_hangs_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        await world.settle()
+
+        async def never(*_: object, **__: object) -> None:
+            await asyncio.sleep(3_600)
+
+        world.api.bind = never  # type: ignore[method-assign]
+        world.api.put("Pod", pod("web"))
+        await world.settle(45)
+
+        assert world.scheduler.metrics.timeouts.values == {("koord-scheduler",): 1}
+        assert any("!!!CRITICAL TIMEOUT!!!" in record.message for record in caplog.records)
+
+    play(story)
+
+
+def test_debug_output_costs_a_switch(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "koordinator.scheduler")
+
+    async def story(world: World) -> None:
+        world.api.put("Node", node("small", cpu="1"))
+        world.api.put("Node", node("large", cpu="8"))
+        world.api.put("Node", node("larger", cpu="16"))
+        world.api.put("Pod", pod("quiet"))
+        await world.settle()
+        assert "Top" not in caplog.text and "Failed to filter" not in caplog.text
+        debug = world.scheduler.observer.debug
+        debug.top_scores, debug.filters, debug.diagnosis = 2, True, True
+        world.api.put("Pod", pod("loud", cpu="2"))
+        await world.settle()
+        world.api.put("Pod", pod("lost", cpu="64"))
+        await world.settle()
+
+    play(story)
+
+    lines = caplog.text.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("| # | Pod | Node | Score |"))
+    assert lines[head + 2].startswith("| 0 | default/loud | larger |")
+    assert lines[head + 3].startswith("| 1 | default/loud | large |")
+    refusal = "on Node 'small', failedPlugin: NodeResourcesFit, reason: Insufficient cpu"
+    assert any(line.endswith(refusal) for line in lines)
+    assert sum("dump diagnosis for default/lost, targetPod: default/lost/uid-" in line for line in lines) == 1
+
+
+async def test_a_full_queue_drops_diagnoses_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    dump = DiagnosisDump(DumpOptions(queue_size=1, worker_count=1))
+    asked = PodInfo.of(from_builtins(pod("a"), Pod), ResourceRegistry())
+    found = PodDiagnosis(timestamp="2026-01-01T00:00:00Z", questioned_key="default/a")
+
+    dump.write(asked, found, blocking=False)
+    dump.write(asked, found, blocking=False)
+    dump.write(asked, found, blocking=True)
+
+    assert (dump.dropped_count, caplog.text.count("dump diagnosis for")) == (1, 1)
+    task = asyncio.create_task(dump.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    assert caplog.text.count("dump diagnosis for") == 2
+
+
+def test_measured_cycles_leave_the_plugins_as_they_were() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        for number in range(40):
+            world.api.put("Pod", pod(f"p-{number}", cpu="10m", memory="1Mi"))
+        await world.settle()
+        profile = world.scheduler.profiles["koord-scheduler"]
+        assert not any("filter" in vars(plugin) or "score" in vars(plugin) for plugin in profile.plugins)
+        searched = world.scheduler.metrics.algorithm_duration.of()
+        assert sum(searched.counts) == 40
+
+    play(story, observing=ObserverOptions(debug=DebugOptions()))
