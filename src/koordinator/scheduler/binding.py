@@ -222,6 +222,9 @@ class Binder:
             status = await plugin.pre_bind(state_of(plugin.name), pod, node_name, patch)
             if not (status.is_success or status.is_skip):
                 return status.by(plugin.name)
+        status = await profile.extensions.apply_patch(placed.pod, patch)
+        if not status.is_success:
+            return status
         for binder in profile.binds:
             status = await binder.bind(pod, node_name)
             if status.code is not Code.SKIP:

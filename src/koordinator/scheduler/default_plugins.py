@@ -43,7 +43,6 @@ NOT_BUILT_IN = frozenset(
         "ElasticQuota",
         "Coscheduling",
         "DeviceShare",
-        "SchedulingHint",
     )
 )
 """Names that configurations may use although this version has no such plugin: left out with a warning."""

@@ -31,12 +31,6 @@ class DynamicResourcesArgs(_Args, frozen=True):
     binding_timeout: Duration = "600s"
 
 
-class SchedulingHintArgs(_Args, frozen=True):
-    """`max_hint_nodes`: preferred nodes that are tried at most."""
-
-    max_hint_nodes: Positive = 100
-
-
 class CoschedulingArgs(_Args, frozen=True):
     """Gangs. `skip_check_schedule_cycle` has had no effect for long."""
 
@@ -177,7 +171,6 @@ class DeviceShareArgs(_Args, frozen=True):
 
 ARGS: dict[str, type[msgspec.Struct]] = {
     "DynamicResources": DynamicResourcesArgs,
-    "SchedulingHint": SchedulingHintArgs,
     "Coscheduling": CoschedulingArgs,
     "ElasticQuota": ElasticQuotaArgs,
     "Reservation": ReservationArgs,

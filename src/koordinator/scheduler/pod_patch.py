@@ -1,20 +1,60 @@
-"""What the scheduler writes on a pod before it binds it: one patch for all plugins."""
+"""What the scheduler writes on a pod (or a Reservation) before it is bound: one patch for all plugins.
 
+Source: spec 03, D1.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 class PodPatch:
-    """Labels and annotations to set, collected by PreBind plugins."""
+    """What PreBind plugins want written, collected.
+
+    `annotations` and `labels` are set; None takes a key away. `add_finalizer` adds to those that the object
+    has. `spec` and `status` are merged into the object's.
+    """
 
     def __init__(self) -> None:
-        self.annotations: dict[str, str] = {}
-        self.labels: dict[str, str] = {}
+        self.annotations: dict[str, str | None] = {}
+        self.labels: dict[str, str | None] = {}
+        self.finalizers: list[str] = []
+        self.spec: dict[str, Any] = {}
+        self.status: dict[str, Any] = {}
 
-    def body(self) -> dict[str, Any]:
-        """The JSON merge patch; empty when there is nothing to write."""
+    def add_finalizer(self, name: str) -> None:
+        """Keep the object from vanishing until somebody takes the finalizer away."""
+        if name not in self.finalizers:
+            self.finalizers.append(name)
+
+    def body(
+        self,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        finalizers: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """The JSON merge patch for an object that has these; empty when there is nothing to write.
+
+        What the object has already is left out. Finalizers are a list, which a merge patch replaces as a
+        whole: the patch then holds all of them and is good for one version of the object only.
+        """
         metadata: dict[str, Any] = {}
-        if self.annotations:
-            metadata["annotations"] = dict(self.annotations)
-        if self.labels:
-            metadata["labels"] = dict(self.labels)
-        return {"metadata": metadata} if metadata else {}
+        for field, wanted, have in (
+            ("annotations", self.annotations, annotations or {}),
+            ("labels", self.labels, labels or {}),
+        ):
+            differing = {key: value for key, value in wanted.items() if have.get(key) != value}
+            if differing:
+                metadata[field] = differing
+        missing = [name for name in self.finalizers if name not in finalizers]
+        if missing:
+            metadata["finalizers"] = [*finalizers, *missing]
+        body: dict[str, Any] = {}
+        if metadata:
+            body["metadata"] = metadata
+        if self.spec:
+            body["spec"] = dict(self.spec)
+        return body
+
+    def status_body(self) -> dict[str, Any]:
+        """The merge patch for the subresource `status`; empty when there is nothing to write."""
+        return {"status": dict(self.status)} if self.status else {}

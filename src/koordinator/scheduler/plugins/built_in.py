@@ -3,7 +3,8 @@
 from typing import Any
 
 from koordinator.scheduler.framework import Plugin
-from koordinator.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
+from koordinator.scheduler.plugins.default_binder import DefaultBinder
+from koordinator.scheduler.plugins.default_pre_bind import DefaultPreBind
 from koordinator.scheduler.plugins.image_locality import ImageLocality
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
@@ -19,6 +20,7 @@ from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.priority_sort import PrioritySort
 from koordinator.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
 from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
+from koordinator.scheduler.plugins.scheduling_hint import SchedulingHint
 from koordinator.scheduler.plugins.taint_toleration import TaintToleration
 from koordinator.scheduler.plugins.topology_spread.plugin import PodTopologySpread
 from koordinator.scheduler.plugins.volumes.binding import VolumeBinding
@@ -48,6 +50,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         PrioritySort,
         ScarceResourceAvoidance,
         SchedulingGates,
+        SchedulingHint,
         TaintToleration,
         VolumeBinding,
         VolumeRestrictions,

@@ -1,16 +1,12 @@
-"""DefaultBinder posts the binding; DefaultPreBind stores what plugins wrote. Source: spec 03, D1."""
+"""DefaultBinder posts the binding. Source: spec 03, B1."""
 
 import asyncio
-import logging
 
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
-from koordinator.scheduler.framework import BindPlugin, PreBindPlugin
+from koordinator.scheduler.framework import BindPlugin
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SUCCESS, Status, error
-
-log = logging.getLogger(__name__)
 
 LOOK_PAUSES_S = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses before each look at a pod whose binding was left without an answer. Together they outlast a restart
@@ -75,27 +71,3 @@ class DefaultBinder(BindPlugin[None]):
 def _is_open(failure: errors.ApiError) -> bool:
     """Whether the pod may be bound nevertheless: nobody answered, or it is said to be bound already."""
     return failure.code >= 500 or isinstance(failure, errors.Conflict)
-
-
-class DefaultPreBind(PreBindPlugin[None]):
-    """Writes one patch with the results of all PreBind plugins before it; none when there are none.
-
-    The cluster client retries conflicts of other writers, throttling and broken connections.
-    """
-
-    name = "DefaultPreBind"
-
-    async def pre_bind(self, state: None, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
-        body = patch.body()
-        if not body:
-            return SUCCESS
-        meta = pod.pod.metadata
-        if meta.uid:
-            body["metadata"]["uid"] = meta.uid
-        try:
-            patched = await self.handle.cluster.patch(Pod, meta.name, body, meta.namespace)
-        except errors.ApiError as failure:
-            return error(failure.message)
-        if patched.metadata.deletion_timestamp is not None:
-            return error("pod is being deleted")
-        return SUCCESS
