@@ -28,13 +28,8 @@ from koordinator.scheduler.framework import Actions, Handle, Plugin
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.profile import (
-    PluginType,
-    Profile,
-    build_profiles,
-    installed_plugins,
-    missing_plugins,
-)
+from koordinator.scheduler.profile import Profile, build_profiles, missing_plugins
+from koordinator.scheduler.registry import PluginType, installed
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +68,8 @@ class Engine:
         self._clock = clock
         self._cluster = cluster
         self._happened = happened
-        registry = dict(plugins) if plugins is not None else built_in.PLUGINS | installed_plugins()
-        self.plugin_types: Mapping[str, PluginType] = registry
+        registry = plugins if plugins is not None else installed(built_in.PLUGINS)
+        self.plugin_types = registry
         """Every plugin that a configuration can name."""
         self.profiles = build_profiles(config, registry, self._build, self.gates)
         if missing := missing_plugins(config, registry):

@@ -8,7 +8,6 @@ Source: spec 03, A3 (merge rules, automatic DefaultPreBind).
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from importlib import metadata
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +26,6 @@ from koordinator.scheduler.config import (
 )
 from koordinator.scheduler.extensions import Extensions
 from koordinator.scheduler.framework import (
-    ENTRY_POINTS,
     BindPlugin,
     FilterPlugin,
     PermitPlugin,
@@ -43,10 +41,10 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
 )
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.registry import PluginType, why_missing
 
 log = logging.getLogger(__name__)
 
-PluginType = type[Plugin[Any]]
 Build = Callable[[PluginType, Any], Plugin[Any]]
 P = TypeVar("P", bound=Plugin[Any])
 
@@ -147,20 +145,6 @@ class Profile:
     def live_key(self, pod: PodInfo) -> Hashable:
         """What else pods must have in common at this moment to get the same answers."""
         return tuple([plugin.live_key(pod) for plugin in self._live])
-
-
-def installed_plugins() -> dict[str, PluginType]:
-    """Every plugin that an installed package offers, by name.
-
-    Raises: ConfigError when an entry point does not lead to a plugin of that name.
-    """
-    found: dict[str, PluginType] = {}
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
-        plugin = entry.load()
-        if not (isinstance(plugin, type) and issubclass(plugin, Plugin) and plugin.name == entry.name):
-            raise ConfigError(f"entry point {entry.name}", f"{entry.value} is no plugin of that name")
-        found[entry.name] = plugin
-    return found
 
 
 def build_profiles(
@@ -269,7 +253,9 @@ def _duplicate(names: list[str]) -> str:
 def _look_up(name: str, registry: Mapping[str, PluginType], field: str) -> PluginType | None:
     plugin = registry.get(name)
     if plugin is None and name not in default_plugins.NOT_BUILT_IN:
-        raise ConfigError(f"plugins.{field}.enabled", f"no plugin is called {name!r}")
+        raise ConfigError(
+            f"plugins.{field}.enabled", why_missing(name, registry, default_plugins.NOT_BUILT_IN)
+        )
     return plugin
 
 
@@ -308,7 +294,7 @@ def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginTy
             kind = registry[entry.name].args if entry.name in registry else plugin_args.ARGS.get(entry.name)
             try:
                 if kind is None:
-                    raise ConfigError(f"{field}.name", f"no plugin is called {entry.name!r}")
+                    raise ConfigError(f"{field}.name", why_missing(entry.name, registry, plugin_args.ARGS))
                 args[entry.name] = decode_args(entry.name, entry.args, kind, f"{field}.args")
             except ConfigError as error:
                 problems += error.problems

@@ -25,8 +25,8 @@ from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.observer import Observer, ObserverOptions
 from koordinator.scheduler.outcomes import Outcomes
 from koordinator.scheduler.pod_status import StatusWriter
-from koordinator.scheduler.profile import PluginType
 from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.registry import PluginType
 from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.scheduler.waiting import WaitingPods
 

@@ -1,0 +1,121 @@
+"""Plugins of other packages: found by entry point, and harmless when they are broken."""
+
+import logging
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config, default_plugins, registry
+from koordinator.scheduler.config import ConfigError, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.framework import ENTRY_POINTS
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.registry import Registry
+
+MODULE = """
+    from koordinator.scheduler.plugin_api import ScorePlugin
+
+    class Good(ScorePlugin[None]):
+        name = "Good"
+
+        def score(self, state, rows):
+            return rows
+
+    class Unfinished(ScorePlugin[None]):
+        name = "Unfinished"
+
+    NUMBER = 7
+"""
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "strange_good.py").write_text(textwrap.dedent(MODULE))
+    (tmp_path / "strange_bad.py").write_text("raise RuntimeError('no GPU here')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in ("strange_good", "strange_bad"):
+        sys.modules.pop(name, None)
+
+
+def entry(name: str, value: str) -> metadata.EntryPoint:
+    return metadata.EntryPoint(name, value, ENTRY_POINTS)
+
+
+def read(*entries: tuple[str, str]) -> Registry:
+    return registry.read_entries(built_in.PLUGINS, [entry(*each) for each in entries])
+
+
+def asking_for(name: str) -> SchedulerConfig:
+    plugins = config.Plugins(score=PluginSet(enabled=[PluginRef(name=name)]))
+    return SchedulerConfig(profiles=[config.ProfileConfig(plugins=plugins)])
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_plugin_of_a_package_stands_beside_the_built_in_ones() -> None:
+    found = read(("Good", "strange_good:Good"))
+    assert set(found) == {*built_in.PLUGINS, "Good"}
+    profile = Engine(asking_for("Good"), FixedClock(), plugins=found).profiles["koord-scheduler"]
+    assert profile.scorers[-1][0].name == "Good"
+
+
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        pytest.param("Bad", "strange_bad:Bad", "RuntimeError: no GPU here", id="fails to import"),
+        pytest.param("Gone", "strange_nowhere:Gone", "ModuleNotFoundError", id="no such module"),
+        pytest.param("Absent", "strange_good:Absent", "AttributeError", id="no such name"),
+        pytest.param("Number", "strange_good:NUMBER", "no subclass of koordinator", id="no plugin"),
+        pytest.param("Other", "strange_good:Good", "calls itself 'Good'", id="another name"),
+        pytest.param("Unfinished", "strange_good:Unfinished", "lacks score", id="a method is missing"),
+    ],
+)
+def test_a_broken_plugin_is_a_warning_unless_it_is_asked_for(
+    name: str, value: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = read((name, value))
+    assert why in caplog.text
+
+    Engine(default_plugins.shipped_config(), FixedClock(), plugins=found)
+    with pytest.raises(ConfigError) as caught:
+        Engine(asking_for(name), FixedClock(), plugins=found)
+    assert f"plugin {name!r} is installed and cannot be used" in str(caught.value)
+    assert why in str(caught.value)
+    assert value in str(caught.value)
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_package_cannot_take_the_name_of_a_built_in_plugin(caplog: pytest.LogCaptureFixture) -> None:
+    found = read(("NodeResourcesFit", "strange_good:Good"))
+    assert found["NodeResourcesFit"] is built_in.PLUGINS["NodeResourcesFit"]
+    assert "takes the name of a built-in plugin" in caplog.text
+
+
+@pytest.mark.usefixtures("strangers")
+def test_of_two_packages_with_one_name_neither_is_used() -> None:
+    found = read(("Good", "strange_good:Good"), ("Good", "strange_good:NUMBER"))
+    assert "Good" not in found
+    assert "both offer it" in found.unusable["Good"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        pytest.param("NodeResourceFit", "did you mean 'NodeResourcesFit'?", id="a letter is missing"),
+        pytest.param("loadawarescheduling", "did you mean 'LoadAwareScheduling'?", id="wrong case"),
+        pytest.param("Reservations", "did you mean 'Reservation'?", id="one that this version leaves out"),
+        pytest.param("Zzz", "entry points of the group", id="nothing like it"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Engine(asking_for(name), FixedClock(), plugins=built_in.PLUGINS)
+    assert f"plugins.score.enabled: no plugin is called {name!r}" in str(caught.value)
+    assert hint in str(caught.value)
