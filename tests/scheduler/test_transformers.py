@@ -335,7 +335,7 @@ class Growing(ReservePlugin[None], ResizePodPlugin[None]):
     def resize(self, state: None, pod: PodInfo, node_name: str) -> PodInfo | Status:
         if node_name == "refused":
             return unschedulable("not here")
-        return msgspec.structs.replace(pod, request_amounts=pod.request_amounts + 1_000)
+        return pod.holding({column: amount + 1_000 for column, amount in pod.requests})
 
 
 def test_a_pod_is_counted_as_it_was_resized_when_the_gate_is_on() -> None:

@@ -1,6 +1,6 @@
 """A pod as the scheduler works with it: the view plus what is computed from it once, at the edge."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -88,6 +88,17 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             self.nonzero_amounts,
             self.request_key,
             self.host_ports,
+        )
+
+    def holding(self, amounts: Mapping[int, int]) -> "PodInfo":
+        """The same pod holding these amounts instead, by column, in the units of `api.resource_vector`."""
+        requests = tuple((column, amount) for column, amount in amounts.items() if amount > 0)
+        return msgspec.structs.replace(
+            self,
+            request_columns=np.array([column for column, _ in requests], np.int64),
+            request_amounts=np.array([amount for _, amount in requests], np.int64),
+            requests=requests,
+            request_key=(requests, self.nonzero_amounts),
         )
 
     def asks_like(self, other: "PodInfo") -> bool:
