@@ -34,7 +34,7 @@ from koordinator.scheduler.http import HttpOptions
 from koordinator.scheduler.monitor import MonitorOptions
 from koordinator.scheduler.observer import ObserverOptions
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.profile import installed_plugins
+from koordinator.scheduler.registry import installed
 from koordinator.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def main(**values: Any) -> None:
         settings = read_config(flags)
         gates = read_gates(flags.feature_gates)
         if flags.write_config_to is not None:
-            plugins = built_in.PLUGINS | installed_plugins()
+            plugins = installed(built_in.PLUGINS)
             flags.write_config_to.write_text(effective_config.as_yaml(settings, plugins))
             return
         _refuse_what_is_missing(flags)

@@ -8,7 +8,8 @@ import yaml
 
 from koordinator.scheduler import default_plugins, plugin_args
 from koordinator.scheduler.config import API_VERSION, SchedulerConfig
-from koordinator.scheduler.profile import PluginType, merge_plugins, read_args
+from koordinator.scheduler.profile import merge_plugins, read_args
+from koordinator.scheduler.registry import PluginType
 
 
 def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> dict[str, Any]:
