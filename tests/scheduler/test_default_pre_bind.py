@@ -121,7 +121,6 @@ def test_a_write_that_may_work_later_is_tried_again(failures: list[Exception]) -
         found = await scheduled(world)
         assert found["spec"]["nodeName"] == "node-0"
         assert found["metadata"]["annotations"] == {"a": "1"}
-        assert world.scheduler.metrics.attempts[("scheduled", "koord-scheduler")] == 1
         assert len(world.api.events("FailedScheduling")) == 0
 
     play(story, **writing(annotations={"a": "1"}))
