@@ -134,6 +134,11 @@ class SchedulingQueue:
         return dict(Counter(happening.event.value for happening in self._events))
 
     @property
+    def active_count(self) -> int:
+        """Pods that can be popped now."""
+        return len(self._active)
+
+    @property
     def kept_event_count(self) -> int:
         """Events kept for pods in flight."""
         return len(self._events)

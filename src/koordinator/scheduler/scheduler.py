@@ -71,11 +71,12 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._guard = Guard("scheduling")
         self._controller_filter = controller_filter
+        self._is_scheduling = False
         gates = gates or FeatureGates.of(Component.SCHEDULER)
 
         # What decides: plugins may act and tell through what is made below.
-        self._recorders: dict[str, EventRecorder] = {}
-        self._actions = RunningActions(self.waiting, self._recorders)
+        self.recorders: dict[str, EventRecorder] = {}
+        self._actions = RunningActions(self.waiting, self.recorders)
         self.engine = Engine(
             self.config,
             self.clock,
@@ -91,14 +92,12 @@ class Scheduler:
         self.profiles = self.engine.profiles
         self.queue = SchedulingQueue(self._queue_policy())
         for name in self.profiles:
-            self._recorders[name] = EventRecorder(
-                cluster, name, rng=self._new_rng(), stand_back=lambda: self._binder.is_busy
-            )
+            self.recorders[name] = EventRecorder(cluster, name, rng=self._new_rng(), stand_back=self._is_busy)
 
         # What comes in.
         self.caches = Caches(cluster, gates, self._new_rng())
         self._handlers = EventHandlers(
-            self.engine, self.queue, self.waiting, self._recorders, self.clock, self._wake.set
+            self.engine, self.queue, self.waiting, self.recorders, self.clock, self._wake.set
         )
         self._handlers.listen(self.caches)
         for handle in self.engine.handles:
@@ -112,7 +111,7 @@ class Scheduler:
             self.queue,
             self.caches,
             self._handlers,
-            self._recorders,
+            self.recorders,
             self._status_writer,
             self.clock,
             self.observer,
@@ -131,6 +130,10 @@ class Scheduler:
     @property
     def bindings_in_progress(self) -> int:
         return self._binder.in_progress_count
+
+    def _is_busy(self) -> bool:
+        """Whether pods are on their way to a node."""
+        return self._is_scheduling and (self._binder.is_busy or self.queue.active_count > 0)
 
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
@@ -173,7 +176,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[Any]] = [
                 group.create_task(recorder.run(), name=f"events of {name}")
-                for name, recorder in self._recorders.items()
+                for name, recorder in self.recorders.items()
             ]
             tasks.append(group.create_task(self._status_writer.run(), name="pod status"))
             tasks += self.caches.start(group)
@@ -185,21 +188,22 @@ class Scheduler:
                 yield
             finally:
                 self.synced.clear()
-                await self._tell_the_rest()
+                with contextlib.suppress(TimeoutError):  # the last pods bound shall have their events
+                    async with asyncio.timeout(LAST_EVENTS_S):
+                        await self.tell()
                 for task in tasks:
                     task.cancel()
 
-    async def _tell_the_rest(self) -> None:
-        """Write the events that still wait, so that the last pods bound have theirs."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_EVENTS_S):
-                for recorder in self._recorders.values():
-                    await recorder.flush()
+    async def tell(self) -> None:
+        """Until all events recorded so far are written or given up; needs `following`."""
+        for recorder in self.recorders.values():
+            await recorder.flush()
 
     async def schedule(self) -> None:
         """Schedule and run the plugins' controllers until cancelled; needs `following`, and to lead."""
         async with asyncio.TaskGroup() as group:
             self._binder.open(group)
+            self._is_scheduling = True
             loops = [
                 group.create_task(controllers.run_for_ever(each, self._new_rng()), name=each.name)
                 for each in self.engine.controllers(self._controller_filter)
@@ -208,6 +212,7 @@ class Scheduler:
             try:
                 await self._schedule()
             finally:
+                self._is_scheduling = False
                 for loop in loops:
                     loop.cancel()
                 await self._binder.close()

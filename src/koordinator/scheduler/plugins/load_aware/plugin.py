@@ -162,7 +162,7 @@ class LoadAwareScheduling(
     def _facts(self, pod: PodInfo) -> tuple[tuple[int, ...], bool]:
         """The pod's estimate and whether it is prod; remembered from queueing to assigning."""
         known = self._recent.get(pod.uid)
-        if known is not None and known[0] is pod:
+        if known is not None and (known[0] is pod or _is_estimated_alike(known[0], pod)):
             return known[1], known[2]
         cls, allow_custom = priority.default(pod.pod), self.policy.args.allow_customize_estimation
         try:
@@ -446,6 +446,18 @@ def _own_thresholds(node: Node) -> node_annotations.UsageThresholds:
 
 def _is_daemon(pod: PodInfo) -> bool:
     return any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
+
+
+def _is_estimated_alike(old: PodInfo, new: PodInfo) -> bool:
+    """Whether two states of a pod agree in containers and class (being bound changes neither)."""
+    a, b = old.pod, new.pod
+    return (
+        old.request_amounts is new.request_amounts  # so are containers: `PodInfo.updated`
+        and old.priority == new.priority
+        and a.status.qos_class == b.status.qos_class
+        and a.metadata.labels == b.metadata.labels
+        and a.metadata.annotations == b.metadata.annotations
+    )
 
 
 def _is_same_to_us(old: PodInfo, new: PodInfo) -> bool:
