@@ -6,7 +6,6 @@ in the same run: classes off (every pod is evaluated anew), and the same functio
 a time, as schedulers do that walk nodes.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,10 +16,8 @@ import numpy as np
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
-from koordinator.clock import FixedClock, SystemClock, rfc3339
-from koordinator.cluster.memory import MemoryCluster
-from koordinator.local import registry
-from koordinator.scheduler import config, default_plugins
+from koordinator.clock import FixedClock, rfc3339
+from koordinator.scheduler import config
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
@@ -30,7 +27,6 @@ from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuePolicy, SchedulingQueue
-from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.status import SUCCESS
 
 NODES = 5_000
@@ -43,8 +39,6 @@ REPLICAS = 500
 FRESH_SHARE = 20
 """With classes off, one pod in so many is measured: they cost the same each."""
 LOOPED_NODES = 500
-END_TO_END_NODES = 1_000
-END_TO_END_PODS = 5_000
 NOW_S = 1_700_000_000.0
 Json = dict[str, Any]
 
@@ -260,38 +254,7 @@ def full_scan() -> None:
         print(f"filter and score of {nodes:>7,} nodes: {scan_s * 1e6:>6,.0f} µs", flush=True)
 
 
-async def end_to_end_s(classes_max: int) -> float:
-    """CPU seconds per pod from create to bound: API in this process, watch, cycle, binding, events."""
-    backend = registry.in_memory(SystemClock(), checks=False)
-    cluster = MemoryCluster(backend)
-    for number in range(END_TO_END_NODES):
-        await cluster.create(Node, node_body(number))
-    scheduler = Scheduler(cluster, default_plugins.shipped_config(), classes_max=classes_max)
-    task = asyncio.create_task(scheduler.run())
-    await scheduler.synced.wait()
-    started_s = time.process_time()
-    for number in range(END_TO_END_PODS):
-        await cluster.create(Pod, pod_body(number), "default")
-    async with asyncio.timeout(120):
-        while scheduler.metrics.placed_count < END_TO_END_PODS:  # noqa: ASYNC110 (counting is the claim)
-            await asyncio.sleep(0)
-    took_s = time.process_time() - started_s
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    return took_s / END_TO_END_PODS
-
-
-def end_to_end() -> None:
-    shared_s = asyncio.run(end_to_end_s(CLASSES_MAX))
-    fresh_s = asyncio.run(end_to_end_s(0))
-    print(
-        f"end to end on {END_TO_END_NODES:,} nodes, API in this process: {1 / shared_s:,.0f} pods/s with "
-        f"classes, {1 / fresh_s:,.0f} without ({fresh_s / shared_s:.1f} times)"
-    )
-
-
 def main() -> None:
     full_scan()
     kinds_of_pods()
     growth()
-    end_to_end()
