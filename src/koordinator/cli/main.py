@@ -15,6 +15,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "demo",
         "A day of a cluster without and with co-location, side by side.",
     ),
+    "explain": (
+        "koordinator.cli.explain",
+        "main",
+        "Why a pod is pending or where it is, and what would change that.",
+    ),
+    "simulate": (
+        "koordinator.cli.simulate",
+        "main",
+        "Replay lists of nodes and pods with the real scheduler.",
+    ),
     "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
 }
 

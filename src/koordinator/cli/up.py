@@ -59,6 +59,13 @@ CPU_CORES_MAX = 1_024
     help="Port of the API server.",
 )
 @click.option(
+    "--scheduler-port",
+    default=0,
+    show_default="a free one",
+    type=click.IntRange(0, 65_535),
+    help="Port of the scheduler's own API (health, metrics, explanations), on 127.0.0.1 only.",
+)
+@click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
@@ -84,6 +91,7 @@ def up(
     kubeconfig: Path,
     data_dir: Path | None,
     port: int,
+    scheduler_port: int,
     host: str,
     tls: bool,
     token: bool,
@@ -133,6 +141,7 @@ def up(
             tokens=tokens,
             tls=secure,
             hosts=(host,),
+            scheduler_port=scheduler_port,
             seed=seed,
         )
         _run(clock, options, kubeconfig)
@@ -162,7 +171,7 @@ def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) 
         await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if not running.done():
-            cluster.server.write_kubeconfig(kubeconfig)
+            cluster.write_kubeconfig(kubeconfig)
             _greet(cluster.server.url, kubeconfig, len(options.nodes))
         with contextlib.suppress(asyncio.CancelledError), garbage.collected_rarely():
             await running
@@ -184,4 +193,5 @@ def _greet(url: str, kubeconfig: Path, nodes: int) -> None:
     )
     click.echo(f"  export KUBECONFIG={kubeconfig.absolute()}")
     click.echo("  kubectl get nodes")
+    click.echo("  koordinator explain pod NAME    # why a pod is pending, or where it is")
     sys.stdout.flush()

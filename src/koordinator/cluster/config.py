@@ -3,8 +3,9 @@
 import os
 import ssl
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -66,7 +67,8 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where the API is and how to speak to it.
 
     `tls` is None for plain HTTP; `server_name` is the name expected in the server's certificate when it is
-    not the address's; `headers` go with every request (impersonation).
+    not the address's; `headers` go with every request (impersonation); `extensions` are what the kubeconfig says about
+    the cluster beyond that, by name.
     """
 
     server: str
@@ -76,6 +78,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     proxy_url: str = ""
     credentials: Credentials = Anonymous()
     headers: tuple[tuple[str, str], ...] = ()
+    extensions: Mapping[str, Any] = {}
 
 
 def from_url(server: str, *, token: str = "", ca_file: str = "", insecure: bool = False) -> ClientConfig:

@@ -37,6 +37,7 @@ class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab"):
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
     proxy_url: str = ""
+    extensions: list["_NamedExtension"] | None = None
 
 
 class ContextEntry(msgspec.Struct, frozen=True):
@@ -70,6 +71,11 @@ class UserEntry(msgspec.Struct, frozen=True, rename="kebab"):
     impersonate: str = msgspec.field(name="as", default="")
     impersonate_uid: str = msgspec.field(name="as-uid", default="")
     impersonate_groups: list[str] = msgspec.field(name="as-groups", default_factory=list)
+
+
+class _NamedExtension(msgspec.Struct, frozen=True):
+    name: str
+    extension: Any = None
 
 
 class _NamedCluster(msgspec.Struct, frozen=True):
@@ -150,6 +156,7 @@ def _config(
         proxy_url=cluster.proxy_url,
         credentials=_credentials(user, context.user, user_path, user_source, cluster, tls, clock),
         headers=_impersonation(user),
+        extensions={each.name: each.extension for each in cluster.extensions or ()},
     )
 
 

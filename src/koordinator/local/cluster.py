@@ -20,7 +20,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.local import registry
+from koordinator.local import loopback, registry
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
@@ -41,7 +41,7 @@ from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks import certificates, configuration
 from koordinator.manager.webhooks.server import WebhookServer
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler import default_plugins, http
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.scheduler import Scheduler
 
@@ -61,11 +61,12 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...] = ()
     tls: ServerTls | None = None
     hosts: tuple[str, ...] = ()
+    scheduler_port: int = 0
     seed: int = 0
 
 
 class LocalCluster:
-    """Build, then `run`; `url` is known once `ready` is set."""
+    """Build, then `run`; addresses are known once `ready` is set."""
 
     def __init__(self, clock: Clock, options: ClusterOptions) -> None:
         """Raises: StorageError (data directory), UnsafeBind (other than loopback without token and TLS)."""
@@ -90,7 +91,15 @@ class LocalCluster:
             openapi=OpenApi(catalog, documents.VERSION["gitVersion"]),
             seed=options.seed,
         )
+        self.scheduler = Scheduler(
+            self._client("koord-scheduler"), scheduler_config(), clock=clock, seed=options.seed
+        )
+        self.scheduler_url = ""
         self.ready = asyncio.Event()
+
+    def write_kubeconfig(self, path: Path) -> None:
+        """A kubeconfig for this cluster, with the address of the scheduler's own API."""
+        self.server.write_kubeconfig(path, {"schedulerURL": self.scheduler_url})
 
     async def run(self) -> None:
         """Run everything until cancelled; then close watches, stop components and save.
@@ -104,7 +113,10 @@ class LocalCluster:
             certs = certificates.generate([WEBHOOK_HOST], self._clock.now())
             webhooks = WebhookServer(manager.handlers, certs, host=WEBHOOK_HOST, port=0)
             await webhooks.start()
-            async with asyncio.TaskGroup() as group:
+            serving = loopback.served(
+                http.application(self.scheduler, http.HttpOptions()), self._options.scheduler_port
+            )
+            async with serving as self.scheduler_url, asyncio.TaskGroup() as group:
                 self._start(group, manager.run(), "koord-manager")
                 await manager.synced.wait()
                 await self._configure_webhooks(configuration.mutating(webhooks.url, certs.ca_cert))
@@ -129,8 +141,7 @@ class LocalCluster:
         group.create_task(work, name=name)
 
     def _start_components(self, group: asyncio.TaskGroup) -> None:
-        scheduler = Scheduler(self._client("koord-scheduler"), scheduler_config(), seed=self._options.seed)
-        self._start(group, scheduler.run(), "koord-scheduler")
+        self._start(group, self.scheduler.run(), "koord-scheduler")
         if self._options.nodes:
             fleet = Fleet(self._options.nodes, FleetPolicy())
             nodes = HollowNodes(

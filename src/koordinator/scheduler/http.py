@@ -13,6 +13,7 @@ from koordinator import prometheus
 from koordinator.api import scalars
 from koordinator.scheduler import effective_config, gauges, health, profiling
 from koordinator.scheduler.capabilities import ApiRequest, Endpoint
+from koordinator.scheduler.explain import service as explanations
 from koordinator.scheduler.health import Check
 from koordinator.scheduler.scheduler import Scheduler
 
@@ -163,6 +164,7 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
 
     add("GET", "/__services__", services)
     add("GET", "/nodes/{node}", node)
+    add("GET", explanations.PATH, explanations.handler(scheduler))
     for plugin, endpoints in scheduler.engine.endpoints().items():
         for endpoint in endpoints:
             add(endpoint.method, f"/plugins/{plugin}/{endpoint.path.lstrip('/')}", _endpoint(endpoint))

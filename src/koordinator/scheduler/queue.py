@@ -65,6 +65,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """PreEnqueue: success, or why the pod may not enter."""
     plugins: Callable[[str], Mapping[str, Plugin[Any]]]
     """Plugins of a profile by name."""
+    unschedulable_s_max: float = UNSCHEDULABLE_S_MAX
 
 
 def backoff_s(unschedulable_count: int, error_count: int, initial_s: float, max_s: float) -> float:
@@ -302,7 +303,7 @@ class SchedulingQueue:
                 self._activate(entry)
         if self._unschedulable and now_s >= self._next_overdue_check_s:
             self._next_overdue_check_s = now_s + UNSCHEDULABLE_CHECK_S
-            overdue_s = now_s - UNSCHEDULABLE_S_MAX
+            overdue_s = now_s - self._policy.unschedulable_s_max
             self._cause = "UnschedulableTimeout"
             for entry in [each for each in self._unschedulable.values() if each.queued_s < overdue_s]:
                 self._wake_up(entry)

@@ -11,6 +11,11 @@ NO_EXECUTE = "NoExecute"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 
+def text_of(taint: Taint) -> str:
+    """As kubectl writes it: `key=value:Effect`."""
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
     """Whether one toleration matches a taint. An empty key is valid with `Exists` only."""
     if toleration.effect and toleration.effect != taint.effect:

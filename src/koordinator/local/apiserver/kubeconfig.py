@@ -3,6 +3,7 @@
 import base64
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,22 @@ import yaml
 NAME = "koordinator"
 
 
-def content(*, server: str, ca_certificate: bytes | None = None, token: str = "") -> dict[str, Any]:
-    """The kubeconfig of one cluster. Answers are not compressed: client and server share the machine."""
+def content(
+    *,
+    server: str,
+    ca_certificate: bytes | None = None,
+    token: str = "",
+    extension: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The kubeconfig of one cluster. Answers are not compressed: client and server share the machine.
+
+    `extension` is what else our own commands need to know, kept where kubectl ignores it.
+    """
     cluster: dict[str, Any] = {"server": server, "disable-compression": True}
     if ca_certificate is not None:
         cluster["certificate-authority-data"] = base64.b64encode(ca_certificate).decode()
+    if extension:
+        cluster["extensions"] = [{"name": NAME, "extension": dict(extension)}]
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -27,12 +39,20 @@ def content(*, server: str, ca_certificate: bytes | None = None, token: str = ""
     }
 
 
-def write(path: Path, *, server: str, ca_certificate: bytes | None = None, token: str = "") -> None:
+def write(
+    path: Path,
+    *,
+    server: str,
+    ca_certificate: bytes | None = None,
+    token: str = "",
+    extension: Mapping[str, str] | None = None,
+) -> None:
     """Write the file at once and for its owner only (mode 0600): a reader never sees half of it.
 
     Raises: OSError.
     """
-    text = yaml.safe_dump(content(server=server, ca_certificate=ca_certificate, token=token), sort_keys=False)
+    body = content(server=server, ca_certificate=ca_certificate, token=token, extension=extension)
+    text = yaml.safe_dump(body, sort_keys=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
     try:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aiohttp import web
@@ -112,11 +112,11 @@ class ApiServer:
             await self._listener.wait_closed()
         self._server = self._listener = None
 
-    def write_kubeconfig(self, path: Path) -> None:
+    def write_kubeconfig(self, path: Path, extension: Mapping[str, str] | None = None) -> None:
         """Write a kubeconfig for this server, readable by its owner only."""
         ca = None if self._tls is None else self._tls.ca_certificate
         token = self._tokens[0].secret if self._tokens else ""
-        kubeconfig.write(path, server=self.url, ca_certificate=ca, token=token)
+        kubeconfig.write(path, server=self.url, ca_certificate=ca, token=token, extension=extension)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         loop = asyncio.get_running_loop()

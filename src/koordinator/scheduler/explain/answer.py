@@ -118,6 +118,35 @@ class Remedy(Part, frozen=True, kw_only=True):
     examples: list[str]
 
 
+class EventLine(Part, frozen=True, kw_only=True):
+    """An event about the pod; `time` is when it was seen last."""
+
+    time: str
+    type: str
+    reason: str
+    message: str
+    count: int = 1
+
+
+class ConditionLine(Part, frozen=True, kw_only=True):
+    """A condition of the pod, as its status says."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class QueueLine(Part, frozen=True, kw_only=True):
+    """Where a pending pod waits in the scheduler: `active`, `backoff`, `unschedulable`, `gated`, `in a cycle`,
+    `waiting for permission` or `being bound`."""
+
+    area: str
+    attempts: int = 0
+    wakes_on: list[str] = []
+    """Plugins whose events bring it back."""
+
+
 class PodAnswer(Part, frozen=True, kw_only=True):
     """The whole explanation. `message` is what the scheduler writes into events and conditions."""
 
@@ -141,5 +170,8 @@ class PodAnswer(Part, frozen=True, kw_only=True):
     scores: list[NodeScore] = []
     preemption: Preemption | None = None
     remedies: list[Remedy] = []
+    queue: QueueLine | None = None
+    conditions: list[ConditionLine] = []
+    events: list[EventLine] = []
     notes: list[str] = []
     """Further lines, of plugins and of the queue."""

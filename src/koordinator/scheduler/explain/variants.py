@@ -10,6 +10,7 @@ from koordinator.api import resource_vector, resources
 from koordinator.api.affinity import Affinity, NodeAffinity, NodeSelector, PodAffinity, Taint, Toleration
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.quantity import RawQuantity
+from koordinator.scheduler import tolerations
 
 T = TypeVar("T")
 
@@ -52,18 +53,13 @@ def for_selectors(pod: Pod) -> list[Variant]:
 def for_taints(taints: Iterable[Taint]) -> Variant:
     """Tolerating these taints."""
     listed = sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect))
-    text = ", ".join(taint_text(taint) for taint in listed)
+    text = ", ".join(tolerations.text_of(taint) for taint in listed)
     more = [Toleration(key=t.key, operator="Equal", value=t.value, effect=t.effect) for t in listed]
 
     def apply(pod: Pod) -> Pod:
         return _with_spec(pod, replace(pod.spec, tolerations=[*pod.spec.tolerations, *more]))
 
     return Variant("toleration", f"tolerate {text}", "TaintToleration", apply)
-
-
-def taint_text(taint: Taint) -> str:
-    """As kubectl writes it: `key=value:Effect`."""
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
 def for_pod_terms(pod: Pod) -> list[Variant]:

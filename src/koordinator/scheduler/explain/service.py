@@ -1,0 +1,111 @@
+"""`GET /apis/v1/explain/<namespace>/<pod>`: why a pod is pending, from the scheduler that decides about it."""
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+from aiohttp import web
+
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.scheduler.explain.answer import ConditionLine, PodAnswer, QueueLine
+from koordinator.scheduler.explain.decide import BEST_NODES, Question, explain
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.scheduler import Scheduler
+
+PATH = "/explain/{namespace}/{pod}"
+"""Below `/apis/v1`, which only the leader serves."""
+ALIKE_MAX = 5
+BEST_MAX = 1_000
+
+
+def handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Answers `PATH`. Query parameters: `nodes` (names with commas, or `*`), `best` (how many nodes the score
+    table has)."""
+
+    async def answer(request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        pod = scheduler.caches.pods.get(name, namespace)
+        if pod is None:
+            keys = (each.key for each in scheduler.caches.pods.list())
+            alike = names_alike(f"{namespace}/{name}", keys)
+            return _json({"message": f"cannot find pod {namespace}/{name}", "alike": alike}, 404)
+        nodes = request.query.get("nodes", "")
+        try:
+            best = int(request.query.get("best", BEST_NODES))
+        except ValueError:
+            return _json({"message": f"best: {request.query['best']!r} is no number"}, 400)
+        wanted = None if nodes == "*" else tuple(filter(None, nodes.split(",")))
+        unknown = [each for each in wanted or () if scheduler.table.row_of(each) is None]
+        if unknown:
+            return _json({"message": f"cannot find node {unknown[0]}"}, 404)
+        question = Question(nodes=wanted, best=max(0, min(best, BEST_MAX)))
+        try:
+            return _json(explain_live(scheduler, pod, question))
+        except ProtocolError as error:
+            return _json({"message": str(error)}, 422)
+
+    return answer
+
+
+def explain_live(scheduler: Scheduler, pod: Pod, question: Question) -> PodAnswer:
+    """The explanation of a pod that a running scheduler knows, with where it waits.
+
+    Raises: ProtocolError when the pod's requests cannot be read.
+    """
+    engine = scheduler.engine
+    uid = pod.metadata.uid or pod.key
+    entry, place = scheduler.queue.find(uid), scheduler.table.place_of(uid)
+    info = entry.pod if entry is not None else place.pod if place is not None else None
+    if info is None:
+        info = PodInfo.of(pod, scheduler.table.registry)
+    profile = engine.profiles.get(pod.spec.scheduler_name)
+    if profile is not None:
+        engine.refresh(profile, scheduler.clock.now())
+    attempt = 1 + (entry.attempt_count if entry is not None else 0)
+    found = explain(engine, info, msgspec.structs.replace(question, attempt=attempt))
+    return msgspec.structs.replace(found, queue=_queue_line(scheduler, uid), conditions=condition_lines(pod))
+
+
+def condition_lines(pod: Pod) -> list[ConditionLine]:
+    """The pod's conditions as they were reported."""
+    return [
+        ConditionLine(
+            type=each.type, status=each.status, reason=each.reason or "", message=each.message or ""
+        )
+        for each in pod.status.conditions
+    ]
+
+
+def _queue_line(scheduler: Scheduler, uid: str) -> QueueLine | None:
+    waiting, place = scheduler.waiting.find(uid), scheduler.table.place_of(uid)
+    if waiting is not None:
+        return QueueLine(area="waiting for permission", wakes_on=list(waiting.pending_plugins))
+    if place is not None:
+        return QueueLine(area="being bound") if place.assumed else None
+    entry = scheduler.queue.find(uid)
+    if entry is None:
+        return QueueLine(area="in a cycle") if uid in scheduler.queue else None
+    area = "active"
+    if entry.gate is not None:
+        area = "gated"
+    elif entry.backoff_until_s is not None:
+        area = "backoff"
+    elif entry.rejected_by or entry.pending_by:
+        area = "unschedulable"
+    wakes_on = sorted(entry.rejected_by | entry.pending_by)
+    return QueueLine(area=area, attempts=entry.attempt_count, wakes_on=wakes_on)
+
+
+def names_alike(wanted: str, names: Iterable[str], limit: int = ALIKE_MAX) -> list[str]:
+    """Names that a person may have meant: the same name elsewhere first, then similar ones."""
+    known = sorted(names)
+    bare = wanted.rpartition("/")[2]
+    same = [each for each in known if each.rpartition("/")[2] == bare]
+    parts = [each for each in known if bare and bare in each]
+    close = difflib.get_close_matches(wanted, known, n=limit, cutoff=0.6)
+    return list(dict.fromkeys([*same, *parts, *close]))[:limit]
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")

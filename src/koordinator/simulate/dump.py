@@ -1,0 +1,226 @@
+"""Clusters from files: what `kubectl get … -o json|yaml` and `kubectl cluster-info dump` print.
+
+An object that comes more than once counts as it is in the last file.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from koordinator.api import normalization
+from koordinator.api.core import Event, Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.meta import Object
+from koordinator.api.node_metric import NodeMetric
+from koordinator.clock import FixedClock, parse_rfc3339
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.pod_info import PodInfo
+
+T = TypeVar("T", bound=Object)
+Json = dict[str, Any]
+
+_LOGS = re.compile(r"==== START logs for .*? ====\n(?:.*\n)*?==== END logs for .*? ====\n?")
+_LIST = "List"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as Kubernetes reads it: times stay texts."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+class DumpError(KoordinatorError, ValueError):
+    """A file is no dump of Kubernetes objects."""
+
+    def __init__(self, file: str, where: str, reason: str) -> None:
+        super().__init__(file, where, reason)
+        self.file, self.where, self.reason = file, where, reason
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.file, self.where, self.reason) if part)
+
+
+class Dump:
+    """Objects by kind, each once, in the order of the files."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[str, str], dict[str, tuple[str, Json]]] = {}
+
+    def add(self, file: str, body: Any) -> None:
+        """An object or a list of objects. Raises: DumpError."""
+        for where, obj in _flat(file, body, "$"):
+            version, kind = str(obj.get("apiVersion", "v1")), str(obj["kind"])
+            group = version.rpartition("/")[0]
+            meta = obj.get("metadata")
+            if not isinstance(meta, dict) or not meta.get("name"):
+                raise DumpError(file, f"{where}.metadata.name", f"a {kind} without a name")
+            key = f"{meta.get('namespace', '')}/{meta['name']}"
+            self._objects.setdefault((group, kind), {})[key] = (f"{file}: {kind} {key.lstrip('/')}", obj)
+
+    def views(self, view: type[T]) -> list[T]:
+        """All objects of a kind. Raises: DumpError when one does not fit the view."""
+        found = self._objects.get((view.resource.group, view.resource.kind), {})
+        return [_decoded(view, where, obj) for where, obj in found.values()]
+
+    def counts(self) -> dict[str, int]:
+        """Objects per kind."""
+        return {kind: len(objects) for (_, kind), objects in sorted(self._objects.items())}
+
+
+def read(paths: Iterable[str]) -> Dump:
+    """All objects of the files; `-` is standard input.
+
+    Raises: DumpError, OSError.
+    """
+    dump = Dump()
+    for path in paths:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        name = "standard input" if path == "-" else path
+        for document in documents(name, text):
+            dump.add(name, document)
+    return dump
+
+
+def documents(name: str, text: str) -> Iterator[Any]:
+    """The JSON documents one after the other, or the YAML documents, of a text. Raises: DumpError."""
+    if text.lstrip()[:1] not in ("{", "["):
+        yield from _yaml_documents(name, text)
+        return
+    try:
+        yield msgspec.json.decode(text)
+        return
+    except msgspec.DecodeError:
+        text = _LOGS.sub("", text)  # several documents, as `cluster-info dump` prints them, logs in between
+    decoder, position = json.JSONDecoder(), 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+            continue
+        try:
+            document, position = decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            raise DumpError(
+                name, f"line {error.lineno}, column {error.colno}", f"no JSON: {error.msg}"
+            ) from error
+        yield document
+
+
+def _yaml_documents(name: str, text: str) -> Iterator[Any]:
+    try:
+        yield from (each for each in yaml.load_all(text, Loader=_Loader) if each is not None)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise DumpError(name, where, f"no YAML: {getattr(error, 'problem', error)}") from error
+
+
+def _flat(file: str, body: Any, where: str) -> Iterator[tuple[str, Json]]:
+    """Objects in a body with the place where they stand; items of typed lists need no kind of their own."""
+    if isinstance(body, list):
+        for number, item in enumerate(body):
+            yield from _flat(file, item, f"{where}[{number}]")
+        return
+    if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
+        raise DumpError(file, where, "expected a Kubernetes object with apiVersion and kind")
+    kind = body["kind"]
+    if not (kind.endswith(_LIST) and "items" in body):
+        yield where, body
+        return
+    inherited = {}
+    if kind != _LIST:
+        inherited = {"apiVersion": body.get("apiVersion", "v1"), "kind": kind.removesuffix(_LIST)}
+    for number, item in enumerate(body["items"] or ()):
+        if not isinstance(item, dict):
+            raise DumpError(file, f"{where}.items[{number}]", "expected an object")
+        yield from _flat(file, {**inherited, **item}, f"{where}.items[{number}]")
+
+
+def _decoded(view: type[T], where: str, obj: Json) -> T:
+    try:
+        return from_builtins(obj, view)
+    except msgspec.ValidationError as error:
+        raise DumpError(where, "", str(error)) from error
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """An engine as it was when the dump was made. `now_s` is the newest moment that the dump mentions:
+    reports of usage are as fresh as they were then."""
+
+    engine: Engine
+    pods: dict[str, Pod]
+    events: list[Event]
+    now_s: float
+
+
+def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> Snapshot:
+    """An engine that has seen everything in the dump.
+
+    Raises: DumpError when there are no nodes or an object cannot be read; ConfigError.
+    """
+    nodes = [normalization.normalize_node(node) for node in dump.views(Node)]
+    if not nodes:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in dump.counts().items()) or "nothing"
+        hint = "make it with `kubectl get nodes,pods --all-namespaces -o json`"
+        raise DumpError("the dump", "", f"there are no Nodes in it (found: {kinds}); {hint}")
+    steps = normalization.PodSteps.of(FeatureGates.of(Component.SCHEDULER))
+    pods = [normalization.normalize_pod(pod, steps) for pod in dump.views(Pod)]
+    now_s = newest_s(dump, nodes, pods)
+    engine = Engine(config, FixedClock(now_s), seed=seed)
+    for node in nodes:
+        _guarded(engine.table.set_node, node)
+    for handle in engine.handles:
+        for watch in handle.watches:
+            for obj in dump.views(watch.view):
+                watch.on_add(obj)
+    for pod in pods:
+        _enter(engine, pod)
+    return Snapshot(engine, {pod.key: pod for pod in pods}, dump.views(Event), now_s)
+
+
+def _enter(engine: Engine, pod: Pod) -> None:
+    info = _guarded(PodInfo.of, pod, engine.table.registry)
+    if info.is_terminal:
+        return
+    if info.node_name:
+        engine.table.assign(info, info.node_name)
+    elif pod.status.nominated_node_name:
+        engine.nominations.set(info, pod.status.nominated_node_name)
+
+
+def _guarded(call: Any, *args: Any) -> Any:
+    try:
+        return call(*args)
+    except KoordinatorError as error:
+        raise DumpError("the dump", "", str(error)) from error
+
+
+def newest_s(dump: Dump, nodes: Iterable[Node], pods: Iterable[Pod]) -> float:
+    """The newest time in reports, heartbeats and creations; 0 when there is none."""
+    texts = [str(metric.status.update_time or "") for metric in dump.views(NodeMetric)]
+    for node in nodes:
+        texts += [each.last_heartbeat_time or "" for each in node.status.conditions]
+        texts.append(node.metadata.creation_timestamp or "")
+    for pod in pods:
+        texts += [each.last_transition_time or "" for each in pod.status.conditions]
+        texts.append(pod.metadata.creation_timestamp or "")
+    return max((_seconds(text) for text in texts), default=0.0)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_rfc3339(text) if text else 0.0
+    except ValueError:
+        return 0.0  # whoever reads the field says what is wrong with it; here it is only one time of many

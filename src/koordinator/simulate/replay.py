@@ -1,0 +1,353 @@
+"""Placing a list of pods on a list of nodes with the real engine, in this process, at full speed.
+
+Bound pods are counted on their nodes at once. Nothing is evicted: PostFilter plugins (preemption) are left
+out, as a list of pods does not say what becomes of victims.
+"""
+
+import enum
+import heapq
+from collections.abc import Callable, Hashable, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.resource_vector import I64
+from koordinator.clock import FixedClock
+from koordinator.scheduler.config import PluginRef, Plugins, PluginSet, SchedulerConfig
+from koordinator.scheduler.cycle import Placed, Unplaced
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.simulate import dump as dumps
+from koordinator.simulate.replay_csv import TimedPod
+from koordinator.simulate.replay_input import InputError, ReplayInput
+
+PROGRESS_PODS = 256
+"""Pods between two reports of progress."""
+SAMPLES_MAX = 2_000
+"""Points of the time line that are kept; more are thinned to every second one."""
+
+
+class Order(enum.StrEnum):
+    """In which order the scheduler meets the pods."""
+
+    GIVEN = "given"
+    PRIORITY = "priority"
+    """As the scheduler's queue orders pods that came together: important ones first."""
+    ARRIVAL = "arrival"
+    """By creation time."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a pod: `node` is "" when it was never placed, `reasons` then tell why; `waited_s` is
+    virtual time from arrival to placement (time line only)."""
+
+    info: PodInfo
+    node: str
+    reasons: tuple[str, ...] = ()
+    waited_s: float = 0.0
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The cluster at one moment of the time line; `allocated` has one share (0 to 1) per resource of
+    `ReplayResult.resources`."""
+
+    at_s: float
+    allocated: tuple[float, ...]
+    pods: int
+    waiting: int
+
+
+class Occupancy(msgspec.Struct, frozen=True):
+    """What the nodes held when most of some resource was allocated: `requested` (resources, nodes) in the order
+    of `ReplayResult.resources`, `pod_count` (nodes,)."""
+
+    requested: I64
+    pod_count: I64
+
+
+class ReplayResult(msgspec.Struct, frozen=True):
+    """`outcomes` in the order in which pods were met first. `cycle_s` is what each attempt took of the timer."""
+
+    engine: Engine
+    outcomes: list[Outcome]
+    cycle_s: list[float]
+    resources: tuple[str, ...]
+    samples: list[Sample]
+    fullest: Occupancy
+
+
+Progress = Callable[[int, int], None]
+"""Told how many pods of how many have been tried."""
+
+
+def run(
+    given: ReplayInput,
+    config: SchedulerConfig,
+    *,
+    timer: Callable[[], float],
+    seed: int = 0,
+    order: Order = Order.GIVEN,
+    timeline: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> ReplayResult:
+    """Place the pods. With `timeline` they come and go at their times, and those that found no node are tried
+    again when a departure may help them; otherwise each is tried once.
+
+    `timer` tells seconds for the figures about speed; decisions do not depend on it.
+
+    Raises: ConfigError, InputError, DumpError.
+    """
+    replay = _Replay(given, config, seed, timer, progress)
+    if timeline:
+        _Timeline(replay, given.pods).run()
+    else:
+        replay.place_each(_ordered(given.pods, order, replay))
+    return ReplayResult(
+        replay.engine,
+        list(replay.outcomes.values()),
+        replay.cycle_s,
+        replay.resources,
+        replay.samples,
+        replay.fullest or replay.occupancy(),
+    )
+
+
+class _Replay:
+    """The engine with the nodes on it, and what is recorded."""
+
+    def __init__(
+        self,
+        given: ReplayInput,
+        config: SchedulerConfig,
+        seed: int,
+        timer: Callable[[], float],
+        progress: Progress,
+    ) -> None:
+        now_s = dumps.newest_s(given.others, given.nodes, ())
+        self.clock = FixedClock(now_s)
+        self.engine = Engine(without_preemption(config), self.clock, seed=seed, happened=self._happened)
+        self.config = config
+        self.queue: SchedulingQueue | None = None
+        self.timer = timer
+        self.progress = progress
+        self.outcomes: dict[str, Outcome] = {}
+        self.cycle_s: list[float] = []
+        self.samples: list[Sample] = []
+        self.fullest: Occupancy | None = None
+        self._fullest_share = -1.0
+        self._default = next(iter(self.engine.profiles.values()))
+        try:
+            for node in given.nodes:
+                self.engine.table.set_node(node)
+        except KoordinatorError as error:
+            raise InputError(str(error)) from error
+        for handle in self.engine.handles:
+            for watch in handle.watches:
+                for obj in given.others.views(watch.view):
+                    watch.on_add(obj)
+        self.infos = [self._info(each) for each in given.pods]
+        self.resources = _requested(self.infos, self.engine)
+
+    def _happened(self, happening: Happening) -> None:
+        if self.queue is not None:
+            self.queue.happened(happening, self.clock.now())
+
+    def _info(self, timed: TimedPod) -> PodInfo:
+        """The pod; one that asks for a scheduler that the configuration does not have gets the first profile."""
+        pod = timed.pod
+        if pod.spec.scheduler_name not in self.engine.profiles:
+            pod = replace(pod, spec=replace(pod.spec, scheduler_name=self._default.name))
+        try:
+            return PodInfo.of(pod, self.engine.table.registry)
+        except KoordinatorError as error:
+            raise InputError(str(error)) from error
+
+    def profile_of(self, info: PodInfo) -> Profile:
+        return self.engine.profiles[info.pod.spec.scheduler_name]
+
+    def gate(self, info: PodInfo) -> Status:
+        for plugin in self.profile_of(info).pre_enqueues:
+            status = plugin.pre_enqueue(info)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def attempt(self, info: PodInfo, class_key: Hashable, number: int) -> Placed | Unplaced:
+        """One cycle, timed."""
+        profile = self.profile_of(info)
+        started_s = self.timer()
+        result = self.engine.cycle.run(profile, info, class_key, number, self.clock.now())
+        self.cycle_s.append(self.timer() - started_s)
+        return result
+
+    def place_each(self, infos: Sequence[PodInfo]) -> None:
+        """Each pod once, in this order."""
+        total = len(infos)
+        for number, info in enumerate(infos):
+            gate = self.gate(info)
+            if not gate.is_success:
+                self.outcomes[info.uid] = Outcome(info, "", gate.reasons)
+                continue
+            result = self.attempt(info, self.profile_of(info).class_key(info), 1)
+            self.record(info, result)
+            if number % PROGRESS_PODS == 0:
+                self.progress(number, total)
+        self.progress(total, total)
+
+    def record(self, info: PodInfo, result: Placed | Unplaced, waited_s: float = 0.0) -> None:
+        if isinstance(result, Placed):
+            self.outcomes[info.uid] = Outcome(info, result.node_name, (), waited_s)
+        else:
+            self.outcomes[info.uid] = Outcome(info, "", reasons_of(result))
+
+    def sample(self, at_s: float, waiting: int) -> None:
+        shares = self.allocated()
+        self.samples.append(Sample(at_s, shares, int(self.engine.table.pod_count.sum()), waiting))
+        if max(shares, default=0.0) > self._fullest_share:
+            self._fullest_share = max(shares, default=0.0)
+            self.fullest = self.occupancy()
+        if len(self.samples) > SAMPLES_MAX:
+            del self.samples[1::2]
+
+    def occupancy(self) -> Occupancy:
+        """What the nodes hold now."""
+        table = self.engine.table
+        columns = [table.registry.column(name) for name in self.resources]
+        return Occupancy(table.requested[columns][:, table.rows], table.pod_count[table.rows])
+
+    def allocated(self) -> tuple[float, ...]:
+        """Share of each resource that is requested."""
+        table = self.engine.table
+        columns = [table.registry.column(name) for name in self.resources]
+        have = table.allocatable[columns].sum(axis=1)
+        used = table.requested[columns].sum(axis=1)
+        return tuple((used / np.maximum(have, 1)).tolist())
+
+
+class _Timeline:
+    """Arrivals and departures in virtual time, with the scheduler's own queue between them."""
+
+    def __init__(self, replay: _Replay, pods: Sequence[TimedPod]) -> None:
+        self._replay = replay
+        self._clock = replay.clock
+        self._table = replay.engine.table
+        self._events: list[tuple[float, int, int]] = []
+        self._departs_s: dict[str, float] = {}
+        self._arrived_s: dict[str, float] = {}
+        for number, each in enumerate(pods):
+            if each.arrives_s is None:
+                raise InputError(f"pod {each.pod.key} has no creation time, which a time line needs")
+            # At one moment departures come before arrivals: their room can be used.
+            heapq.heappush(self._events, (each.arrives_s, 1, number))
+            if each.departs_s is not None:
+                self._departs_s[replay.infos[number].uid] = each.departs_s
+                heapq.heappush(self._events, (each.departs_s, 0, number))
+        self._total = len(pods)
+        by_name = {p.name: {each.name: each for each in p.plugins} for p in replay.engine.profiles.values()}
+        sort = next(iter(replay.engine.profiles.values())).queue_sort
+        self._queue = replay.queue = SchedulingQueue(
+            QueuePolicy(
+                initial_backoff_s=replay.config.pod_initial_backoff_seconds,
+                max_backoff_s=replay.config.pod_max_backoff_seconds,
+                unschedulable_s_max=float("inf"),  # hints alone wake pods: no clock ticks between events
+                sort_key=sort.sort_key,
+                gate=lambda entry: replay.gate(entry.pod),
+                plugins=by_name.__getitem__,
+            )
+        )
+
+    def run(self) -> None:
+        done = 0
+        while self._events:
+            now_s = self._events[0][0]
+            self._clock.now_s = now_s
+            while self._events and self._events[0][0] == now_s:
+                _, is_arrival, number = heapq.heappop(self._events)
+                info = self._replay.infos[number]
+                if is_arrival:
+                    self._arrive(info, now_s)
+                    done += 1
+                else:
+                    self._depart(info, now_s)
+            self._drain(now_s)
+            self._replay.sample(now_s, len(self._queue))
+            if done % PROGRESS_PODS == 0:
+                self._replay.progress(done, self._total)
+        self._replay.progress(self._total, self._total)
+
+    def _arrive(self, info: PodInfo, now_s: float) -> None:
+        profile = self._replay.profile_of(info)
+        self._arrived_s[info.uid] = now_s
+        self._queue.add(info, profile.name, profile.class_key(info), now_s)
+        gate = self._replay.gate(info)
+        if not gate.is_success:
+            self._replay.outcomes[info.uid] = Outcome(info, "", gate.reasons)
+
+    def _depart(self, info: PodInfo, now_s: float) -> None:
+        self._queue.remove(info.uid)
+        row = self._table.unassign(info.uid)
+        if row is not None:
+            self._queue.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, info, None), now_s)
+
+    def _drain(self, now_s: float) -> None:
+        """Cycles until nobody is left whom the last events can help."""
+        while (entry := self._queue.pop(now_s)) is not None:
+            self._try(entry, now_s)
+
+    def _try(self, entry: QueuedPod, now_s: float) -> None:
+        info = entry.pod
+        result = self._replay.attempt(info, entry.class_key, entry.attempt_count)
+        self._replay.record(info, result, now_s - self._arrived_s[info.uid])
+        if isinstance(result, Placed):
+            self._queue.done(info.uid)
+            row = self._table.row_of(result.node_name)
+            self._queue.happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info), now_s)
+        else:
+            self._queue.retry(entry, result.status, result.rejected_by, now_s)
+
+
+def reasons_of(result: Unplaced) -> tuple[str, ...]:
+    """The distinct reasons of all nodes, sorted; of the pod as a whole when it was refused as a whole."""
+    evaluation = result.evaluation
+    if evaluation is None or not evaluation.status.is_success:
+        return result.status.reasons
+    return tuple(sorted({reason for status, _ in evaluation.refusals() for reason in status.reasons}))
+
+
+def without_preemption(config: SchedulerConfig) -> SchedulerConfig:
+    """The configuration with no PostFilter plugins."""
+    none = PluginSet(disabled=[PluginRef(name="*")])
+    profiles = [
+        replace(profile, plugins=replace(profile.plugins or Plugins(), post_filter=none))
+        for profile in config.profiles
+    ]
+    return replace(config, profiles=profiles)
+
+
+def _ordered(pods: Sequence[TimedPod], order: Order, replay: _Replay) -> list[PodInfo]:
+    infos = replay.infos
+    if order is Order.GIVEN:
+        return infos
+    if order is Order.PRIORITY:
+        sort = next(iter(replay.engine.profiles.values())).queue_sort
+        return sorted(infos, key=lambda info: sort.sort_key(info, 0.0))
+    missing = next((each.pod.key for each in pods if each.arrives_s is None), None)
+    if missing is not None:
+        raise InputError(f"pod {missing} has no creation time, which --order arrival needs")
+    pairs = sorted(zip(pods, infos, strict=True), key=lambda pair: pair[0].arrives_s or 0.0)
+    return [info for _, info in pairs]
+
+
+def _requested(infos: Sequence[PodInfo], engine: Engine) -> tuple[str, ...]:
+    """Resources that some pod asks for, in the order of the columns."""
+    columns: set[int] = set()
+    for info in infos:
+        columns.update(info.request_columns.tolist())
+    engine.table.widen()
+    return tuple(engine.table.registry.names[column] for column in sorted(columns))

@@ -1,0 +1,261 @@
+"""Nodes and pods from tables (CSV, plain or gzipped) as machine traces publish them.
+
+Nodes have the columns `sn,cpu_milli,memory_mib` and perhaps `gpu,model`; pods `name,cpu_milli,memory_mib` and
+perhaps `num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time`. Times are whole
+seconds from the start of the trace. `pod_phase` and `scheduled_time` tell what happened elsewhere: they are
+checked to be known columns and not used.
+"""
+
+import csv
+import enum
+import gzip
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from koordinator.api import labels, resources
+from koordinator.api.affinity import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+)
+from koordinator.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.meta import ObjectMeta
+from koordinator.api.quantity import ResourceList
+
+NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+POD_COLUMNS = (
+    "name",
+    "cpu_milli",
+    "memory_mib",
+    "num_gpu",
+    "gpu_milli",
+    "gpu_spec",
+    "qos",
+    "pod_phase",
+    "creation_time",
+    "deletion_time",
+    "scheduled_time",
+)
+REQUIRED_COUNT = 3
+"""The first columns of both tables must be there."""
+QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
+HOSTNAME = "kubernetes.io/hostname"
+NAMESPACE = "replay"
+AMOUNT_MAX = 1 << 40
+
+
+class Gpu(enum.StrEnum):
+    """What the GPU columns count for, as long as no plugin shares GPUs."""
+
+    SKIP_PODS = "skip-pods"
+    """Pods that ask for GPUs are left out; all nodes take part with their CPUs and memory."""
+    CPU_ONLY = "cpu-only"
+    """As `skip-pods`, and nodes with GPUs are left out, too."""
+    IGNORE = "ignore"
+    """All pods and nodes take part as if they had no GPUs."""
+    WHOLE = "whole"
+    """`nvidia.com/gpu`: a pod gets whole GPUs also for a share of one; `gpu_spec` names the models it takes."""
+
+
+class TableError(KoordinatorError, ValueError):
+    """A table of nodes or pods cannot be read; `row` counts from 1, the header included."""
+
+    def __init__(self, file: str, row: int, column: str, reason: str) -> None:
+        super().__init__(file, row, column, reason)
+        self.file, self.row, self.column, self.reason = file, row, column, reason
+
+    def __str__(self) -> str:
+        place = f": row {self.row}" if self.row else ""
+        place += f", column {self.column}" if self.column else ""
+        return f"{self.file}{place}: {self.reason}"
+
+
+class TimedPod(msgspec.Struct, frozen=True):
+    """A pod of a list, pending; times in seconds from any start, None when not told."""
+
+    pod: Pod
+    arrives_s: float | None = None
+    departs_s: float | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of a table."""
+
+    file: str
+    number: int
+    cells: dict[str, str]
+
+    def text(self, column: str) -> str:
+        return self.cells.get(column, "").strip()
+
+    def amount(self, column: str, default: int | None = None) -> int:
+        """A whole number that is not negative. Raises: TableError."""
+        text = self.text(column)
+        if not text and default is not None:
+            return default
+        try:
+            number = int(text)
+        except ValueError:
+            raise self.error(column, f"{text!r} is no whole number") from None
+        if not 0 <= number <= AMOUNT_MAX:
+            raise self.error(column, f"{number} is not between 0 and {AMOUNT_MAX}")
+        return number
+
+    def error(self, column: str, reason: str) -> TableError:
+        return TableError(self.file, self.number, column, reason)
+
+
+def is_table(path: Path) -> bool:
+    """Whether the name says that the file is a table."""
+    return path.name.endswith((".csv", ".csv.gz"))
+
+
+def read_nodes(path: Path, gpu: Gpu, pods_per_node: int) -> list[Node]:
+    """The nodes of a table; `pods_per_node` is how many pods each takes, which tables do not tell.
+
+    Raises: TableError, OSError.
+    """
+    nodes = []
+    for row in _unique(_rows(path, NODE_COLUMNS), "sn"):
+        gpus = row.amount("gpu", 0)
+        if gpus and gpu is Gpu.CPU_ONLY:
+            continue
+        nodes.append(_node(row, gpus if gpu is Gpu.WHOLE else 0, pods_per_node))
+    return nodes
+
+
+def read_pods(path: Path, gpu: Gpu) -> tuple[list[TimedPod], int]:
+    """The pods of a table in its order, and how many were left out for their GPUs.
+
+    Raises: TableError, OSError.
+    """
+    pods = []
+    left_out = 0
+    for row in _unique(_rows(path, POD_COLUMNS), "name"):
+        wants_gpus = row.amount("num_gpu", 0) > 0
+        if wants_gpus and gpu in (Gpu.SKIP_PODS, Gpu.CPU_ONLY):
+            left_out += 1
+            continue
+        pods.append(_pod(row, with_gpus=wants_gpus and gpu is Gpu.WHOLE))
+    return pods, left_out
+
+
+def _node(row: Row, gpus: int, pods_max: int) -> Node:
+    name = row.text("sn")
+    amounts: ResourceList = {
+        resources.CPU: f"{row.amount('cpu_milli')}m",
+        resources.MEMORY: f"{row.amount('memory_mib')}Mi",
+        resources.PODS: str(pods_max),
+    }
+    own_labels = {HOSTNAME: name}
+    if gpus:
+        amounts[resources.NVIDIA_GPU] = str(gpus)
+        own_labels[labels.GPU_MODEL] = row.text("model")
+    return Node(
+        metadata=ObjectMeta(name=name, labels=own_labels),
+        status=NodeStatus(allocatable=amounts, capacity=amounts),
+    )
+
+
+def _pod(row: Row, *, with_gpus: bool) -> TimedPod:
+    requests: ResourceList = {
+        resources.CPU: f"{row.amount('cpu_milli')}m",
+        resources.MEMORY: f"{row.amount('memory_mib')}Mi",
+    }
+    affinity = None
+    if with_gpus:
+        requests[resources.NVIDIA_GPU] = str(_whole_gpus(row))
+        affinity = _models(row.text("gpu_spec"))
+    qos = row.text("qos")
+    name = row.text("name")
+    pod = Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=NAMESPACE,
+            uid=f"{NAMESPACE}/{name}",
+            labels={labels.QOS_CLASS: qos} if qos in QOS_CLASSES else {},
+        ),
+        spec=PodSpec(
+            containers=[Container(name="main", resources=ResourceRequirements(requests=requests))],
+            affinity=affinity,
+        ),
+        status=PodStatus(phase="Pending"),
+    )
+    arrives_s, departs_s = _time(row, "creation_time"), _time(row, "deletion_time")
+    if arrives_s is not None and departs_s is not None and departs_s < arrives_s:
+        raise row.error("deletion_time", f"{departs_s:g} is before creation_time {arrives_s:g}")
+    return TimedPod(pod, arrives_s, departs_s)
+
+
+def _whole_gpus(row: Row) -> int:
+    """GPUs rounded up: `num_gpu` of them, each used to `gpu_milli` thousandths."""
+    milli = row.amount("gpu_milli", 1_000)
+    return row.amount("num_gpu") * max(1, -(-milli // 1_000))
+
+
+def _models(spec: str) -> Affinity | None:
+    """`A10|T4`: nodes with one of these models."""
+    if not spec:
+        return None
+    wanted = NodeSelectorRequirement(key=labels.GPU_MODEL, operator="In", values=sorted(set(spec.split("|"))))
+    terms = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[wanted])])
+    return Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=terms))
+
+
+def _time(row: Row, column: str) -> float | None:
+    return float(row.amount(column)) if row.text(column) else None
+
+
+def _unique(rows: Iterator[Row], column: str) -> Iterator[Row]:
+    seen: dict[str, int] = {}
+    for row in rows:
+        name = row.text(column)
+        if not name:
+            raise row.error(column, "empty")
+        if name in seen:
+            raise row.error(column, f"{name!r} stands in row {seen[name]} already")
+        seen[name] = row.number
+        yield row
+
+
+def _rows(path: Path, known: Sequence[str]) -> Iterator[Row]:
+    file = str(path)
+    try:
+        with _opened(path) as handle:
+            reader = csv.reader(handle)
+            header = [cell.strip() for cell in next(reader, [])]
+            _check_header(file, header, known)
+            for number, cells in enumerate(reader, start=2):
+                if not cells:
+                    continue
+                if len(cells) != len(header):
+                    reason = f"{len(cells)} values, but the header has {len(header)}"
+                    raise TableError(file, number, "", reason)
+                yield Row(file, number, dict(zip(header, cells, strict=True)))
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+        raise TableError(file, 0, "", f"no table: {error}") from error
+
+
+def _check_header(file: str, header: list[str], known: Sequence[str]) -> None:
+    if not header:
+        raise TableError(file, 0, "", f"empty; expected a header such as {','.join(known)}")
+    for column in header:
+        if column not in known:
+            raise TableError(file, 1, column, f"unknown column; known are {', '.join(known)}")
+        if header.count(column) > 1:
+            raise TableError(file, 1, column, "stands twice in the header")
+    for column in known[:REQUIRED_COUNT]:
+        if column not in header:
+            raise TableError(file, 1, column, "missing")
+
+
+def _opened(path: Path) -> io.TextIOWrapper:
+    if path.name.endswith(".gz"):
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")

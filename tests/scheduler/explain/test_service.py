@@ -1,0 +1,77 @@
+"""Explanations over HTTP, from a running scheduler."""
+
+import asyncio
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from koordinator.clock import SystemClock
+from koordinator.scheduler import http
+from koordinator.scheduler.explain.service import names_alike
+from koordinator.scheduler.scheduler import Scheduler
+from tests.scheduler.fake_cluster import FakeCluster
+from tests.scheduler.world import node, pod
+
+Json = dict[str, Any]
+
+
+async def asked(*paths: str, leader: bool = True) -> list[tuple[int, Json]]:
+    """Answers of a scheduler with one node, a pod that fits and one that does not."""
+    api = FakeCluster(SystemClock())
+    api.put("Node", node("n-0", cpu="4"))
+    api.put("Pod", pod("web", cpu="1"))
+    api.put("Pod", pod("big", cpu="64"))
+    scheduler = Scheduler(api, seed=1)
+    running = asyncio.create_task(scheduler.run())
+    try:
+        await scheduler.synced.wait()
+        for _ in range(500):
+            if scheduler.queue.counts()["unschedulable"]:
+                break
+            await asyncio.sleep(0.01)
+        async with TestClient(
+            TestServer(http.application(scheduler, http.HttpOptions(is_leader=lambda: leader)))
+        ) as client:
+            found = []
+            for path in paths:
+                response = await client.get(f"/apis/v1/explain/{path}")
+                found.append((response.status, await response.json()))
+            return found
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_waiting_pod_is_explained_with_its_place_in_the_queue() -> None:
+    [(status, body)] = await asked("default/big?nodes=*")
+
+    assert status == 200
+    assert body["verdict"] == "Unschedulable"
+    assert body["queue"] == {"area": "unschedulable", "attempts": 1, "wakesOn": ["NodeResourcesFit"]}
+    [cpu] = [each for each in body["nodes"][0]["resources"] if each["resource"] == "cpu"]
+    assert (cpu["wanted"], cpu["allocatable"]) == ("64", "4")
+
+
+async def test_a_placed_pod_is_explained_on_its_node() -> None:
+    [(status, body)] = await asked("default/web")
+
+    assert (status, body["verdict"], body["node"]) == (200, "Bound", "n-0")
+
+
+async def test_unknown_names_and_bad_numbers_are_told() -> None:
+    answers = await asked("shop/web", "default/big?nodes=n-9", "default/big?best=many")
+
+    assert answers[0] == (404, {"message": "cannot find pod shop/web", "alike": ["default/web"]})
+    assert answers[1] == (404, {"message": "cannot find node n-9"})
+    assert answers[2] == (400, {"message": "best: 'many' is no number"})
+
+
+async def test_who_does_not_lead_does_not_answer() -> None:
+    assert await asked("default/big", leader=False) == [(503, {"message": "the instance is not leader"})]
+
+
+def test_the_same_name_elsewhere_comes_before_similar_ones() -> None:
+    known = ["a/web", "b/web-1", "b/wep", "c/other"]
+
+    assert names_alike("b/web", known)[:2] == ["a/web", "b/web-1"]
+    assert "c/other" not in names_alike("b/web", known)
