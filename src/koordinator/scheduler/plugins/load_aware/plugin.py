@@ -218,17 +218,6 @@ class LoadAwareScheduling(
         how = "aggregated usage" if is_aggregated else "usage"
         return unschedulable(f"node(s) {self.policy.names[index]} {how} exceed threshold")
 
-    def details(self, state: LoadState, row: int) -> tuple[str, ...]:
-        if not self._has_usage.values[row]:
-            return ("its usage is not known",)
-        capacity = self._capacity.values[:, row]
-        used = self._existing_filter.values[:, row] + state.estimate[:, 0]
-        return tuple(
-            f"{name} usage with the pod {100 * used[i] / capacity[i]:.0f} %, threshold {threshold} %"
-            for i, name in enumerate(self.policy.names)
-            if capacity[i] > 0 and (threshold := int(self._thresholds.values[i, row])) > 0
-        )
-
     def score(self, state: LoadState, rows: Rows) -> Scores:
         return self._score(state, rows, 1)
 
