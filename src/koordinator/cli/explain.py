@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -113,7 +112,7 @@ def pod(
     Ends with 0 when the pod has a node or would get one, 3 when it cannot be placed now, 1 when there is no
     answer, 2 when the command line is wrong.
     """
-    logs.set_up(logging.ERROR)
+    logs.keep_quiet()
     if "/" in name:
         namespace, _, name = name.partition("/")
     if not namespace and dump_files:

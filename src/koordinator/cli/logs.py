@@ -64,3 +64,10 @@ def set_up(level: int, *, as_json: bool = False, modules: Mapping[str, int] | No
 def set_verbosity(verbosity: int) -> None:
     """Change the level while running."""
     logging.getLogger().setLevel(level_of(verbosity))
+
+
+def keep_quiet() -> None:
+    """Print no log lines: for commands that tell everything in their answer or error message."""
+    package = logging.getLogger("koordinator")
+    if not any(isinstance(handler, logging.NullHandler) for handler in package.handlers):
+        package.addHandler(logging.NullHandler())

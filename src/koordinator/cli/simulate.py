@@ -1,7 +1,6 @@
 """`koordinator simulate scheduling`: place a list of pods on a list of nodes and see what comes of it."""
 
 import io
-import logging
 import sys
 import time
 from pathlib import Path
@@ -115,7 +114,7 @@ def scheduling(
       koordinator simulate scheduling --nodes nodes.json --pods pods.json
       koordinator simulate scheduling --nodes nodes.csv.gz --pods pods.csv.gz --timeline
     """
-    logs.set_up(logging.ERROR)
+    logs.keep_quiet()
     if timeline and order != Order.GIVEN.value:
         raise click.UsageError("--timeline orders pods by their times: it goes without --order")
     notes = Console(stderr=True, highlight=False)
