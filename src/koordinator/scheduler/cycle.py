@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Hashable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pick
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
-from koordinator.scheduler.framework import Mask
+from koordinator.scheduler.framework import FilterPlugin, Mask
 from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
@@ -119,6 +120,9 @@ class CycleDiagnosis:
             others = np.arange(hopeless.size) != (-1 if row is None else row)
             hopeless = hopeless | others
         return hopeless
+
+    def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
+        return self._evaluation.active_filters()
 
 
 class Cycle:

@@ -169,6 +169,13 @@ class Evaluation:
             return np.full(self._table.capacity, is_hopeless, np.bool_)
         return self._all_refusals().unresolvable_rows()
 
+    def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
+        """The filters that take part, in configured order, with their states; None when PreFilter refused."""
+        if not self.status.is_success:
+            return None
+        plugins = [each for each in self._profile.filters if each.name not in self._skips_filter]
+        return [(plugin, self._states[plugin.name]) for plugin in plugins]
+
     def status_of(self, row: int) -> Status:
         """Why a row was refused; success for feasible rows."""
         return self._all_refusals().status_of(row) if self.status.is_success else self.status

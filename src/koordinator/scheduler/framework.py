@@ -287,6 +287,9 @@ class FilterPlugin(Plugin[S]):
     """Refuses nodes."""
 
     reasons: ClassVar[type[Reason] | None] = None
+    fewer_pods_help: ClassVar[bool] = False
+    """Whether taking pods away (from anywhere) never turns a pass into a refusal: preemption then need not ask
+    again about nodes that pass as they are."""
 
     @abc.abstractmethod
     def filter(self, state: S, rows: Rows) -> ReasonCodes:
@@ -336,6 +339,10 @@ class Diagnosis(Protocol):
 
     def unresolvable_rows(self) -> Mask:
         """(capacity,): rows that no eviction can help."""
+        ...
+
+    def active_filters(self) -> "Sequence[tuple[FilterPlugin[Any], Any]] | None":
+        """The filters that take part, in order, with their states; None when the pod was refused as a whole."""
         ...
 
 

@@ -1,6 +1,5 @@
 """Areas `stock-preemption-*`: dry runs on a node table, with the filters of the case."""
 
-from collections import Counter
 from typing import Any
 
 from koordinator.api.core import Node, Pod
@@ -9,7 +8,9 @@ from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler import config
+from koordinator.scheduler.cycle import CycleDiagnosis
 from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
 from koordinator.scheduler.pod_info import PodInfo
@@ -30,7 +31,7 @@ def candidates(case: Case) -> list[Candidate]:
     table, [profile_] = engine.table, engine.profiles.values()
     plugin = next(each for each in profile_.plugins if isinstance(each, DefaultPreemption))
     for budget in case.get("pdbs") or ():
-        plugin.set_budget(from_builtins(budget, PodDisruptionBudget))
+        plugin.budgets.set(from_builtins(budget, PodDisruptionBudget))
     for node in case["nodes"]:
         table.set_node(from_builtins(node, Node))
     for body in case["pods"]:
@@ -38,7 +39,8 @@ def candidates(case: Case) -> list[Candidate]:
         table.assign(info, info.node_name)
     pod = PodInfo.of(from_builtins(case["pod"], Pod), table.registry)
     view = View(profile_, table, engine.nominations, pod)
-    return plugin.dry_run(pod, table.rows, view.check, Counter())
+    asked = CycleDiagnosis(view, profile_, Evaluation(profile_, table, pod), {})
+    return [option.candidate() for option in plugin.dry_run(pod, table.rows, asked).options]
 
 
 def _victims(found: Candidate) -> list[str]:

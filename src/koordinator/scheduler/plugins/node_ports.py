@@ -29,6 +29,7 @@ class PortReason(Reason):
 
 class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPort, ...]], RowKeeper):
     name = "NodePorts"
+    fewer_pods_help = True
     reasons = PortReason
     reads = Change.NODE | Change.PODS
     wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.NODE_ADDED, ClusterEvent.POD_UPDATED)

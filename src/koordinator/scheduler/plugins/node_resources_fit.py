@@ -192,8 +192,22 @@ class NodeResourcesFit(
 
     def _filter(self, state: FitState, rows: Rows, copies: Copies) -> ReasonCodes:
         masks = short_of(self.handle.table, state.checked, rows, copies)
-        if masks is None:
-            return passes(rows)
+        return passes(rows) if masks is None else self._codes(state, masks)
+
+    def filter_without(self, state: FitState, rows: Rows, held: I64, held_pods: I64) -> ReasonCodes:
+        """As `filter`, if pods that hold these amounts (resources in `checked`, nodes) were gone; `held_pods`
+        (nodes,) tells how many that are."""
+        table = self.handle.table
+        pods = at(table.pod_count, rows) - at(held_pods, rows) + 1
+        masks = (pods > at(table.pods_max, rows)).astype(np.int64) * _PODS_BIT
+        for position, (column, amount) in enumerate(state.checked):
+            capacity = at(table.allocatable[column], rows)
+            short = amount > capacity - at(table.requested[column], rows) + at(held[position], rows)
+            masks |= short.astype(np.int64) << (_FIRST_RESOURCE_BIT + position)
+            masks |= short & (amount > capacity)
+        return self._codes(state, masks)
+
+    def _codes(self, state: FitState, masks: I64) -> ReasonCodes:
         if len(state.checked) <= _CODE_BITS - _FIRST_RESOURCE_BIT:
             return masks.astype(np.uint16)
         return _combination_codes(masks, state.combinations)

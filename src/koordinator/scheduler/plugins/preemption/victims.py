@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from koordinator.api import label_selector
+from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_selector import Predicate
@@ -25,14 +26,24 @@ class Victim(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pod: PodInfo, now_s: float) -> "Victim":
-        start = pod.pod.status.start_time
-        return cls(pod, pod.priority, parse_rfc3339(start) if start else now_s)
+        started_s = start_of(pod)
+        return cls(pod, pod.priority, now_s if started_s is None else started_s)
+
+
+def start_of(pod: PodInfo) -> float | None:
+    """When a pod was started, None when it was not, or when nobody can tell."""
+    text = pod.pod.status.start_time
+    try:
+        return parse_rfc3339(text) if text else None
+    except ValueError:
+        return None
 
 
 class Budget(msgspec.Struct, frozen=True):
     """What a PodDisruptionBudget still allows."""
 
     namespace: str
+    selector: LabelSelector
     selects: Predicate
     allowed: int
     disrupted: frozenset[str]
@@ -50,7 +61,7 @@ class Budget(msgspec.Struct, frozen=True):
             return None
         status = budget.status
         disrupted = frozenset(status.disrupted_pods)
-        return cls(budget.metadata.namespace, selects, status.disruptions_allowed, disrupted)
+        return cls(budget.metadata.namespace, selector, selects, status.disruptions_allowed, disrupted)
 
     def covers(self, pod: Pod) -> bool:
         meta = pod.metadata

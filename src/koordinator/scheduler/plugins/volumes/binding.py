@@ -80,6 +80,7 @@ class VolumeBinding(
     PreBindPlugin[BindingState],
 ):
     name = "VolumeBinding"
+    fewer_pods_help = True
     wakes_for_row = True
     args = VolumeBindingArgs
     wakes_on = (

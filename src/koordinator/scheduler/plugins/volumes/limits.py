@@ -54,6 +54,7 @@ class LimitState(msgspec.Struct, frozen=True):
 
 class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], RowKeeper):
     name = "NodeVolumeLimits"
+    fewer_pods_help = True
     wakes_for_row = True
     reads = Change.NODE | Change.PODS
     wakes_on = (

@@ -61,6 +61,7 @@ class RestrictionState(msgspec.Struct, frozen=True):
 
 class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[RestrictionState], RowKeeper):
     name = "VolumeRestrictions"
+    fewer_pods_help = True
     reasons = DiskReason
     reads = Change.NODE | Change.PODS
     wakes_on = (

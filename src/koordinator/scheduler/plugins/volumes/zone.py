@@ -59,6 +59,7 @@ class ZoneState(msgspec.Struct, frozen=True):
 
 class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
     name = "VolumeZone"
+    fewer_pods_help = True
     wakes_for_row = True
     reasons = ZoneReason
     wakes_on = (

@@ -1,0 +1,70 @@
+"""PodDisruptionBudgets, and which pods they cover."""
+
+from collections.abc import Iterable
+
+from koordinator.api.policy import PodDisruptionBudget
+from koordinator.scheduler.plugins.preemption.victims import Budget
+from koordinator.scheduler.pod_info import PodInfo
+
+COVERED_MAX = 200_000
+"""Answers kept: about one per pod of a large cluster."""
+
+
+class Budgets:
+    """All budgets by key. Which pods one covers is remembered until its selector changes: budgets are updated
+    whenever a pod of theirs comes or goes, selectors hardly ever."""
+
+    def __init__(self) -> None:
+        self._budgets: dict[str, Budget] = {}
+        self._of_namespace: dict[str, list[str]] = {}
+        self._covering: dict[str, tuple[PodInfo, tuple[str, ...]]] = {}
+
+    def set(self, budget: PodDisruptionBudget) -> None:
+        found = Budget.of(budget)
+        if found is None:
+            self.remove(budget)
+            return
+        if budget.key not in self._budgets:
+            self._of_namespace.setdefault(found.namespace, []).append(budget.key)
+        old = self._budgets.get(budget.key)
+        self._budgets[budget.key] = found
+        if old is None or old.selector != found.selector or old.disrupted != found.disrupted:
+            self._covering.clear()
+
+    def remove(self, budget: PodDisruptionBudget) -> None:
+        found = self._budgets.pop(budget.key, None)
+        if found is not None:
+            self._of_namespace[found.namespace].remove(budget.key)
+            self._covering.clear()
+
+    def all(self) -> tuple[Budget, ...]:
+        return tuple(self._budgets.values())
+
+    def allowed(self, key: str) -> int:
+        """Pods of the budget that may still go."""
+        return self._budgets[key].allowed
+
+    def covering(self, pod: PodInfo) -> tuple[str, ...]:
+        """Keys of the budgets that cover a pod."""
+        known = self._covering.get(pod.uid)
+        if known is not None and known[0] is pod:
+            return known[1]
+        keys = self._of_namespace.get(pod.pod.metadata.namespace, ())
+        found = tuple(key for key in keys if self._budgets[key].covers(pod.pod))
+        if len(self._covering) >= COVERED_MAX:
+            self._covering.clear()
+        self._covering[pod.uid] = (pod, found)
+        return found
+
+    def violating(self, pods: Iterable[tuple[str, ...]]) -> list[bool]:
+        """Whether each pod's going would violate a budget; given the keys of the budgets that cover each of the
+        pods of one node, which use the budgets up in this order."""
+        left: dict[str, int] = {}
+        verdicts = []
+        for keys in pods:
+            is_violating = False
+            for key in keys:
+                left[key] = left.get(key, self.allowed(key)) - 1
+                is_violating = is_violating or left[key] < 0
+            verdicts.append(is_violating)
+        return verdicts

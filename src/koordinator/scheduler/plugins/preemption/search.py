@@ -1,0 +1,292 @@
+"""Nodes that a preemptor could get: dry runs over all of them, as arrays where that gives the same answer.
+
+Most preemptors only lack resources. For them, what would be left on each node without its less important pods
+is a subtraction over columns, and who may stay is decided for hundreds of nodes at once. Nodes where another
+filter has a say that depends on pods are tried one by one on the node table. Source: spec 03, B7.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api.resource_vector import I64
+from koordinator.clock import Clock
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.framework import Diagnosis, FilterPlugin, Mask, Plugin
+from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows
+from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koordinator.scheduler.plugins.preemption import reprieve, victims
+from koordinator.scheduler.plugins.preemption.budgets import Budgets
+from koordinator.scheduler.plugins.preemption.reprieve import Room
+from koordinator.scheduler.plugins.preemption.residents import Residents
+from koordinator.scheduler.plugins.preemption.victims import PRIORITY_OFFSET, Candidate, Victim
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import Status, error, unresolvable
+
+NO_VICTIMS = unresolvable("No preemption victims found for incoming pod")
+CHUNK = 256
+"""Nodes whose victims are chosen together: a fraction of the candidates that are usually wanted."""
+
+Filters = Sequence[tuple[FilterPlugin[Any], Any]]
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A node that a preemptor could get: how much that would hurt (`victims.rank`), and the details."""
+
+    node_name: str
+    rank: tuple[float, ...]
+    candidate: Callable[[], Candidate]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Options in the order of the search, and of nodes that are none why, counted by reason; these are complete
+    when there is no option."""
+
+    options: list[Option]
+    refusals: Counter[str]
+
+    @property
+    def best(self) -> Candidate | None:
+        """The option that hurts least; the first of equal ones."""
+        found = min(self.options, key=lambda option: option.rank, default=None)
+        return found.candidate() if found is not None else None
+
+
+class Search:
+    """Dry runs. Nothing is changed for good."""
+
+    def __init__(
+        self, table: NodeTable, residents: Residents, budgets: Budgets, nominations: Nominations, clock: Clock
+    ) -> None:
+        self._table = table
+        self._residents = residents
+        self._budgets = budgets
+        self._nominations = nominations
+        self._clock = clock
+
+    def run(self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, wanted: int) -> Found:
+        """Options among `rows`, in this order, until there are `wanted`, one of them without harm to a budget."""
+        found = Found([], Counter())
+        outlook = _Outlook(self, pod, rows, diagnosis)
+        harmless_count = 0
+        for row, answer in self._answers(pod, rows, diagnosis, outlook):
+            if isinstance(answer, Option):
+                found.options.append(answer)
+                harmless_count += answer.rank[0] == 0
+                if harmless_count and len(found.options) >= wanted:
+                    break
+            elif answer is not None:
+                found.refusals.update(answer.reasons)
+            else:
+                found.refusals.update(outlook.refusal_of(row).reasons)
+        return found
+
+    def _answers(
+        self, pod: PodInfo, rows: Rows, diagnosis: Diagnosis, outlook: "_Outlook"
+    ) -> Iterator[tuple[int, Option | Status | None]]:
+        """What becomes of each row: an option, why it is none, or None when the outlook says why."""
+        for start in range(0, rows.size, CHUNK):
+            chunk = rows[start : start + CHUNK]
+            plain = outlook.is_plain[start : start + CHUNK]
+            options = dict(self._choose(pod, chunk[plain], outlook)) if plain.any() else {}
+            for position, row in enumerate(chunk.tolist(), start):
+                if outlook.is_plain[position]:
+                    yield row, options[row]
+                elif outlook.is_open[position]:
+                    yield row, self._option(self.try_row(pod, row, diagnosis))
+                else:
+                    yield row, None
+
+    def _option(self, answer: Candidate | Status) -> Option | Status:
+        if isinstance(answer, Status):
+            return answer
+        return Option(answer.node_name, victims.rank(answer), lambda: answer)
+
+    # One by one
+
+    def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
+        """The candidate that a node makes, or why it is none, by moving pods in a trial."""
+        now_s = self._clock.now()
+        name = self._table.name_of(row)
+        there = self._table.pods_at(row).values()
+        removed = [Victim.of(each, now_s) for each in there if each.priority < pod.priority]
+        if not removed:
+            return NO_VICTIMS
+        with self._table.trial() as trial:
+            for victim in removed:
+                trial.take(victim.pod)
+            status = diagnosis.check(row)
+            if not status.is_success:
+                return status
+            chosen, violations = victims.select(
+                removed,
+                self._budgets.all(),
+                put_back=lambda victim: trial.add(victim.pod, name),
+                take=lambda victim: trial.take(victim.pod),
+                fits=lambda: diagnosis.check(row).is_success,
+            )
+        if not chosen:
+            return _nobody_has_to_go(name)
+        return Candidate(name, chosen, violations)
+
+    # Many at once
+
+    def _choose(self, pod: PodInfo, rows: Rows, outlook: "_Outlook") -> Iterator[tuple[int, Option | Status]]:
+        """Options of rows where nothing but resources decides."""
+        residents, now_s = self._residents, self._clock.now()
+        pods: list[PodInfo] = []
+        counts = []
+        for row in rows.tolist():
+            there = [each for each in self._table.pods_at(row).values() if each.priority < pod.priority]
+            pods += there
+            counts.append(len(there))
+        slots = np.fromiter((residents.slot_of(each.uid) for each in pods), np.intp, len(pods))
+        node_of = np.repeat(np.arange(rows.size), counts)
+        priorities, starts_s = residents.priorities[slots], residents.starts_s[slots]
+        starts_s = np.where(np.isnan(starts_s), now_s, starts_s)
+        by_importance = (-priorities, starts_s)
+        is_protected = self._protected(pods, reprieve.in_ranks(node_of, by_importance, rows.size))
+        order = reprieve.in_ranks(node_of, (~is_protected, *by_importance), rows.size)
+        columns = outlook.columns
+        amounts = residents.amounts_of(columns, slots)
+        must_go = reprieve.victims_of(order, amounts, outlook.room(rows))
+        losses = reprieve.losses_of(order, must_go, priorities, starts_s, is_protected, PRIORITY_OFFSET)
+        for index, row in enumerate(rows.tolist()):
+            name = self._table.name_of(row)
+            if not losses.counts[index]:
+                yield row, _nobody_has_to_go(name)
+                continue
+            rank = (
+                int(losses.violations[index]),
+                int(losses.top[index]),
+                int(losses.priorities[index]),
+                int(losses.counts[index]),
+                -float(losses.earliest_s[index]),
+            )
+            gone = order[index, must_go[index]].tolist()
+
+            def candidate(
+                name: str = name, gone: list[int] = gone, rank: tuple[float, ...] = rank
+            ) -> Candidate:
+                chosen = victims.by_importance([Victim.of(pods[each], now_s) for each in gone])
+                return Candidate(name, tuple(chosen), int(rank[0]))
+
+            yield row, Option(name, rank, candidate)
+
+    def _protected(self, pods: Sequence[PodInfo], order: I64) -> Mask:
+        """(pods,): whose going would violate a budget; `order` (nodes, ranks) is by importance."""
+        is_protected = np.zeros(len(pods), np.bool_)
+        covering = [self._budgets.covering(each) for each in pods]
+        is_covered = np.array([bool(keys) for keys in covering], np.bool_)
+        if not is_covered.any():
+            return is_protected
+        for ranks in order:
+            covered = [each for each in ranks.tolist() if each != reprieve.NOBODY and covering[each]]
+            if covered:
+                is_protected[covered] = self._budgets.violating(covering[each] for each in covered)
+        return is_protected
+
+
+class _Outlook:
+    """What the filters would say about each row if all less important pods were gone.
+
+    `is_open` are rows where the preemptor would fit as far as can be told without a trial; `is_plain` those of
+    them where from there on only resources decide. Of the others, `refusal_of` says why.
+    """
+
+    def __init__(self, search: Search, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> None:
+        self._table = search._table
+        self._diagnosis = diagnosis
+        self._search = search
+        self._pod = pod
+        self._refusals: dict[int, Callable[[], Status]] = {}
+        self.columns: list[int] = []
+        self._wanted: list[int] = []
+        filters = diagnosis.active_filters()
+        self._read_fit(filters or ())
+        self._held, self._held_pods = search._residents.freed(pod.priority, self.columns)
+        has_victims = self._held_pods[rows] > 0
+        self.is_open = has_victims.copy()
+        for row in rows[~has_victims].tolist():
+            self._refusals[row] = lambda: NO_VICTIMS
+        is_exact = np.full(rows.size, filters is None, np.bool_)
+        is_exact |= np.isin(rows, self._nominated_rows())
+        for plugin, state in filters or ():
+            self._ask(plugin, state, rows, is_exact)
+        self.is_plain = self.is_open & ~is_exact
+
+    def refusal_of(self, row: int) -> Status:
+        return self._refusals[row]()
+
+    def room(self, rows: Rows) -> Room:
+        """Rows without their less important pods."""
+        table = self._table
+        cells = np.ix_(np.array(self.columns, np.intp), rows)
+        return Room(
+            used=table.requested[cells] - self._held[:, rows],
+            capacity=table.allocatable[cells],
+            pods=table.pod_count[rows] - self._held_pods[rows],
+            pods_max=table.pods_max[rows],
+            wanted=np.array(self._wanted, np.int64),
+        )
+
+    def _read_fit(self, filters: Filters) -> None:
+        for plugin, state in filters:
+            if isinstance(plugin, NodeResourcesFit):
+                self.columns = [column for column, _ in state.checked]
+                self._wanted = [amount for _, amount in state.checked]
+
+    def _nominated_rows(self) -> list[int]:
+        """Rows that other pods wait for, too: both have to fit."""
+        nominations = self._search._nominations
+        names = [name for name in nominations.nodes if nominations.that_count(name, self._pod)]
+        found = (self._table.row_of(name) for name in names)
+        return [row for row in found if row is not None]
+
+    def _ask(self, plugin: FilterPlugin[Any], state: Any, rows: Rows, is_exact: Mask) -> None:
+        """Let one filter close rows, or mark those that only a trial can decide."""
+        undecided = np.flatnonzero(self.is_open & ~is_exact)
+        if undecided.size == 0:
+            return
+        asked = rows[undecided]
+        order = np.argsort(asked, kind="stable")
+        codes = np.zeros(asked.size, np.uint16)
+        if type(plugin) is NodeResourcesFit:
+            codes[order] = self._fit_codes(plugin, state, asked[order])
+        elif plugin.fewer_pods_help or _ignores_pods(plugin):
+            codes[order] = plugin.filter(state, asked[order])
+        else:
+            is_exact[undecided] = True
+            return
+        refused = undecided[codes != 0]
+        if plugin.fewer_pods_help and not _ignores_pods(plugin) and type(plugin) is not NodeResourcesFit:
+            is_exact[refused] = True
+            return
+        self.is_open[refused] = False
+        for row, code in zip(rows[refused].tolist(), codes[codes != 0].tolist(), strict=True):
+            self._refusals[row] = _Refusal(plugin, state, code)
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    plugin: FilterPlugin[Any]
+    state: Any
+    code: int
+
+    def __call__(self) -> Status:
+        return self.plugin.refusal(self.state, self.code)
+
+
+def _ignores_pods(plugin: Plugin[Any]) -> bool:
+    """Whether a trial with other pods on the nodes gets the same answers from the plugin."""
+    if type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key:
+        return False
+    is_kept_out = isinstance(plugin, RowKeeper) and not plugin.in_trials
+    return is_kept_out or not plugin.reads & Change.PODS
+
+
+def _nobody_has_to_go(name: str) -> Status:
+    return error(f'expected at least one victim pod on node "{name}"')
