@@ -76,6 +76,8 @@ CLUSTER = st.fixed_dictionaries(
         "nominated": st.lists(st.tuples(st.integers(0, 4), AMOUNT), max_size=2),
         "preemptor": RESIDENT,
         "wants_gpu": st.booleans(),
+        "spreads": st.sampled_from((False, False, True)),
+        "joins": st.sampled_from((False, False, True)),
     }
 )
 
@@ -115,6 +117,15 @@ def scene_of(facts: dict[str, Any]) -> tuple[Scene, PodInfo]:
     body = body_of("preemptor", {**facts["preemptor"], "priority": 2})
     if facts["wants_gpu"]:
         body["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = "1"
+    selector = {"matchLabels": {"app": "b"}}
+    if facts["spreads"]:
+        constraint = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "labelSelector": selector}
+        body["spec"]["topologySpreadConstraints"] = [{**constraint, "whenUnsatisfiable": "DoNotSchedule"}]
+        body["metadata"]["labels"] = {"app": "b"}
+    if facts["joins"]:
+        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+        affinity = body["spec"].setdefault("affinity", {})
+        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     return scene, scene.info(body)
 
 
@@ -177,6 +188,8 @@ def test_the_search_leaves_the_table_as_it_was() -> None:
                 "anti": True,
             },
             "wants_gpu": False,
+            "spreads": False,
+            "joins": False,
         }
     )
     before = scene.table.requested.copy(), scene.table.changes.sequence

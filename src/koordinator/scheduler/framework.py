@@ -307,6 +307,11 @@ class FilterPlugin(Plugin[S]):
         assert self.reasons is not None, f"{self.name} needs `reasons` or its own `refusal`"
         return self.reasons(code).status
 
+    def pods_matter(self, state: S, rows: Rows) -> Mask:
+        """Rows where the answer may be another one without some of the pods there. Said of too many, it only
+        makes preemption slower."""
+        return np.ones(rows.size, np.bool_)
+
     def details(self, state: S, row: int) -> tuple[str, ...]:
         """The facts behind the answer for one row, for people (`koordinator explain`)."""
         return ()

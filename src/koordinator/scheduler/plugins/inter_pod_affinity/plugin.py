@@ -212,6 +212,14 @@ class InterPodAffinity(
             codes[~self._is_near_wanted(state, rows)] = PodAffinityReason.AFFINITY
         return codes
 
+    def pods_matter(self, state: PodAffinityState, rows: Rows) -> Mask:
+        """Where pods are that the pod wants near or away, or that want it away."""
+        wishes = state.wishes
+        tallies: list[Tally] = [self._counts.count((term.pods,)) for term in wishes.apart]
+        if wishes.together:
+            tallies.append(self._counts.count(wishes.together_terms))
+        return np.isin(rows, [row for tally in (*tallies, *state.existing_anti) for row in tally.rows])
+
     def _is_near_wanted(self, state: PodAffinityState, rows: Rows) -> Mask:
         wanted = self._wanted(state)
         # The first of a group of pods that want to be together goes anywhere.

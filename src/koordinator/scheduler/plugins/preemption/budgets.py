@@ -6,18 +6,18 @@ from koordinator.api.policy import PodDisruptionBudget
 from koordinator.scheduler.plugins.preemption.victims import Budget
 from koordinator.scheduler.pod_info import PodInfo
 
-COVERED_MAX = 200_000
-"""Answers kept: about one per pod of a large cluster."""
+ANSWERS_MAX = 65_536
+"""Answers kept: one per set of labels, of which a cluster has about one per workload."""
 
 
 class Budgets:
-    """All budgets by key. Which pods one covers is remembered until its selector changes: budgets are updated
+    """All budgets by key. Which labels one selects is remembered until a selector changes: budgets are updated
     whenever a pod of theirs comes or goes, selectors hardly ever."""
 
     def __init__(self) -> None:
         self._budgets: dict[str, Budget] = {}
         self._of_namespace: dict[str, list[str]] = {}
-        self._covering: dict[str, tuple[PodInfo, tuple[str, ...]]] = {}
+        self._selecting: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, ...]] = {}
 
     def set(self, budget: PodDisruptionBudget) -> None:
         found = Budget.of(budget)
@@ -28,14 +28,14 @@ class Budgets:
             self._of_namespace.setdefault(found.namespace, []).append(budget.key)
         old = self._budgets.get(budget.key)
         self._budgets[budget.key] = found
-        if old is None or old.selector != found.selector or old.disrupted != found.disrupted:
-            self._covering.clear()
+        if old is None or old.selector != found.selector:
+            self._selecting.clear()
 
     def remove(self, budget: PodDisruptionBudget) -> None:
         found = self._budgets.pop(budget.key, None)
         if found is not None:
             self._of_namespace[found.namespace].remove(budget.key)
-            self._covering.clear()
+            self._selecting.clear()
 
     def all(self) -> tuple[Budget, ...]:
         return tuple(self._budgets.values())
@@ -46,15 +46,18 @@ class Budgets:
 
     def covering(self, pod: PodInfo) -> tuple[str, ...]:
         """Keys of the budgets that cover a pod."""
-        known = self._covering.get(pod.uid)
-        if known is not None and known[0] is pod:
-            return known[1]
-        keys = self._of_namespace.get(pod.pod.metadata.namespace, ())
-        found = tuple(key for key in keys if self._budgets[key].covers(pod.pod))
-        if len(self._covering) >= COVERED_MAX:
-            self._covering.clear()
-        self._covering[pod.uid] = (pod, found)
-        return found
+        meta = pod.pod.metadata
+        if meta.namespace not in self._of_namespace or not meta.labels:
+            return ()
+        question = (meta.namespace, tuple(sorted(meta.labels.items())))
+        found = self._selecting.get(question)
+        if found is None:
+            if len(self._selecting) >= ANSWERS_MAX:
+                self._selecting.clear()
+            keys = self._of_namespace[meta.namespace]
+            found = tuple(key for key in keys if self._budgets[key].selects(meta.labels))
+            self._selecting[question] = found
+        return tuple(key for key in found if meta.name not in self._budgets[key].disrupted)
 
     def violating(self, pods: Iterable[tuple[str, ...]]) -> list[bool]:
         """Whether each pod's going would violate a budget; given the keys of the budgets that cover each of the

@@ -15,7 +15,7 @@ import numpy as np
 from koordinator.api.resource_vector import I64
 from koordinator.clock import Clock
 from koordinator.scheduler.changes import Change
-from koordinator.scheduler.framework import Diagnosis, FilterPlugin, Mask, Plugin
+from koordinator.scheduler.framework import Diagnosis, FilterPlugin, Mask, Plugin, ReasonCodes
 from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
@@ -252,22 +252,18 @@ class _Outlook:
         undecided = np.flatnonzero(self.is_open & ~is_exact)
         if undecided.size == 0:
             return
+        undecided = undecided[np.argsort(rows[undecided], kind="stable")]
         asked = rows[undecided]
-        order = np.argsort(asked, kind="stable")
-        codes = np.zeros(asked.size, np.uint16)
         if type(plugin) is NodeResourcesFit:
-            codes[order] = self._fit_codes(plugin, state, asked[order])
-        elif plugin.fewer_pods_help or _ignores_pods(plugin):
-            codes[order] = plugin.filter(state, asked[order])
+            codes = self._fit_codes(plugin, state, asked)
+            is_known = np.ones(asked.size, np.bool_)
         else:
-            is_exact[undecided] = True
-            return
-        refused = undecided[codes != 0]
-        if plugin.fewer_pods_help and not _ignores_pods(plugin) and type(plugin) is not NodeResourcesFit:
-            is_exact[refused] = True
-            return
-        self.is_open[refused] = False
-        for row, code in zip(rows[refused].tolist(), codes[codes != 0].tolist(), strict=True):
+            codes = plugin.filter(state, asked)
+            is_known = _is_known(plugin, state, asked, codes)
+        is_exact[undecided[~is_known]] = True
+        is_refused = is_known & (codes != 0)
+        self.is_open[undecided[is_refused]] = False
+        for row, code in zip(asked[is_refused].tolist(), codes[is_refused].tolist(), strict=True):
             self._refusals[row] = _Refusal(plugin, state, code)
 
 
@@ -278,6 +274,14 @@ class _Refusal(msgspec.Struct, frozen=True):
 
     def __call__(self) -> Status:
         return self.plugin.refusal(self.state, self.code)
+
+
+def _is_known(plugin: FilterPlugin[Any], state: Any, rows: Rows, codes: ReasonCodes) -> Mask:
+    """Rows where the plugin answers the same whichever of the less important pods are there."""
+    if _ignores_pods(plugin):
+        return np.ones(rows.size, np.bool_)
+    is_known = ~plugin.pods_matter(state, rows)
+    return is_known | (codes == 0) if plugin.fewer_pods_help else is_known
 
 
 def _ignores_pods(plugin: Plugin[Any]) -> bool:

@@ -12,6 +12,7 @@ from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
     Handle,
+    Mask,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
@@ -195,6 +196,10 @@ class PodTopologySpread(
             found[ids == ABSENT] = SpreadReason.MISSING_LABEL
             codes = found if not codes.any() else np.where(codes == 0, found, codes)
         return codes
+
+    def pods_matter(self, state: SpreadState, rows: Rows) -> Mask:
+        """Where pods are that a constraint counts."""
+        return np.isin(rows, [row for constraint, _ in state.hard for row in self._count(constraint).rows])
 
     def _limit(self, constraint: Constraint, domains: DomainCounts) -> int:
         """More pods than this in a domain are too many for one more."""
