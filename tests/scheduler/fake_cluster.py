@@ -129,6 +129,7 @@ class FakeCluster:
         grace_period_s: int | None = None,
         propagation: str = "",
     ) -> None:
+        self._called("delete")
         if self.hold_deletions:
             obj = copy.deepcopy(self._find(view, name, namespace))
             obj["metadata"]["deletionTimestamp"] = rfc3339(self.clock.now())

@@ -1,8 +1,22 @@
 """Important pods take the place of less important ones, and the room made for them stays theirs."""
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.cluster import errors
+from koordinator.scheduler import config
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import PermitPlugin, PermitResult
+from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.preemption.eviction import DISRUPTION_TARGET, PREEMPTION
+from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.world import World, play, pod
 
 
@@ -138,3 +152,162 @@ def test_room_kept_for_a_pod_is_free_again_when_that_pod_is_deleted() -> None:
         assert world.api.placements()["small"] == "node-0"
 
     play(story)
+
+
+def test_the_preemptor_is_told_its_node_and_the_nomination_is_cleared_when_it_came_to_nothing() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="4", priority=1))
+        await world.settle(2)
+        world.api.hold_deletions = True
+        world.api.put("Pod", pod("high", cpu="4", priority=1000))
+        await world.settle(2)
+        found = next(p for p in world.api.pods() if p["metadata"]["name"] == "high")
+        assert found["status"]["nominatedNodeName"] == "node-0"
+
+        # Somebody else takes the room, and is too important to be evicted.
+        world.api.remove("Pod", "low", "default")
+        world.api.put("Pod", pod("other", cpu="4", priority=2000, nodeName="node-0", scheduler="x"))
+        await world.settle(400)
+        found = next(p for p in world.api.pods() if p["metadata"]["name"] == "high")
+        assert "nominatedNodeName" not in found["status"]
+        assert not len(world.scheduler.engine.nominations)
+
+    play(story)
+
+
+def test_a_preemptor_waits_while_its_victim_takes_its_time_to_leave() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="4", priority=1))
+        await world.settle(2)
+        world.api.hold_deletions = True
+        world.api.put("Pod", pod("high", cpu="4", priority=1000))
+        await world.settle(400)
+
+        assert (
+            "not eligible due to a terminating pod on the nominated node."
+            in world.condition("high")["message"]
+        )
+        assert len(world.api.events("Preempted")) == 1
+        world.api.remove("Pod", "low", "default")
+        await world.settle(15)
+        assert world.api.placements() == {"high": "node-0"}
+
+    play(story)
+
+
+def test_the_last_victim_goes_after_the_others_and_until_then_the_preemptor_is_gated() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        for number in range(4):
+            world.api.put("Pod", pod(f"low-{number}", cpu="1", priority=number))
+        await world.settle(2)
+        deleted: list[str] = []
+        delete = world.api.delete
+
+        async def slowly(view: Any, name: str, *args: Any, **options: Any) -> None:
+            await asyncio.sleep(1)
+            deleted.append(name)
+            await delete(view, name, *args, **options)
+
+        world.api.delete = slowly  # type: ignore[method-assign]
+        world.api.put("Pod", pod("high", cpu="4", priority=1000))
+        await world.settle(0.5)
+        world.scheduler.queue.happened(Happening(ClusterEvent.WILDCARD), world.clock.now())
+        assert world.scheduler.queue.counts()["gated"] == 1
+        await world.settle(30)
+
+        assert deleted[-1] == "low-0"
+        assert world.api.placements() == {"high": "node-0"}
+
+    play(story)
+
+
+def test_an_eviction_that_fails_is_tried_again() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="4", priority=1))
+        await world.settle(2)
+        world.api.fail_next["delete"] = [errors.InternalError("try again")]
+        world.api.put("Pod", pod("high", cpu="4", priority=1000))
+        await world.settle(30)
+
+        assert world.api.placements() == {"high": "node-0"}
+
+    play(story)
+
+
+def test_less_important_pods_lose_their_nomination_to_the_node() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="4", priority=1))
+        await world.settle(2)
+        world.api.hold_deletions = True
+        world.api.put("Pod", pod("middle", cpu="4", priority=10))
+        await world.settle(2)
+        assert world.scheduler.engine.nominations.on("node-0")[0].key == "default/middle"
+
+        world.api.put("Pod", pod("high", cpu="4", priority=1000, preemptionPolicy="PreemptLowerPriority"))
+        await world.settle(2)
+        assert [each.key for each in world.scheduler.engine.nominations.on("node-0")] == ["default/high"]
+        found = next(p for p in world.api.pods() if p["metadata"]["name"] == "middle")
+        assert "nominatedNodeName" not in found["status"]
+
+    play(story)
+
+
+class Patience(PermitPlugin[None]):
+    """Keeps pods with a label waiting."""
+
+    name = "Patience"
+
+    def permit(self, state: None, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult(timeout_s=600.0 if "wait" in pod.pod.metadata.labels else 0.0)
+
+
+def test_a_victim_that_waits_for_a_permit_is_turned_down_not_deleted() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        low = pod("low", cpu="4", priority=1)
+        low["metadata"]["labels"] = {"wait": ""}
+        world.api.put("Pod", low)
+        await world.settle(2)
+        world.api.put("Pod", pod("high", cpu="4", priority=1000))
+        await world.settle(30)
+
+        assert world.api.placements() == {"low": "", "high": "node-0"}
+        [event] = world.api.events("Preempted")
+        assert event["involvedObject"]["name"] == "low"
+
+    profile = {"plugins": {"permit": {"enabled": [{"name": "Patience"}]}}}
+    play(story, config.decode({"profiles": [profile]}), plugins={**built_in.PLUGINS, "Patience": Patience})
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_room_for_pods_that_another_scheduler_nominated_is_kept_if_the_gate_says_so(is_counted: bool) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        theirs = pod("theirs", cpu="4", priority=10, scheduler="other")
+        world.api.put("Pod", {**theirs, "status": {"nominatedNodeName": "node-0"}})
+        await world.settle(2)
+        world.api.put("Pod", pod("ours", cpu="4", priority=9))
+        await world.settle(2)
+
+        assert bool(world.api.placements()["ours"]) is not is_counted
+
+    gates = FeatureGates.of(Component.SCHEDULER, f"CrossSchedulerNomination={str(is_counted).lower()}")
+    play(story, gates=gates)
+
+
+def test_pods_of_one_job_do_not_keep_room_from_each_other() -> None:
+    def member(name: str, gang: str) -> PodInfo:
+        body = pod(name, priority=5)
+        body["metadata"] |= {"uid": name, "annotations": {"gang.scheduling.koordinator.sh/name": gang}}
+        return PodInfo.of(from_builtins(body, Pod), ResourceRegistry())
+
+    nominations = Nominations()
+    nominations.set(member("a", "job"), "node-0")
+
+    assert nominations.that_count("node-0", member("b", "job")) == ()
+    assert [each.uid for each in nominations.that_count("node-0", member("c", "other"))] == ["a"]

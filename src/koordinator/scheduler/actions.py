@@ -1,7 +1,7 @@
 """What plugins of a running scheduler may ask for: background work, events, turning waiting pods down."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from koordinator.api.meta import Object
@@ -12,19 +12,29 @@ from koordinator.scheduler.waiting import WaitingPods
 
 
 class RunningActions(Actions):
-    """`recorders` are those of the profiles, by scheduler name."""
+    """`recorders` are those of the profiles, by scheduler name; `activate` tells the queue."""
 
-    def __init__(self, waiting: WaitingPods, recorders: Mapping[str, EventRecorder]) -> None:
+    def __init__(
+        self,
+        waiting: WaitingPods,
+        recorders: Mapping[str, EventRecorder],
+        activate: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._activate = activate
         self._waiting = waiting
         self._recorders = recorders
         self._guard = Guard("scheduler plugins")
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> bool:
         task = asyncio.get_running_loop().create_task(self._run(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # cancelled before it began
+        return True
+
+    def activate(self, uids: Iterable[str]) -> None:
+        self._activate(uids)
 
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
         waiting = self._waiting.find(uid)

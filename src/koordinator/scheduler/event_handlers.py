@@ -1,7 +1,7 @@
 """What informers tell, brought into the node table, the queue and the nominations."""
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
@@ -31,7 +31,8 @@ _EVENT_OF_ASPECT = (
 
 class EventHandlers:
     """Keeps the scheduler's state in step with the cluster. `wake` tells the loop that a pod may be active;
-    `recorders` are those of the profiles, by scheduler name."""
+    `recorders` are those of the profiles, by scheduler name; `counts_other_schedulers`: whether room is kept
+    for pods that other schedulers nominated, too (the gate CrossSchedulerNomination)."""
 
     def __init__(
         self,
@@ -41,7 +42,10 @@ class EventHandlers:
         recorders: Mapping[str, EventRecorder],
         clock: Clock,
         wake: Callable[[], None],
+        *,
+        counts_other_schedulers: bool = False,
     ) -> None:
+        self._counts_other_schedulers = counts_other_schedulers
         self._table = engine.table
         self._profiles = engine.profiles
         self._nominations = engine.nominations
@@ -59,6 +63,11 @@ class EventHandlers:
 
     def happened(self, happening: Happening) -> None:
         self._queue.happened(happening, self._clock.now())
+        self.wake()
+
+    def activate(self, uids: Iterable[str]) -> None:
+        """Try waiting pods again at once: a plugin asks for it."""
+        self._queue.activate(uids, self._clock.now())
         self.wake()
 
     def node_set(self, old: Node | None, node: Node) -> None:
@@ -108,10 +117,13 @@ class EventHandlers:
     def _nominated(self, old: Pod | None, info: PodInfo) -> None:
         """Follow the nomination in the pod's status, which others may write; our own is there before it is."""
         nominations = self._nominations
+        is_of_others = info.pod.spec.scheduler_name not in self._profiles
+        if is_of_others and not self._counts_other_schedulers:
+            return
         said = info.pod.status.nominated_node_name
         was_taken_back = old is not None and bool(old.status.nominated_node_name) and not said
         if said != nominations.node_of(info.uid) and (said or was_taken_back):
-            nominations.set(info, said)
+            nominations.set(info, said, by_others=is_of_others)
         else:
             nominations.refresh(info)
 
@@ -171,11 +183,15 @@ class EventHandlers:
             return object()
 
     def _nomination_ended(self, uid: str) -> None:
-        """The room that was kept for a pod is free for others."""
         node_name = self._nominations.node_of(uid)
         pod = self._nominations.remove(uid)
         if pod is not None and self._table.place_of(uid) is None:
-            row = self._table.row_of(node_name)
+            self.room_given_up(pod, node_name)
+
+    def room_given_up(self, pod: PodInfo, node_name: str) -> None:
+        """The room that was kept for a pod is free for others."""
+        row = self._table.row_of(node_name)
+        if row is not None:
             self.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def pod_deleted(self, pod: Pod) -> None:

@@ -30,7 +30,6 @@ class ClusterEvent(enum.Enum):
     """A namespace was added or got other labels."""
     STORAGE = "Storage"
     """A claim, volume, storage class, or what drivers say about nodes."""
-    PREEMPTION_ENDED = "PreemptionEnded"
     WILDCARD = "Wildcard"
     """Wakes everything."""
 

@@ -8,7 +8,7 @@ Nothing here reads a clock or does I/O, except for PreBind and Bind, which are c
 """
 
 import abc
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -78,9 +78,14 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
 class Actions:
     """What plugins may ask of a running scheduler. This one only decides: asking changes nothing."""
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run `work` in the background, guarded: its failure is logged and costs nobody else anything."""
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> bool:
+        """Run `work` in the background, guarded: its failure is logged and costs nobody else anything.
+        Whether it will run at all."""
         work.close()
+        return False
+
+    def activate(self, uids: Iterable[str]) -> None:
+        """Try waiting pods again at once."""
 
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
         """Turn down a pod that waits for Permit; whether there is one."""

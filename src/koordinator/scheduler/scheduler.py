@@ -76,7 +76,9 @@ class Scheduler:
 
         # What decides: plugins may act and tell through what is made below.
         self.recorders: dict[str, EventRecorder] = {}
-        self._actions = RunningActions(self.waiting, self.recorders)
+        self._actions = RunningActions(
+            self.waiting, self.recorders, lambda uids: self._handlers.activate(uids)
+        )
         self.engine = Engine(
             self.config,
             self.clock,
@@ -97,7 +99,13 @@ class Scheduler:
         # What comes in.
         self.caches = Caches(cluster, gates, self._new_rng())
         self._handlers = EventHandlers(
-            self.engine, self.queue, self.waiting, self.recorders, self.clock, self._wake.set
+            self.engine,
+            self.queue,
+            self.waiting,
+            self.recorders,
+            self.clock,
+            self._wake.set,
+            counts_other_schedulers=gates.is_on("CrossSchedulerNomination"),
         )
         self._handlers.listen(self.caches)
         for handle in self.engine.handles:
@@ -261,8 +269,12 @@ class Scheduler:
             self.queue.done(pod.uid)
             return
         profile = self.profiles[entry.profile_name]
+        nominated = self.engine.nominations.node_of(pod.uid)
+        result = self.engine.cycle.run(profile, pod, entry.class_key, entry.attempt_count, self.clock.now())
         result = self.observer.search(profile, entry)
         if isinstance(result, Placed):
+            if nominated and nominated != result.node_name:
+                self._handlers.room_given_up(pod, nominated)
             self._binder.start(Job(profile, entry, result))
         else:
             self.outcomes.unplaced(entry, result)

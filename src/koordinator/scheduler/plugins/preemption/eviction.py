@@ -1,14 +1,15 @@
 """Carrying a preemption out: victims are marked, deleted and told why. Source: spec 03, B7 (6)."""
 
 import asyncio
+import enum
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 from koordinator import clock
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
-from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import Handle
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.pod_info import PodInfo
@@ -20,6 +21,15 @@ PREEMPTION = "PreemptionByScheduler"
 PLUGIN = "DefaultPreemption"
 
 
+class End(enum.Enum):
+    """What became of a victim."""
+
+    DELETED = enum.auto()
+    GONE = enum.auto()
+    """It was not there any more."""
+    FAILED = enum.auto()
+
+
 class Eviction:
     """Preemptions under way."""
 
@@ -28,22 +38,28 @@ class Eviction:
         self._under_way: set[str] = set()
 
     def is_under_way(self, uid: str) -> bool:
-        """Whether victims of this pod are still to be deleted."""
+        """Whether victims of this pod are still to be deleted, apart from the last one."""
         return uid in self._under_way
 
     def start(self, preemptor: PodInfo, candidate: Candidate, profile_name: str) -> None:
-        """Evict the victims in the background; less important pods lose their nomination to the node at once."""
+        """Evict the victims in the background. Less important pods lose their nomination to the node at once,
+        and may look for another."""
+        actions, nominations = self._handle.actions, self._handle.nominations
         losers = [
-            other
-            for other in self._handle.nominations.on(candidate.node_name)
-            if other.priority < preemptor.priority
+            other for other in nominations.on(candidate.node_name) if other.priority < preemptor.priority
         ]
         for loser in losers:
-            self._handle.nominations.remove(loser.uid)
-        reject = self._handle.actions.reject_waiting
-        leaving = [each.pod for each in candidate.victims if not reject(each.pod.uid, PLUGIN, "preempted")]
+            nominations.remove(loser.uid)
+        actions.activate([loser.uid for loser in losers])
+        leaving: list[PodInfo] = []
+        for victim in candidate.victims:
+            if actions.reject_waiting(victim.pod.uid, PLUGIN, "preempted"):
+                self._tell(victim.pod.pod, preemptor, candidate.node_name, profile_name)
+            else:
+                leaving.append(victim.pod)
         work = self._run(preemptor, candidate.node_name, leaving, losers, profile_name)
-        self._handle.actions.spawn(work, f"preemption by {preemptor.key}")
+        if actions.spawn(work, f"preemption by {preemptor.key}") and leaving:
+            self._under_way.add(preemptor.uid)
 
     async def _run(
         self,
@@ -53,31 +69,37 @@ class Eviction:
         losers: list[PodInfo],
         profile_name: str,
     ) -> None:
-        self._under_way.add(preemptor.uid)
+        def evict(victim: PodInfo) -> Awaitable[End]:
+            return self._evict(victim.pod, preemptor, node_name, profile_name)
+
+        ends: list[End] = []
         try:
             await asyncio.gather(*(self._clear_nomination(loser.pod) for loser in losers))
-            # The last one goes after the others: when it is gone there is room, not earlier.
-            await asyncio.gather(
-                *(self._evict(victim.pod, preemptor, node_name, profile_name) for victim in leaving[:-1])
-            )
-            for victim in leaving[-1:]:
-                await self._evict(victim.pod, preemptor, node_name, profile_name)
+            ends += await asyncio.gather(*(evict(victim) for victim in leaving[:-1]))
         finally:
             self._under_way.discard(preemptor.uid)
-            self._handle.happened(Happening(ClusterEvent.PREEMPTION_ENDED, None, None, preemptor))
+        # The last one goes after the others: its end wakes the preemptor, and there is room then.
+        if End.FAILED not in ends:
+            ends += [await evict(victim) for victim in leaving[-1:]]
+        if leaving and (End.FAILED in ends or End.DELETED not in ends):
+            # No end of a pod is to be expected that would wake it.
+            self._handle.actions.activate([preemptor.uid])
 
-    async def _evict(self, victim: Pod, preemptor: PodInfo, node_name: str, profile_name: str) -> None:
+    async def _evict(self, victim: Pod, preemptor: PodInfo, node_name: str, profile_name: str) -> End:
         meta = victim.metadata
         try:
             if not has_condition(victim, PREEMPTION):
                 await self._mark(victim, profile_name)
             await self._handle.cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
         except (errors.NotFound, errors.Conflict):
-            return  # it is gone, or another pod has its name
+            return End.GONE  # or another pod has its name
         except errors.ApiError as failure:
-            # The preemptor tries again: nothing counts on this eviction.
             log.warning("victim not evicted: %s", failure, extra={"pod": victim.key})
-            return
+            return End.FAILED
+        self._tell(victim, preemptor, node_name, profile_name)
+        return End.DELETED
+
+    def _tell(self, victim: Pod, preemptor: PodInfo, node_name: str, profile_name: str) -> None:
         note = f"Preempted by pod {preemptor.uid} on node {node_name}"
         self._handle.actions.event(profile_name, victim, "Normal", "Preempted", note)
 

@@ -46,7 +46,7 @@ class PreemptionArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
     name = "DefaultPreemption"
     args = PreemptionArgs
-    wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.PREEMPTION_ENDED)
+    wakes_on = (ClusterEvent.ASSIGNED_POD_DELETED,)
 
     def __init__(self, args: PreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -255,7 +255,7 @@ class _Outlook:
         undecided = undecided[np.argsort(rows[undecided], kind="stable")]
         asked = rows[undecided]
         if type(plugin) is NodeResourcesFit:
-            codes = self._fit_codes(plugin, state, asked)
+            codes = plugin.filter_without(state, asked, self._held, self._held_pods)
             is_known = np.ones(asked.size, np.bool_)
         else:
             codes = plugin.filter(state, asked)
