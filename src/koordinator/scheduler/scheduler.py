@@ -270,7 +270,6 @@ class Scheduler:
             return
         profile = self.profiles[entry.profile_name]
         nominated = self.engine.nominations.node_of(pod.uid)
-        result = self.engine.cycle.run(profile, pod, entry.class_key, entry.attempt_count, self.clock.now())
         result = self.observer.search(profile, entry)
         if isinstance(result, Placed):
             if nominated and nominated != result.node_name:
