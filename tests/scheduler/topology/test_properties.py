@@ -1,0 +1,425 @@
+"""Whatever happens to a cluster, the two plugins answer what the specification says pod by pod.
+
+A story is a list of random events. After each, evaluations that were kept since the beginning (so that all
+counts were brought up to date step by step) and fresh ones are compared with `reference`.
+"""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.apps import ReplicaSet, ReplicationController, StatefulSet
+from koordinator.api.core import Namespace, Node, Pod, Service
+from koordinator.api.decode import from_builtins
+from koordinator.api.meta import Object
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.view import View
+from tests.scheduler.topology import reference
+from tests.scheduler.topology.reference import HOSTNAME, PREFERRED, REQUIRED, Cluster, Json
+
+ZONE, RACK = "topology.kubernetes.io/zone", "rack"
+KEYS = (ZONE, RACK, HOSTNAME)
+NAMESPACES = ("one", "two", "three")
+OWNER_VIEWS: dict[str, type[Object]] = {
+    "ReplicaSet": ReplicaSet,
+    "StatefulSet": StatefulSet,
+    "ReplicationController": ReplicationController,
+}
+LIST_DEFAULTS = [
+    {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"},
+    {"maxSkew": 2, "topologyKey": RACK, "whenUnsatisfiable": "ScheduleAnyway"},
+]
+SETTINGS: list[Json] = [
+    {"spread": {}, "affinity": {}},
+    {
+        "spread": {"defaultingType": "List", "defaultConstraints": LIST_DEFAULTS},
+        "affinity": {"hardPodAffinityWeight": 40, "ignorePreferredTermsOfExistingPods": True},
+    },
+    {
+        "spread": {"defaultingType": "List", "defaultConstraints": []},
+        "affinity": {"hardPodAffinityWeight": 0},
+    },
+]
+
+
+class Writer:
+    """Random objects from few words, so that they often have to do with each other."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+
+    def some(self, chance: float) -> bool:
+        return self.rng.random() < chance
+
+    def labels(self) -> dict[str, str]:
+        rng = self.rng
+        found = {"app": rng.choice("ab"), "tier": rng.choice("xy"), "version": rng.choice("12")}
+        return {key: value for key, value in found.items() if self.some(0.85)}
+
+    def selector(self) -> Json | None:
+        rng = self.rng
+        app, tier = rng.choice("ab"), rng.choice("xy")
+        return rng.choice(
+            [
+                {"matchLabels": {"app": app}},
+                {"matchLabels": {"app": app}},
+                {"matchLabels": {"app": app, "tier": tier}},
+                {"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", "b"]}]},
+                {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": [tier]}]},
+                {"matchExpressions": [{"key": "tier", "operator": "Exists"}]},
+                {
+                    "matchLabels": {"tier": tier},
+                    "matchExpressions": [{"key": "app", "operator": "DoesNotExist"}],
+                },
+                {},
+                None,
+            ]
+        )
+
+    def term(self) -> Json:
+        rng = self.rng
+        term: Json = {"topologyKey": rng.choice(KEYS)}
+        if (selector := self.selector()) is not None:
+            term["labelSelector"] = selector
+        if self.some(0.2):
+            term["namespaces"] = rng.sample(NAMESPACES, rng.choice((1, 2)))
+        if self.some(0.3):
+            term["namespaceSelector"] = rng.choice(({}, {"matchLabels": {"team": rng.choice("rs")}}))
+        return term
+
+    def affinity(self) -> Json:
+        rng = self.rng
+        found: Json = {}
+        for kind in ("podAffinity", "podAntiAffinity"):
+            part: Json = {}
+            if self.some(0.3):
+                part[REQUIRED] = [self.term() for _ in range(rng.choice((1, 1, 2)))]
+            if self.some(0.3):
+                part[PREFERRED] = [
+                    {"weight": rng.choice((1, 7, 100)), "podAffinityTerm": self.term()}
+                    for _ in range(rng.choice((1, 2)))
+                ]
+            if part:
+                found[kind] = part
+        if self.some(0.15):
+            wanted = {"key": "disk", "operator": rng.choice(("In", "NotIn")), "values": ["ssd"]}
+            found["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}}
+        return found
+
+    def constraints(self) -> list[Json]:
+        rng = self.rng
+        found = {}
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            each: Json = {
+                "maxSkew": rng.choice((1, 1, 2, 3)),
+                "topologyKey": rng.choice(KEYS),
+                "whenUnsatisfiable": rng.choice(("DoNotSchedule", "ScheduleAnyway")),
+            }
+            if (selector := self.selector()) is not None:
+                each["labelSelector"] = selector
+            if each["whenUnsatisfiable"] == "DoNotSchedule" and self.some(0.3):
+                each["minDomains"] = rng.choice((1, 2, 4))
+            if self.some(0.3):
+                each["nodeAffinityPolicy"] = rng.choice(("Honor", "Ignore"))
+            if self.some(0.3):
+                each["nodeTaintsPolicy"] = rng.choice(("Honor", "Ignore"))
+            if self.some(0.2) and selector is not None:
+                each["matchLabelKeys"] = ["version"]
+            found[each["topologyKey"], each["whenUnsatisfiable"]] = each
+        return list(found.values())
+
+    def pod(self, name: str) -> Json:
+        rng = self.rng
+        meta: Json = {"name": name, "namespace": rng.choice(NAMESPACES), "uid": name, "labels": self.labels()}
+        spec: Json = {"containers": [], "schedulerName": "koord-scheduler"}
+        if self.some(0.7) and (affinity := self.affinity()):
+            spec["affinity"] = affinity
+        if self.some(0.5):
+            spec["topologySpreadConstraints"] = self.constraints()
+        if self.some(0.2):
+            spec["nodeSelector"] = {"disk": "ssd"}
+        if self.some(0.2):
+            spec["tolerations"] = [{"key": "t", "operator": "Exists"}]
+        if self.some(0.5):
+            kind = rng.choice(tuple(OWNER_VIEWS))
+            group = "v1" if kind == "ReplicationController" else "apps/v1"
+            ref = {"apiVersion": group, "kind": kind, "name": "own", "uid": "own", "controller": True}
+            meta["ownerReferences"] = [ref]
+        return {"metadata": meta, "spec": spec}
+
+    def node(self, name: str) -> Json:
+        rng = self.rng
+        labels = {
+            HOSTNAME: name if self.some(0.9) else "node-0",
+            ZONE: rng.choice("uvw"),
+            RACK: rng.choice("12"),
+            "disk": rng.choice(("ssd", "hdd")),
+        }
+        labels = {key: value for key, value in labels.items() if self.some(0.85)}
+        taints = [{"key": "t", "effect": rng.choice(("NoSchedule", "PreferNoSchedule"))}]
+        return {
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"taints": taints if self.some(0.2) else [], "unschedulable": self.some(0.15)},
+            "status": {"allocatable": {"cpu": "4", "pods": "99"}},
+        }
+
+
+class Story:
+    """A cluster twice: as objects (`cluster`), and as an engine sees it."""
+
+    def __init__(self, rng: random.Random, chosen: Json) -> None:
+        self.rng = rng
+        self.writer = Writer(rng)
+        self.chosen = chosen
+        self.cluster = Cluster()
+        self.engine = Engine(_config(chosen), FixedClock(0.0), classes_max=0)
+        [self.profile] = self.engine.profiles.values()
+        self.table = self.engine.table
+        self.spread = next(p for p in self.profile.plugins if p.name == "PodTopologySpread")
+        self.affinity = next(p for p in self.profile.plugins if p.name == "InterPodAffinity")
+        self._numbers = iter(range(1_000_000))
+        for name in NAMESPACES:
+            self.set_namespace(name)
+        for number in range(4):
+            self.set_node(f"node-{number}")
+        self.probes = [self.writer.pod(f"probe-{number}") for number in range(5)]
+        self.kept: dict[Any, Evaluation] = {}
+
+    def info(self, pod: Json) -> PodInfo:
+        return PodInfo.of(from_builtins(pod, Pod), self.table.registry)
+
+    # Events
+
+    def step(self) -> None:
+        events = [
+            (12, self.assign),
+            (4, self.unassign),
+            (3, self.change_pod),
+            (3, lambda: self.set_node(f"node-{self.rng.randrange(7)}")),
+            (1, self.remove_node),
+            (1, lambda: self.set_namespace(self.rng.choice(NAMESPACES))),
+            (1, self.set_owner),
+            (1, self.set_service),
+        ]
+        [event] = self.rng.choices([each for _, each in events], [weight for weight, _ in events])
+        event()
+
+    def assign(self) -> None:
+        pod = self.writer.pod(f"pod-{next(self._numbers)}")
+        # A pod can be heard of before its node.
+        name = self.rng.choice([*self.cluster.nodes, "node-6"])
+        self.cluster.pods[pod["metadata"]["uid"]] = (pod, name)
+        self.table.assign(self.info(pod), name, assumed=self.writer.some(0.5))
+
+    def unassign(self) -> None:
+        if self.cluster.pods:
+            uid = self.rng.choice(list(self.cluster.pods))
+            del self.cluster.pods[uid]
+            self.table.unassign(uid)
+
+    def change_pod(self) -> None:
+        """Other labels, or it is being deleted: also how an assumed pod is confirmed."""
+        if not self.cluster.pods:
+            return
+        uid = self.rng.choice(list(self.cluster.pods))
+        old, name = self.cluster.pods[uid]
+        meta = {**old["metadata"], "labels": self.writer.labels()}
+        if self.writer.some(0.3):
+            meta["deletionTimestamp"] = "2024-01-01T00:00:00Z"
+        pod = {**old, "metadata": meta}
+        self.cluster.pods[uid] = (pod, name)
+        self.table.assign(self.info(pod), name)
+
+    def set_node(self, name: str) -> None:
+        body = self.writer.node(name)
+        self.cluster.nodes[name] = body
+        self.table.set_node(from_builtins(body, Node))
+
+    def remove_node(self) -> None:
+        if len(self.cluster.nodes) > 1:
+            name = self.rng.choice(list(self.cluster.nodes))
+            del self.cluster.nodes[name]
+            self.table.remove_node(name)
+
+    def set_namespace(self, name: str) -> None:
+        labels = {"team": self.rng.choice("rs")} if self.writer.some(0.8) else {}
+        self.cluster.namespaces[name] = labels
+        self.tell(from_builtins({"metadata": {"name": name, "labels": labels}}, Namespace))
+
+    def set_owner(self) -> None:
+        kind, namespace = self.rng.choice(list(OWNER_VIEWS)), self.rng.choice(NAMESPACES)
+        key = (kind, namespace, "own")
+        labels = {"app": self.rng.choice("ab")}
+        selector: Json = labels if kind == "ReplicationController" else {"matchLabels": labels}
+        body = {"metadata": {"name": "own", "namespace": namespace}, "spec": {"selector": selector}}
+        view = from_builtins(body, OWNER_VIEWS[kind])
+        if self.cluster.owners.pop(key, None) is not None and self.writer.some(0.4):
+            self.tell(view, gone=True)
+            return
+        self.cluster.owners[key] = {"matchLabels": labels}
+        self.tell(view)
+
+    def set_service(self) -> None:
+        namespace = self.rng.choice(NAMESPACES)
+        meta = {"name": "svc", "namespace": namespace}
+        old = self.cluster.services.pop((namespace, "svc"), None)
+        if old is not None:
+            self.tell(from_builtins({"metadata": meta, "spec": {"selector": old}}, Service), gone=True)
+        if old is None or self.writer.some(0.5):
+            selector = self.rng.choice(({"tier": "x"}, {"version": "1", "tier": "y"}, {}))
+            self.cluster.services[(namespace, "svc")] = selector
+            self.tell(from_builtins({"metadata": meta, "spec": {"selector": selector}}, Service))
+
+    def tell(self, obj: Object, *, gone: bool = False) -> None:
+        for handle in self.engine.handles:
+            for watch in handle.watches:
+                if watch.view is type(obj):
+                    (watch.on_delete if gone else watch.on_add)(obj)
+
+    # Answers
+
+    def reasons(self, pod: Json) -> dict[str, str]:
+        """Node → the first refusal, "" when there is none."""
+        by_spread = reference.spread_filter(self.cluster, pod, self.defaults)
+        by_affinity = reference.affinity_filter(self.cluster, pod)
+        return {
+            name: "node(s) were unschedulable"
+            if node["spec"]["unschedulable"]
+            else by_spread[name] or by_affinity[name]
+            for name, node in self.cluster.nodes.items()
+        }
+
+    @property
+    def defaults(self) -> list[Json]:
+        args = self.chosen["spread"]
+        return args["defaultConstraints"] if args else reference.SYSTEM
+
+    def scores(self, pod: Json, feasible: list[str]) -> tuple[reference.Scores, reference.Scores]:
+        args = self.chosen["affinity"]
+        is_system = not self.chosen["spread"]
+        return (
+            reference.spread_score(self.cluster, pod, feasible, self.defaults, is_system),
+            reference.affinity_score(
+                self.cluster,
+                pod,
+                feasible,
+                args.get("hardPodAffinityWeight", 1),
+                args.get("ignorePreferredTermsOfExistingPods", False),
+            ),
+        )
+
+    def check(self, pod: Json) -> None:
+        info = self.info(pod)
+        reasons = self.reasons(pod)
+        feasible = sorted(name for name, reason in reasons.items() if not reason)
+        by_spread, by_affinity = self.scores(pod, feasible)
+        totals = {
+            name: 2 * (by_spread or {}).get(name, 0) + 2 * (by_affinity or {}).get(name, 0)
+            for name in feasible
+        }
+        key = (info.key, self.profile.live_key(info))
+        kept = self.kept.get(key)
+        if kept is None:
+            kept = self.kept[key] = Evaluation(self.profile, self.table, info)
+        kept.update(info)
+        for evaluation in (kept, Evaluation(self.profile, self.table, info)):
+            found = evaluation.feasible
+            names = [self.table.name_of(row) for row in found.tolist()]
+            assert sorted(names) == feasible
+            assert dict(zip(names, evaluation.totals_of(found).tolist(), strict=True)) == totals
+            assert {name: self._first_reason(evaluation, name) for name in self.cluster.nodes} == reasons
+        self.check_scorer(self.spread, info, by_spread, feasible)
+        self.check_scorer(self.affinity, info, by_affinity, feasible)
+
+    def _first_reason(self, evaluation: Evaluation, name: str) -> str:
+        row = self.table.row_of(name)
+        assert row is not None
+        return next(iter(evaluation.status_of(row).reasons), "")
+
+    def check_scorer(
+        self, plugin: Any, info: PodInfo, expected: reference.Scores, feasible: list[str]
+    ) -> None:
+        state = plugin.prepare(info)
+        assert plugin.pre_score(state).is_skip == (expected is None)
+        if expected is not None:
+            rows = np.array(
+                sorted(row for name in feasible if (row := self.table.row_of(name)) is not None), np.intp
+            )
+            found = plugin.normalize_at(state, plugin.score(state, rows), rows)
+            names = [self.table.name_of(row) for row in rows.tolist()]
+            assert dict(zip(names, found.tolist(), strict=True)) == expected
+
+    def check_trial(self) -> None:
+        """Preemption's question: what if some pods were not there, and another one were?"""
+        real = dict(self.cluster.pods)
+        views = [
+            (pod, View(self.profile, self.table, Nominations(), self.info(pod))) for pod in self.probes[:2]
+        ]
+        for name in self.rng.sample(list(self.cluster.nodes), min(2, len(self.cluster.nodes))):
+            with self.table.trial() as trial:
+                for uid, (_, at) in real.items():
+                    if at == name and self.writer.some(0.7):
+                        trial.take(self.table.place_of(uid).pod)  # type: ignore[union-attr]
+                        del self.cluster.pods[uid]
+                        self._check_views(views, name)
+                guest = self.writer.pod("guest")
+                trial.add(self.info(guest), name)
+                self.cluster.pods["guest"] = (guest, name)
+                self._check_views(views, name)
+            self.cluster.pods = dict(real)
+
+    def _check_views(self, views: list[tuple[Json, View]], name: str) -> None:
+        row = self.table.row_of(name)
+        assert row is not None
+        for pod, view in views:
+            assert next(iter(view.check(row).reasons), "") == self.reasons(pod)[name]
+
+
+def _config(chosen: Json) -> config.SchedulerConfig:
+    names = ("PrioritySort", "NodeUnschedulable", "DefaultBinder")
+    enabled = [{"name": name} for name in names]
+    enabled += [{"name": name, "weight": 2} for name in ("PodTopologySpread", "InterPodAffinity")]
+    plugins = {"multiPoint": {"enabled": enabled, "disabled": [{"name": "*"}]}}
+    arguments = [
+        {"name": "PodTopologySpread", "args": chosen["spread"]},
+        {"name": "InterPodAffinity", "args": chosen["affinity"]},
+    ]
+    return config.decode({"profiles": [{"plugins": plugins, "pluginConfig": arguments}]})
+
+
+def _stories(seeds: range) -> list[Any]:
+    return [
+        pytest.param(seed, chosen, id=f"settings-{number}-seed-{seed}")
+        for number, chosen in enumerate(SETTINGS)
+        for seed in seeds
+    ]
+
+
+def _play(rng: random.Random, chosen: Json, steps: int) -> None:
+    story = Story(rng, chosen)
+    for number in range(steps):
+        story.step()
+        for pod in story.probes:
+            story.check(pod)
+        if number % 8 == 7:
+            story.check_trial()
+
+
+@pytest.mark.parametrize(("seed", "chosen"), _stories(range(4)))
+def test_after_any_event_the_answers_are_those_of_the_specification(seed: int, chosen: Json) -> None:
+    _play(random.Random(seed), chosen, 60)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(SETTINGS), st.integers(1, 30))
+def test_short_stories_that_hypothesis_tells(seed: int, chosen: Json, steps: int) -> None:
+    _play(random.Random(seed), chosen, steps)
