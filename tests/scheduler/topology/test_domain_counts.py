@@ -1,0 +1,93 @@
+"""Vectors of pods per domain: brought up to date pod by pod, they are what counting anew gives."""
+
+import itertools
+import random
+
+import pytest
+
+from koordinator.api.core import Node
+from koordinator.api.decode import from_builtins
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.scheduler.domain_counts import DomainCounts, Tally, Topology
+from koordinator.scheduler.label_columns import LabelColumns
+from koordinator.scheduler.nodes import NodeTable
+from tests.scheduler.world import node
+
+HOST, ZONE = "kubernetes.io/hostname", "zone"
+
+
+def table_of(zones: list[str | None]) -> NodeTable:
+    table = NodeTable(ResourceRegistry())
+    for number, zone in enumerate(zones):
+        labels = {} if zone is None else {ZONE: zone}
+        table.set_node(from_builtins(node(f"node-{number}", labels=labels), Node))
+    return table
+
+
+def topology_of(table: NodeTable, bytes_max: int = 1 << 20) -> Topology:
+    return Topology(table, table.shared(LabelColumns), bytes_max=bytes_max)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_and_a_fresh_count_agree(seed: int) -> None:
+    rng = random.Random(seed)
+    table = table_of([rng.choice(("a", "b", "c", None)) for _ in range(12)])
+    topology, tally = topology_of(table), Tally(itertools.count())
+    for _ in range(300):
+        row = rng.randrange(12)
+        tally.add(row, -1 if tally.rows.get(row, 0) and rng.random() < 0.5 else 1)
+        for key in (HOST, ZONE):
+            kept = topology.domains(tally, key)
+            fresh = DomainCounts(tally, topology.layout(key), itertools.count())
+            assert kept.by_value.tolist() == fresh.by_value.tolist()
+            assert (kept.total, kept.lowest) == (fresh.total, fresh.lowest)
+        per_row = topology.per_row(tally)
+        assert {row: count for row, count in enumerate(per_row.tolist()) if count} == tally.rows
+
+
+def test_other_rows_have_to_look_again_only_when_a_shared_domain_or_everything_is_empty_or_not() -> None:
+    table = table_of(["a", "a", "b", None])
+    topology, tally = topology_of(table), Tally(itertools.count())
+
+    def has_flipped(key: str, row: int, change: int) -> bool:
+        before = topology.domains(tally, key).flips
+        tally.add(row, change)
+        return topology.domains(tally, key).flips != before
+
+    assert has_flipped(HOST, 0, 1)  # there was nobody anywhere
+    assert not has_flipped(HOST, 1, 1)
+    assert not has_flipped(HOST, 1, -1)
+    assert has_flipped(HOST, 0, -1)
+    assert has_flipped(ZONE, 2, 1)
+    assert has_flipped(ZONE, 0, 1)  # node-1 is in the same zone
+    assert not has_flipped(ZONE, 1, 1)
+    assert not has_flipped(ZONE, 3, 1)  # without the key
+    assert not has_flipped(ZONE, 0, -1)
+    assert has_flipped(ZONE, 1, -1)
+
+
+def test_a_node_that_moves_takes_its_pods_along() -> None:
+    table = table_of(["a", "a", "b"])
+    topology, tally = topology_of(table), Tally(itertools.count())
+    tally.add(0, 2)
+    tally.add(2, 1)
+    assert topology.domains(tally, ZONE).at(table.rows).tolist() == [2, 2, 1]
+
+    table.set_node(from_builtins(node("node-0", labels={ZONE: "b"}), Node))
+    assert topology.domains(tally, ZONE).at(table.rows).tolist() == [3, 0, 3]
+
+    table.remove_node("node-2")
+    assert topology.domains(tally, ZONE).at(table.rows).tolist() == [2, 0]
+
+
+def test_memory_of_vectors_is_bounded_and_dropped_ones_are_counted_anew() -> None:
+    table = table_of(["a", "b"])
+    one_vector = topology_of(table).domains(Tally(itertools.count()), HOST).byte_count
+    topology = topology_of(table, bytes_max=3 * one_vector)
+    tallies = [Tally(itertools.count()) for _ in range(10)]
+    for number, tally in enumerate(tallies):
+        tally.add(number % 2, 1)
+        topology.domains(tally, HOST)
+    assert sum(bool(tally.vectors) for tally in tallies) == 3
+    tallies[0].add(0, 1)
+    assert topology.domains(tallies[0], HOST).at(table.rows).tolist() == [2, 0]
