@@ -2,13 +2,15 @@
 be what the exact functions say about each."""
 
 import json
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins.node_numa_resource.bulk import NUMAReason
-from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource, NUMAState
+from koordinator.scheduler.plugins.node_numa_resource.plugin import FEW, NodeNUMAResource, NUMAState
 from tests.scheduler.node_numa_resource.cluster import Cluster, Json, bound_to, node, pod, report
 
 POLICIES = ("", "", "BestEffort", "Restricted", "SingleNUMANode", "nonsense")
@@ -118,6 +120,12 @@ def state_of(plugin: NodeNUMAResource, cluster: Cluster, body: Json) -> NUMAStat
     return plugin.prepare(cluster.info(body))
 
 
+def many(ask: Any, state: NUMAState, rows: Rows) -> Any:
+    """The answer of columns, which are asked when there are more than a few rows."""
+    repeats = FEW + 1
+    return ask(state, np.tile(rows, repeats))[: rows.size]
+
+
 @given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
 @settings(max_examples=400, deadline=None)
 def test_columns_say_what_a_trial_on_each_node_says(
@@ -130,8 +138,7 @@ def test_columns_say_what_a_trial_on_each_node_says(
         return
     rows = cluster.table.rows
 
-    codes = plugin.filter(state, rows)
-    codes = plugin.detail(state, rows, codes)
+    codes = plugin.detail(state, rows, many(plugin.filter, state, rows))
 
     for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
         exact = plugin.trial(state, state.pod, row)
@@ -139,7 +146,7 @@ def test_columns_say_what_a_trial_on_each_node_says(
         assert code != NUMAReason.UNALIGNED
         assert said == exact.status
     feasible = rows[codes == 0]
-    scores = plugin.score(state, feasible)
+    scores = many(plugin.score, state, feasible)
     for row, points in zip(feasible.tolist(), scores.tolist(), strict=True):
         assert points == plugin.exact_score(state, row)
 
@@ -156,14 +163,14 @@ def test_one_row_at_a_time_says_the_same_as_all_at_once(
         return
     rows = cluster.table.rows
 
-    together = plugin.filter(state, rows)
-    alone = [int(plugin.filter(state, np.array([row], np.intp))[0]) for row in rows.tolist()]
+    together = plugin.detail(state, rows, many(plugin.filter, state, rows))
+    alone = plugin.detail(state, rows, plugin.filter(state, rows))
 
-    assert together.tolist() == alone
+    for some, other in zip(together.tolist(), alone.tolist(), strict=True):
+        assert bool(some) == bool(other)
+        assert not some or plugin.refusal(state, some) == plugin.refusal(state, other)
     feasible = rows[together == 0]
-    assert plugin.score(state, feasible).tolist() == [
-        int(plugin.score(state, np.array([row], np.intp))[0]) for row in feasible.tolist()
-    ]
+    assert plugin.score(state, feasible).tolist() == many(plugin.score, state, feasible).tolist()
 
 
 @given(st.lists(nodes(), min_size=1, max_size=3), st.lists(bound_pods(), max_size=3), asking_pods())
@@ -182,6 +189,9 @@ def test_what_filter_lets_pass_reserve_can_book(
     for row in rows[plugin.filter(state, rows) == 0].tolist():
         name = cluster.table.name_of(row)
         cluster.table.assign(info, name, assumed=True)
+        expected = plugin.trial(state, info, row, counted=True)
         assert plugin.reserve(state, info, row).is_success
+        got = plugin.books.placement_of(info.uid)
+        assert got is None or (got.allocation, got.binding) == (expected.allocation, expected.binding)
         plugin.unreserve(state, info, name)
         cluster.table.unassign(info.uid)

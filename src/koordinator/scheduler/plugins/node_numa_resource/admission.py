@@ -112,13 +112,24 @@ def _check(
     plan: PodPlan, facts: NodeFacts, ledger: Ledger, usage: CPUUsage, merged: policy.NUMAPolicyDecision
 ) -> Status:
     """All that can be said before anything is allocated."""
-    is_integer = policy.decide_binding(plan, facts.bind_policy).status != policy.NOT_INTEGER
-    if merged.status.is_success and is_integer and plan.cpu_milli:
+    status = check_settings(plan, facts, merged)
+    if not status.is_success:
+        return status
+    return policy.check_node(plan, facts.bind_policy, merged, facts.state(ledger), usage)
+
+
+def check_settings(plan: PodPlan, facts: NodeFacts, merged: policy.NUMAPolicyDecision) -> Status:
+    """What the node's settings forbid, before any CPU is counted."""
+    if not merged.status.is_success:
+        return merged.status
+    if policy.decide_binding(plan, facts.bind_policy).status == policy.NOT_INTEGER:
+        return policy.NOT_INTEGER
+    if plan.cpu_milli:
         if not facts.is_ratio_readable:
             return INVALID_RATIO
         if facts.cpu_ratio > 1 and facts.has_report and not facts.options.cpus.is_valid:
             return policy.INVALID_TOPOLOGY
-    return policy.check_node(plan, facts.bind_policy, merged, facts.state(ledger), usage)
+    return SUCCESS
 
 
 def choose(

@@ -6,19 +6,20 @@ what Reserve gave them; so the books follow from the objects alone, in whatever 
 """
 
 import logging
+from collections.abc import Hashable
 
 from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
-from koordinator.scheduler.plugins.node_numa_resource import holdings
-from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource import holdings, one_node
 from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
 from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import Topologies
-from koordinator.scheduler.plugins.node_numa_resource.ledger import FreeZones, Ledger, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodHolding
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeFacts, facts_of
+from koordinator.scheduler.plugins.node_numa_resource.one_node import NodeView
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koordinator.scheduler.pod_info import PodInfo
 
@@ -32,12 +33,10 @@ class Record:
 
     def __init__(self) -> None:
         self.facts: NodeFacts = NO_FACTS
+        self.kind: Hashable = one_node.kind_of(NO_FACTS)
         self.ledger = Ledger()
-
-    def free_zones(self) -> FreeZones:
-        """What pods use and leave of each NUMA node."""
-        facts = self.facts
-        return ledgers.free_zones(self.ledger, facts.options.cpus, facts.zones, {}, facts.cpu_ratio)
+        self.view = NodeView()
+        """Both of it, as of the last `Books.sync`."""
 
 
 class Books(RowKeeper):
@@ -74,7 +73,8 @@ class Books(RowKeeper):
         if self._dirty:
             for row in self._dirty:
                 record = self.at(row)
-                self.columns.set_ledger(row, record.facts, record.ledger)
+                record.view = NodeView.of(record.facts, record.ledger)
+                self.columns.set_view(row, record.view)
             self._dirty.clear()
 
     def signature(self, row: int) -> bytes:
@@ -118,7 +118,7 @@ class Books(RowKeeper):
         self.special_count += record.facts.is_plain - facts.is_plain
         if had_special != (self.special_count > 0):
             self._table.start_over()  # ordinary pods skip Filter as long as there is no such node
-        record.facts = facts
+        record.facts, record.kind = facts, one_node.kind_of(facts)
         self.columns.set_facts(row, facts)
         self._dirty.add(row)
 

@@ -18,6 +18,7 @@ from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import columns as cols
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
+from koordinator.scheduler.plugins.node_numa_resource.one_node import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import SCORE_MAX, ScoringStrategy, Strategies
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI
@@ -70,7 +71,7 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
             cpu_index=known.get(resources.CPU, -1),
             cpu_milli=plan.cpu_milli,
             cpu_count=plan.cpu_count,
-            required_kind=cols.KINDS.get(plan.required_policy, 0),
+            required_kind=KINDS.get(plan.required_policy, 0),
             own_policy=cols.NUMA_POLICIES[plan.numa_policy],
             is_exclusive=admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED,
         )
@@ -167,7 +168,7 @@ def _binds(demand: Demand, forced: npt.NDArray[np.int8]) -> Mask:
 
 
 def _kinds(demand: Demand, forced: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
-    """The required bind policy (`cols.KINDS`): the node's own, else the pod's."""
+    """The required bind policy (`KINDS`): the node's own, else the pod's."""
     return np.where(forced > 0, forced, np.int8(demand.required_kind)).astype(np.int8)
 
 

@@ -7,19 +7,13 @@ there are, slots are dense. Everything here follows from a node's facts and its 
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import amplification
-from koordinator.api.annotations.placement import CPUBindPolicy, NUMATopologyPolicy
+from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.nodes import NODE_AMOUNT_MAX
-from koordinator.scheduler.plugins.node_numa_resource import allocate
-from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
-from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
-from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI
-
-KINDS = {"": 0, CPUBindPolicy.FULL_PCPUS.value: 1, CPUBindPolicy.SPREAD_BY_PCPUS.value: 2}
-"""Required bind policy → index in `usable`: any CPU, those of whole free cores, one of each core."""
+from koordinator.scheduler.plugins.node_numa_resource.one_node import KINDS, NodeView
 
 NUMA_POLICIES = {
     NUMATopologyPolicy.NONE: 0,
@@ -119,7 +113,7 @@ class Columns:
     # Writing
 
     def set_facts(self, row: int, facts: NodeFacts) -> None:
-        """What stays when pods come and go; `set_ledger` has to follow."""
+        """What stays when pods come and go; `set_view` has to follow."""
         for zone in facts.zones.values():
             for name in zone:
                 self.resources.setdefault(name, len(self.resources))
@@ -140,33 +134,28 @@ class Columns:
         self.forced_kind[row] = FORCED_KINDS[facts.bind_policy]
         self.numa_policy[row] = NUMA_POLICIES[facts.numa_policy]
 
-    def set_ledger(self, row: int, facts: NodeFacts, ledger: Ledger) -> None:
+    def set_view(self, row: int, view: NodeView) -> None:
         """What pods hold and leave."""
-        options = facts.options
-        topology = options.cpus
-        self.used[:, :, row] = 0
+        facts = view.facts
+        slots = len(facts.zones)
         self.available[:, :, row] = self.capacity[:, :, row]
-        zones = ledgers.free_zones(ledger, topology, facts.zones, {}, facts.cpu_ratio)
-        slots = {numa: slot for slot, numa in enumerate(facts.zones)}
-        for numa, amounts in zones.allocated.items():
-            slot, left = slots[numa], zones.available[numa]
-            for name, amount in amounts.items():
+        self.used[:, :, row] = 0
+        for slot, numa in enumerate(facts.zones):
+            used = view.allocated.get(numa)
+            if used is None:
+                continue
+            left = view.available[numa]
+            for name, amount in used.items():
                 index = self.resources.get(name)
                 if index is not None:
                     self.used[slot, index, row] = min(amount, NODE_AMOUNT_MAX)
                     self.available[slot, index, row] = min(left[name], NODE_AMOUNT_MAX)
-        free = allocate.free_cpus(facts.state(ledger), allocate.NOTHING_GIVEN_BACK).cpus
-        for policy, kind in KINDS.items():
-            cpus = allocate.usable_cpus(topology, free, policy)
-            self.usable_total[kind, row] = cpus.bit_count()
-            for numa, slot in slots.items():
-                self.usable[kind, slot, row] = (cpus & topology.numa_nodes.get(numa, 0)).bit_count()
-        statuses = ledger.numa_status(topology)
-        for numa, slot in slots.items():
-            self.status[slot, row] = STATUSES[statuses.get(numa, NUMAStatus.IDLE)]
-        pinned_count = ledger.pinned(topology).bit_count()
-        self.pinned_count[row] = pinned_count
-        self.pinned_milli[row] = amplification.amplify(CPU_MILLI * pinned_count, facts.cpu_ratio)
+        if slots:
+            self.usable[:, :slots, row] = view.usable_counts
+            self.status[:slots, row] = [STATUSES[view.statuses.get(n, NUMAStatus.IDLE)] for n in facts.zones]
+        self.usable_total[:, row] = [cpus.bit_count() for cpus in view.usable]
+        self.pinned_count[row] = view.pinned_count
+        self.pinned_milli[row] = view.pinned_milli
 
     def signature(self, row: int, facts: NodeFacts) -> bytes:
         """Equal for rows on which every pod is judged alike, as long as CPU is not amplified."""

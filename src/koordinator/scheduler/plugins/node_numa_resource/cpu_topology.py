@@ -4,6 +4,7 @@ A set of CPUs is a Python int whose bit i stands for CPU i: union, intersection 
 on a few machine words.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -55,6 +56,10 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
     numa_node_count: int
     core_count: int
     all: CPUMask
+    thread_distance: int = 0
+    """Where all cores have equally many CPUs at the same distance from each other, that distance; else 0."""
+    first_threads: CPUMask = 0
+    """The CPU with the lowest id of each core."""
 
     @property
     def cpu_count(self) -> int:
@@ -88,6 +93,11 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
 
     def whole_cores(self, cpus: CPUMask) -> CPUMask:
         """Those CPUs whose core is all in `cpus`."""
+        if self.thread_distance:
+            cores = self.first_threads
+            for shift in self._shifts:
+                cores &= cpus >> shift
+            return self._all_threads(cores)
         per_core = self.cpus_per_core
         kept = 0
         for core in self.cores.values():
@@ -99,6 +109,13 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
     def one_per_core(self, cpus: CPUMask) -> CPUMask:
         """The CPU with the lowest id of each core."""
         kept = 0
+        if self.thread_distance:
+            seen = 0
+            for shift in self._shifts:
+                new = (cpus >> shift) & self.first_threads & ~seen
+                seen |= new
+                kept |= new << shift
+            return kept
         for core in self.cores.values():
             inside = core & cpus
             kept |= inside & -inside
@@ -106,7 +123,24 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
 
     def core_count_of(self, cpus: CPUMask) -> int:
         """Number of cores that these CPUs lie on."""
+        if self.thread_distance:
+            cores = 0
+            for shift in self._shifts:
+                cores |= (cpus >> shift) & self.first_threads
+            return cores.bit_count()
         return sum(1 for core in self.cores.values() if core & cpus)
+
+    @property
+    def _shifts(self) -> range:
+        """How far the threads of a core are from the first."""
+        return range(0, self.cpus_per_core * self.thread_distance, self.thread_distance)
+
+    def _all_threads(self, cores: CPUMask) -> CPUMask:
+        """All CPUs of the cores whose first threads these are."""
+        cpus = 0
+        for shift in self._shifts:
+            cpus |= cores << shift
+        return cpus
 
 
 def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
@@ -123,15 +157,36 @@ def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
         places[cpu] = CPUPlace(cpu, socket * CORES_PER_SOCKET_MAX + core, numa, socket)
         numa_nodes.add((socket, numa))
         cores.add((socket, numa, core))
+    by_core = _grouped((place.core, cpu) for cpu, place in places.items())
+    distance = _thread_distance(by_core.values()) if len(by_core) == len(cores) else 0
     return CPUTopology(
         places=places,
-        cores=_grouped((place.core, cpu) for cpu, place in places.items()),
+        cores=by_core,
         numa_nodes=_grouped((place.numa, cpu) for cpu, place in places.items()),
         sockets=_grouped((place.socket, cpu) for cpu, place in places.items()),
         numa_node_count=len(numa_nodes),
         core_count=len(cores),
         all=mask_of(places),
+        thread_distance=distance,
+        first_threads=_joined(core & -core for core in by_core.values()),
     )
+
+
+def _thread_distance(cores: Iterable[CPUMask]) -> int:
+    """`CPUTopology.thread_distance`; any number does where cores have one CPU."""
+    shapes = {core // (core & -core) for core in cores}
+    if len(shapes) != 1:
+        return 0
+    threads = list(cpus_of(shapes.pop()))
+    steps = {after - before for before, after in itertools.pairwise(threads)} or {1}
+    return steps.pop() if len(steps) == 1 else 0
+
+
+def _joined(masks: Iterable[CPUMask]) -> CPUMask:
+    joined = 0
+    for mask in masks:
+        joined |= mask
+    return joined
 
 
 def mask_of(cpus: Iterable[int]) -> CPUMask:

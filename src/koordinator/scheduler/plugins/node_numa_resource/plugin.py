@@ -12,7 +12,7 @@ import numpy as np
 
 from koordinator.api import labels, priority, qos, resource_vector
 from koordinator.api.annotations import placement as wire
-from koordinator.api.annotations.placement import ResourceSpec
+from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
@@ -30,26 +30,37 @@ from koordinator.scheduler.framework import (
     Watch,
 )
 from koordinator.scheduler.nodes import Rows, at
-from koordinator.scheduler.plugins.node_numa_resource import admission, bulk, holdings, policy, score
+from koordinator.scheduler.plugins.node_numa_resource import (
+    admission,
+    bulk,
+    holdings,
+    one_node,
+    policy,
+    score,
+)
 from koordinator.scheduler.plugins.node_numa_resource.admission import OtherHints, Placement
 from koordinator.scheduler.plugins.node_numa_resource.args import NodeNUMAResourceArgs
-from koordinator.scheduler.plugins.node_numa_resource.books import Books
+from koordinator.scheduler.plugins.node_numa_resource.books import Books, Record
 from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     FIRST_OWN_CODE,
     Demand,
     NodeAmounts,
     NUMAReason,
 )
+from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
 from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
+from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Status
 
 log = logging.getLogger(__name__)
 
+FEW = 8
+"""Up to so many rows are judged one by one: array operations cost as much as that whatever they do."""
 TRIALS_MAX = 16_384
 """Verdicts of trials that a class of pods remembers: some for each node of a large cluster."""
 OWN_CODES_MAX = 40_000
@@ -59,7 +70,6 @@ Provider = tuple[NUMATopologyHintProvider[Any], Any]
 """A plugin that takes part in the choice of NUMA nodes, with its state for a pod."""
 
 _SPECIAL_QOS = ("LSE", "LSR")
-_PLAIN = ("", "", "", "")
 
 
 class NUMAState:
@@ -71,6 +81,7 @@ class NUMAState:
         self.plan = plan
         self.demand: Demand | None = None
         self.demand_width = -1
+        self.terms: dict[Hashable, Terms] = {}
         self.trials: dict[Hashable, Placement] = {}
         self.statuses: list[Status] = []
         self._codes: dict[Status, int] = {}
@@ -122,6 +133,7 @@ class NodeNUMAResource(
         self._args = args
         self._table = handle.table
         self._strategies = Strategies(args.scoring_strategy, args.numa_scoring_strategy)
+        self._scored: tuple[tuple[str, int], ...] = ()
         self.books = handle.table.shared(Books)
         handle.watch(
             Watch(
@@ -139,9 +151,9 @@ class NodeNUMAResource(
         spec = annotations.get(labels.RESOURCE_SPEC, "")
         numa = annotations.get(labels.NUMA_TOPOLOGY_SPEC, "")
         qos_class = pod.pod.metadata.labels.get(labels.QOS_CLASS, "")
-        if not spec and not numa and qos_class not in _SPECIAL_QOS:
-            return pod.request_key, _PLAIN
-        return pod.request_key, (spec, numa, qos.raw(pod.pod), priority.default(pod.pod))
+        if qos_class in _SPECIAL_QOS:
+            return pod.request_key, spec, numa, qos.raw(pod.pod), priority.default(pod.pod)
+        return pod.request_key, spec, numa
 
     def prepare(self, pod: PodInfo) -> NUMAState:
         names = self._table.registry.names
@@ -178,6 +190,8 @@ class NodeNUMAResource(
 
     def filter(self, state: NUMAState, rows: Rows) -> ReasonCodes:
         self.books.sync()
+        if rows.size <= FEW and not state.providers:
+            return np.array([self._code_at(state, row) for row in rows.tolist()], np.uint16)
         cpu = resource_vector.CPU_COLUMN
         judgement = bulk.judge(
             self.books.columns,
@@ -192,6 +206,25 @@ class NodeNUMAResource(
         for i in np.flatnonzero(is_open).tolist():
             codes[i] = state.code_of(self._tried(state, int(rows[i])).status)
         return codes
+
+    def _code_at(self, state: NUMAState, row: int) -> int:
+        """Filter for one row."""
+        record = self.books.at(row)
+        terms = self._terms(state, record)
+        status = one_node.judge(record.view, state.plan, terms, self._usage(row))
+        if status is not None:
+            return state.code_of(status)
+        if terms.is_known:
+            has_room = one_node.has_room(record.view, terms)
+            if not has_room or terms.policy is NUMATopologyPolicy.SINGLE_NUMA_NODE:
+                return NUMAReason.UNALIGNED
+        return state.code_of(self._tried(state, row).status)
+
+    def _terms(self, state: NUMAState, record: Record) -> Terms:
+        terms = state.terms.get(record.kind)
+        if terms is None:
+            terms = state.terms[record.kind] = one_node.terms_of(state.plan, record.facts)
+        return terms
 
     def detail(self, state: NUMAState, rows: Rows, codes: ReasonCodes) -> ReasonCodes:
         """The exact words for rows where the columns told that no NUMA nodes can be chosen."""
@@ -238,13 +271,14 @@ class NodeNUMAResource(
 
     def _usage(self, row: int, own_milli: int = 0) -> CPUUsage:
         """The CPU of a node, which matters only where it is amplified."""
-        if self.books.columns.ratio[row] <= 1:
+        record = self.books.at(row)
+        if record.facts.cpu_ratio <= 1:
             return _NO_USAGE
         cpu = resource_vector.CPU_COLUMN
         return CPUUsage(
             int(self._table.allocatable[cpu, row]),
             int(self._table.requested[cpu, row]) - own_milli,
-            int(self.books.columns.pinned_count[row]),
+            record.view.pinned_count,
         )
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
@@ -262,6 +296,8 @@ class NodeNUMAResource(
 
     def score(self, state: NUMAState, rows: Rows) -> Scores:
         self.books.sync()
+        if rows.size <= FEW and not state.providers:
+            return np.array([self._points_at(state, row) for row in rows.tolist()], np.int64)
         points, is_open = bulk.score(
             self.books.columns, self._demand(state), rows, self._node_amounts(rows), self._strategies
         )
@@ -271,16 +307,37 @@ class NodeNUMAResource(
             points[i] = self.exact_score(state, int(rows[i]))
         return points
 
+    def _points_at(self, state: NUMAState, row: int) -> int:
+        """Score of one row."""
+        record = self.books.at(row)
+        allocatable, requested = self._amounts_at(row)
+        terms = self._terms(state, record)
+        points = one_node.points(record.view, state.plan, terms, allocatable, requested, self._strategies)
+        return self.exact_score(state, row) if points is None else points
+
+    def _amounts_at(self, row: int) -> tuple[Amounts, Amounts]:
+        """What a node offers, and what is requested of it, of the resources that count for the score."""
+        table = self._table
+        columns = self._columns_scored()
+        return (
+            {name: int(table.allocatable[column, row]) for name, column in columns},
+            {name: int(table.requested[column, row]) for name, column in columns},
+        )
+
+    def _columns_scored(self) -> tuple[tuple[str, int], ...]:
+        """The columns of the node table, which may not have met all resources yet."""
+        if not self._scored:
+            column = self._table.registry.column
+            self._scored = tuple((each.name, column(each.name)) for each in self._strategies.node.resources)
+            self._table.widen()
+        return self._scored
+
     def _node_amounts(self, rows: Rows) -> NodeAmounts:
         table = self._table
-        columns = {
-            resource.name: table.registry.column(resource.name)
-            for resource in self._strategies.node.resources
-        }
-        table.widen()
+        columns = self._columns_scored()
         return NodeAmounts(
-            {name: at(table.allocatable[column], rows) for name, column in columns.items()},
-            {name: at(table.requested[column], rows) for name, column in columns.items()},
+            {name: at(table.allocatable[column], rows) for name, column in columns},
+            {name: at(table.requested[column], rows) for name, column in columns},
         )
 
     def exact_score(self, state: NUMAState, row: int) -> int:
@@ -289,17 +346,11 @@ class NodeNUMAResource(
         if not placement.status.is_success:
             return 0
         record = self.books.at(row)
-        amounts = self._node_amounts(np.array([row], np.intp))
-        usage = NodeUsage(
-            {name: int(values[0]) for name, values in amounts.allocatable.items()},
-            {name: int(values[0]) for name, values in amounts.requested.items()},
-            record.facts.cpu_ratio,
-            int(self.books.columns.pinned_count[row]),
-        )
+        usage = NodeUsage(*self._amounts_at(row), record.facts.cpu_ratio, record.view.pinned_count)
         requests, binds_cpus = state.plan.requests, placement.binding.binds_cpus
         if not placement.policy:
             return score.node_score(self._strategies.node, usage, requests, binds_cpus=binds_cpus)
-        zones, allocated = record.facts.zones, record.free_zones().allocated
+        zones, allocated = record.facts.zones, record.view.allocated
         return score.numa_score(
             self._strategies.node, usage, zones, allocated, requests, placement.allocation
         )
@@ -311,11 +362,22 @@ class NodeNUMAResource(
             self._demand(state).is_ordinary and self.books.at(row).facts.is_plain
         ):
             return SUCCESS
-        placement = self.trial(state, pod, row, counted=True)
+        placement = self._reservable(state, pod, row)
         if not placement.status.is_success:
             return placement.status
         self.books.reserve(row, pod.uid, placement, state.plan.exclusive)
         return SUCCESS
+
+    def _reservable(self, state: NUMAState, pod: PodInfo, row: int) -> Placement:
+        """What the pod, which is among the row's requests already, gets."""
+        if not state.providers:
+            self.books.sync()
+            record = self.books.at(row)
+            terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
+            found = one_node.place(record.view, record.ledger, state.plan, terms, usage, self._strategies)
+            if found is not None:
+                return found
+        return self.trial(state, pod, row, counted=True)
 
     def unreserve(self, state: NUMAState, pod: PodInfo, node_name: str) -> None:
         self.books.unreserve(pod.uid)

@@ -18,6 +18,7 @@ from koordinator.scheduler.plugins.node_numa_resource.allocate import (
     AllocationRequest,
     NodeState,
 )
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUTopology
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
 
@@ -221,18 +222,22 @@ def check_node(
         status = check_amplified(plan.cpu_milli, binding.binds_cpus, usage, node.cpu_ratio)
         if not status.is_success:
             return status
+    status = check_binding(plan, binding, node.options.cpus)
+    if status.is_success and binding.is_required and not numa_policy.policy:
+        return try_node(plan, binding, node).status
+    return status
+
+
+def check_binding(plan: PodPlan, binding: BindDecision, cpus: CPUTopology) -> Status:
+    """Whether these CPUs can be bound as decided, however many are free."""
     if not binding.binds_cpus:
         return SUCCESS
-    if not node.options.cpus.is_valid:
+    if not cpus.is_valid:
         return INVALID_TOPOLOGY
     if not binding.status.is_success:
         return binding.status
     is_full = binding.is_required and binding.policy == CPUBindPolicy.FULL_PCPUS
-    if is_full and plan.cpu_count % node.options.cpus.cpus_per_core:
-        return BROKEN_CORES
-    if binding.is_required and not numa_policy.policy:
-        return try_node(plan, binding, node).status
-    return SUCCESS
+    return BROKEN_CORES if is_full and plan.cpu_count % cpus.cpus_per_core else SUCCESS
 
 
 def try_node(plan: PodPlan, binding: BindDecision, node: NodeState) -> Allocation:

@@ -1,0 +1,258 @@
+"""One node in plain integers: what a change of one row needs, without arrays. Source: spec 04, sections 5.3, 7 and 10.
+
+A `NodeView` is made once per change of a node; columns are written from it. Where a single NUMA node is enough for a
+pod, or no NUMA policy is in force, everything is said here; else `admission` has to try.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api import amplification, resources
+from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
+from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
+from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH, FreeCPUs
+from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, Room
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
+from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeFacts
+from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, CPUUsage, PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.score import Strategies
+from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Amounts, Zones
+from koordinator.scheduler.status import SUCCESS, Status
+
+KINDS = {"": 0, CPUBindPolicy.FULL_PCPUS.value: 1, CPUBindPolicy.SPREAD_BY_PCPUS.value: 2}
+"""Required bind policy → index among usable CPUs: any CPU, those of whole free cores, one of each core."""
+
+
+class NodeView(msgspec.Struct, frozen=True, eq=False):
+    """A node with what its pods leave."""
+
+    facts: NodeFacts = NO_FACTS
+    available: Zones = {}
+    allocated: Zones = {}
+    """Of NUMA nodes that anybody uses; CPU amplified."""
+    free: FreeCPUs = FreeCPUs(0)
+    usable: tuple[CPUMask, CPUMask, CPUMask] = (0, 0, 0)
+    """Free CPUs that can serve under each of `KINDS`."""
+    usable_counts: tuple[tuple[int, ...], ...] = ((), (), ())
+    """The number of these by slot, the position of a NUMA node among `facts.zones`."""
+    statuses: Mapping[int, NUMAStatus] = {}
+    pinned_count: int = 0
+    pinned_milli: int = 0
+    """What pinned CPUs take of the amplified capacity."""
+
+    @classmethod
+    def of(cls, facts: NodeFacts, ledger: Ledger) -> "NodeView":
+        topology = facts.options.cpus
+        zones = ledgers.free_zones(ledger, topology, facts.zones, {}, facts.cpu_ratio)
+        free = allocate.free_cpus(facts.state(ledger), allocate.NOTHING_GIVEN_BACK)
+        whole, single = topology.whole_cores(free.cpus), topology.one_per_core(free.cpus)
+        usable = (free.cpus, whole, single)
+        inside = [topology.numa_nodes.get(numa, 0) for numa in facts.zones]
+        pinned_count = ledger.pinned(topology).bit_count()
+        return cls(
+            facts=facts,
+            available=zones.available,
+            allocated=zones.allocated,
+            free=free,
+            usable=usable,
+            usable_counts=tuple(tuple((cpus & numa).bit_count() for numa in inside) for cpus in usable),
+            statuses=ledger.numa_status(topology) if pinned_count else {},
+            pinned_count=pinned_count,
+            pinned_milli=amplification.amplify(CPU_MILLI * pinned_count, facts.cpu_ratio),
+        )
+
+
+class Terms(msgspec.Struct, frozen=True, eq=False):
+    """How a pod stands to a kind of nodes (`kind_of`): all that does not depend on what other pods hold."""
+
+    status: Status
+    """A refusal before the amplified CPU is counted."""
+    late_status: Status
+    """A refusal after that."""
+    binding: BindDecision
+    kind: int
+    """`KINDS`"""
+    policy: NUMATopologyPolicy
+    request: AllocationRequest
+    amounts: tuple[tuple[str, int], ...]
+    """What is requested of what zones offer."""
+    is_known: bool
+    """Whether zones decide; else the whole machine does."""
+
+
+def kind_of(facts: NodeFacts) -> tuple[object, ...]:
+    """Equal for nodes to which pods stand alike."""
+    topology = facts.options.cpus
+    return (
+        facts.bind_policy,
+        facts.numa_policy,
+        facts.is_ratio_readable,
+        facts.cpu_ratio > 1,
+        facts.has_report,
+        topology.is_valid,
+        topology.cpus_per_core,
+        frozenset(name for zone in facts.zones.values() for name in zone),
+        bool(facts.zones),
+    )
+
+
+def terms_of(plan: PodPlan, facts: NodeFacts) -> Terms:
+    """How the pod stands to the node's kind."""
+    merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
+    binding = policy.decide_binding(plan, facts.bind_policy)
+    request = policy.request_of(plan, binding)
+    offered = {name for zone in facts.zones.values() for name in zone}
+    amounts = tuple((name, amount) for name, amount in plan.requests.items() if name in offered)
+    late = policy.check_binding(plan, binding, facts.options.cpus)
+    if late.is_success and merged.policy and not facts.zones:
+        late = admission.MISSING_ZONES
+    return Terms(
+        status=admission.check_settings(plan, facts, merged),
+        late_status=late,
+        binding=binding,
+        kind=KINDS[request.required_policy],
+        policy=merged.policy,
+        request=request,
+        amounts=amounts,
+        is_known=bool(amounts) and (not binding.binds_cpus or resources.CPU in offered),
+    )
+
+
+def judge(view: NodeView, plan: PodPlan, terms: Terms, usage: CPUUsage) -> Status | None:
+    """Whether the node can take the pod: success, the refusal, or None where a trial has to tell, at least the
+    words."""
+    if not terms.status.is_success:
+        return terms.status
+    ratio = view.facts.cpu_ratio
+    if ratio > 1:
+        status = policy.check_amplified(plan.cpu_milli, terms.binding.binds_cpus, usage, ratio)
+        if not status.is_success:
+            return status
+    if not terms.late_status.is_success:
+        return terms.late_status
+    if not terms.policy:
+        if terms.binding.binds_cpus and view.usable[terms.kind].bit_count() < plan.cpu_count:
+            return NOT_ENOUGH
+        return SUCCESS
+    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
+    for slot, numa in enumerate(view.facts.zones):
+        if _fits(view, terms, slot, numa, exclusive=exclusive):
+            return SUCCESS
+    return None
+
+
+def has_room(view: NodeView, terms: Terms) -> bool:
+    """Whether all NUMA nodes together have what the pod asks for."""
+    for name, amount in terms.amounts:
+        if sum(zone.get(name, 0) for zone in view.available.values()) < amount:
+            return False
+    return sum(view.usable_counts[terms.kind]) >= terms.request.cpu_count
+
+
+def _fits(view: NodeView, terms: Terms, slot: int, numa: int, *, exclusive: bool) -> bool:
+    """Whether one NUMA node can hold the pod alone."""
+    if not terms.is_known:
+        return False
+    available = view.available[numa]
+    for name, amount in terms.amounts:
+        if available.get(name, 0) < amount:
+            return False
+    if terms.request.cpu_count > view.usable_counts[terms.kind][slot]:
+        return False
+    return not (exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
+
+
+def best_numa(view: NodeView, plan: PodPlan, terms: Terms, strategies: Strategies) -> int | None:
+    """Of the NUMA nodes that can hold the pod alone the one with the most points, the first among equals."""
+    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
+    fitting = [
+        (slot, numa)
+        for slot, numa in enumerate(view.facts.zones)
+        if _fits(view, terms, slot, numa, exclusive=exclusive)
+    ]
+    if len(fitting) < 2:
+        return fitting[0][1] if fitting else None
+    binds = terms.binding.binds_cpus
+    demand = score.demand(plan.requests, view.facts.cpu_ratio, binds_cpus=binds)
+    best, most = None, -1
+    for slot, numa in fitting:
+        capacity = view.facts.zones[numa]
+        available = _trimmed(view, terms, slot, numa)
+        used = {name: max(0, amount - available.get(name, 0)) for name, amount in capacity.items()}
+        points = score.score(strategies.numa, used, capacity, demand)
+        if points > most:
+            best, most = numa, points
+    return best
+
+
+def _trimmed(view: NodeView, terms: Terms, slot: int, numa: int) -> Amounts:
+    """What a NUMA node has left; no more CPU than there are usable CPUs."""
+    available = view.available[numa]
+    if not terms.kind or not available.get(resources.CPU, 0):
+        return available
+    usable_milli = CPU_MILLI * view.usable_counts[terms.kind][slot]
+    return {**available, resources.CPU: min(available[resources.CPU], usable_milli)}
+
+
+def points(
+    view: NodeView,
+    plan: PodPlan,
+    terms: Terms,
+    allocatable: Amounts,
+    requested: Amounts,
+    strategies: Strategies,
+) -> int | None:
+    """The node's score; None where a trial has to tell."""
+    binds = terms.binding.binds_cpus
+    used, capacity = requested, allocatable
+    if not terms.policy:
+        if view.facts.cpu_ratio > 1 and plan.cpu_milli:
+            more_milli = view.pinned_milli - CPU_MILLI * view.pinned_count
+            used = {**used, resources.CPU: used.get(resources.CPU, 0) + more_milli}
+    else:
+        numa = best_numa(view, plan, terms, strategies)
+        if numa is None:
+            return None
+        if not _collapses(view, terms):
+            used, capacity = view.allocated.get(numa, {}), view.facts.zones[numa]
+        if binds:
+            used = {**used, resources.CPU: view.pinned_milli}
+    demand = score.demand(plan.requests, view.facts.cpu_ratio, binds_cpus=binds)
+    return score.score(strategies.node, used, capacity, demand)
+
+
+def _collapses(view: NodeView, terms: Terms) -> bool:
+    """On a machine with one NUMA node SingleNUMANode has nothing to decide."""
+    return terms.policy is NUMATopologyPolicy.SINGLE_NUMA_NODE and len(view.facts.zones) == 1
+
+
+def place(
+    view: NodeView, ledger: Ledger, plan: PodPlan, terms: Terms, usage: CPUUsage, strategies: Strategies
+) -> Placement | None:
+    """What the pod gets; None where a trial has to tell."""
+    status = judge(view, plan, terms, usage)
+    if status is None:
+        return None
+    if not status.is_success:
+        return Placement(status=status)
+    if not terms.policy and not terms.binding.binds_cpus:
+        return Placement(binding=terms.binding)
+    numa_nodes, hint = None, None
+    available: Mapping[int, Amounts] = view.available
+    if terms.policy:
+        numa = best_numa(view, plan, terms, strategies)
+        assert numa is not None
+        numa_nodes = None if _collapses(view, terms) else 1 << numa
+        hint = Hint(numa_nodes)
+        if terms.kind:
+            slot = list(view.facts.zones).index(numa)
+            available = {**view.available, numa: _trimmed(view, terms, slot, numa)}
+    free = msgspec.structs.replace(view.free, cpus=view.usable[terms.kind])
+    state = view.facts.state(ledger, strategies.numa.type)
+    allocation = allocate.allocate_in(Room(free, dict(available)), state, terms.request, numa_nodes)
+    return Placement(allocation, terms.binding, terms.policy, hint, allocation.status)
