@@ -109,7 +109,7 @@ CASES: dict[str, tuple[Json, Any]] = {
 }
 
 
-def engine_of(nodes: int, labels: Json, *, without: bool = False) -> Engine:
+def engine_of(nodes: int, labels: Json) -> Engine:
     config = default_plugins.shipped_config()
     engine = Engine(config, FixedClock(NOW_S))
     [profile] = engine.profiles.values()
