@@ -66,7 +66,9 @@ def machine(number: int, labels: Json) -> tuple[Json, Json]:
     return node, report
 
 
-def pod_body(number: int, *, cpu: int = 4, memory_gi: int = 8, qos: str = "", numa: Json | None = None) -> Json:
+def pod_body(
+    number: int, *, cpu: int = 4, memory_gi: int = 8, qos: str = "", numa: Json | None = None
+) -> Json:
     annotations: Json = {}
     if numa is not None:
         annotations["scheduling.koordinator.sh/numa-topology-spec"] = json.dumps(numa)
@@ -153,7 +155,11 @@ def main() -> None:
         engine = engine_of(NODES, labels)
         pods = pods_of(engine, make, PODS)
         found = rate(engine, pods)
-        peer = "" if name.startswith("ordinary") else f"; each node on its own: {peer_rate(engine, pods[0]):,.1f}"
+        peer = (
+            ""
+            if name.startswith("ordinary")
+            else f"; each node on its own: {peer_rate(engine, pods[0]):,.1f}"
+        )
         print(f"{name:<42} {NODES:>6,} nodes: {found:>8,.0f} pods/s{peer}", flush=True)
     for name in ("SingleNUMANode, 100 templates", "cpuset FullPCPUs, 100 templates"):
         labels, make = CASES[name]
