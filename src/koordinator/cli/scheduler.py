@@ -24,7 +24,7 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import connect
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
+from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.rate_limit import Rate
 from koordinator.scheduler import config, default_plugins, effective_config, http, sync_barrier
 from koordinator.scheduler.config import ConfigError, SchedulerConfig
@@ -80,8 +80,12 @@ def main(**values: Any) -> None:
         log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
     try:
         _run(_until_signal(_main(flags, settings, gates, client)))
-    except (LeaseLost, KoordinatorError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    except (KoordinatorError, OSError, ExceptionGroup) as error:
+        # A lost lease, a port that is taken: expected ends, which need no traceback.
+        cause = _cause(error)
+        if not isinstance(cause, KoordinatorError | OSError):
+            raise
+        raise click.ClickException(str(cause)) from error
 
 
 def read_config(flags: Flags) -> SchedulerConfig:
@@ -299,6 +303,13 @@ def _modules(text: str) -> dict[str, int]:
             raise Refused(f"--vmodule: {entry!r} is not pattern=N")
         found[pattern] = logs.level_of(int(number))
     return found
+
+
+def _cause(error: Exception) -> Exception:
+    """What is wrong, out of the task groups that it came through."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
