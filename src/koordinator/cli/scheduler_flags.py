@@ -177,7 +177,7 @@ OPTIONS: tuple[Decorate, ...] = (
     _text("kubeconfig", "", "Kubeconfig file; a pod needs none. The file's clientConnection wins."),
     _text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
     _count("seed", 0, "Decides ties between nodes: the same seed, the same choices.", click.INT),
-    _text("address", "127.0.0.1", "Where to serve insecure HTTP."),
+    _text("address", "0.0.0.0", "Where to serve insecure HTTP."),
     _count("port", 0, "Port of insecure HTTP (health, metrics, debugging); 0: none.", PORT),
     _text("bind-address", "0.0.0.0", "Where to serve HTTPS."),
     _count("secure-port", 10259, "Port of HTTPS with authentication and authorization; 0: none.", PORT),
