@@ -18,7 +18,9 @@ FOLDER = Path(__file__).parents[2] / "deploy" / "scheduler"
 def objects() -> list[dict[str, Any]]:
     kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
     return [
-        body for name in kustomization["resources"] for body in yaml.safe_load_all((FOLDER / name).read_text())
+        body
+        for name in kustomization["resources"]
+        for body in yaml.safe_load_all((FOLDER / name).read_text())
     ]
 
 

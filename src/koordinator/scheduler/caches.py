@@ -51,15 +51,16 @@ class Caches:
 
     def start(self, group: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
         """Follow the cluster in tasks of `group`, until they are cancelled."""
-        return [group.create_task(each.run(), name=each.guard.name) for each in self._all]
+        return [group.create_task(each.run(), name=each.guard.name) for each in self.informers]
 
     async def synced(self) -> None:
         """Until all are filled for the first time."""
-        for informer in self._all:
+        for informer in self.informers:
             await _first_list(informer)
 
     @property
-    def _all(self) -> list[Informer[Any]]:
+    def informers(self) -> list[Informer[Any]]:
+        """All, pods and nodes first."""
         return [self.nodes, self.pods, *self._of_plugins.values()]
 
     def _informer(self, view: type[T], transform: Callable[[T], T] | None = None) -> Informer[T]:
