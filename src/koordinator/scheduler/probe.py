@@ -15,7 +15,7 @@ from koordinator.scheduler.metrics import Metrics
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import Code, Status
 
-SAMPLE_EVERY = 32
+SAMPLE_EVERY = 100
 """Cycles per sampled one. Upstream samples one of ten; a cycle here costs a hundredth of upstream's, so its
 measurement weighs more."""
 
