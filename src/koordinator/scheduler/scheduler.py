@@ -22,6 +22,7 @@ from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.event_handlers import EventHandlers
+from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.observer import Observer, ObserverOptions
 from koordinator.scheduler.outcomes import Outcomes
 from koordinator.scheduler.pod_status import StatusWriter
@@ -112,6 +113,9 @@ class Scheduler:
             self.caches.watch(handle.watches)
 
         # What goes out.
+        self._explanations = ExplanationObjects(
+            self.engine, self.caches.pods, cluster, self.clock, self._new_rng()
+        )
         self.observer = Observer(self.engine, self.clock, observing)
         self._status_writer = StatusWriter(cluster, self.clock, self.caches.live)
         self.outcomes = Outcomes(
@@ -217,6 +221,8 @@ class Scheduler:
                 for each in self.engine.controllers(self._controller_filter)
             ]
             loops.append(group.create_task(self.observer.run(), name="observer"))
+            answers = controllers.run_for_ever(self._explanations.background, self._new_rng())
+            loops.append(group.create_task(answers, name=self._explanations.background.name))
             try:
                 await self._schedule()
             finally:

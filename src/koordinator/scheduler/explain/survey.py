@@ -15,6 +15,7 @@ from koordinator.scheduler.framework import FilterPlugin
 from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.refusals import left_out_reason
 from koordinator.scheduler.status import Code, Status
 
 EXAMPLES_MAX = 3
@@ -130,7 +131,7 @@ def reasons(found: Survey) -> list[ReasonCount]:
             counts += _count(found, found.status_of(index, code), mask, is_alone)
     if found.left_out.any():
         by = ", ".join(found.evaluation.narrowed_by)
-        reason = f"node(s) didn't satisfy plugin(s) [{' '.join(found.evaluation.narrowed_by)}]"
+        reason = left_out_reason(found.evaluation.narrowed_by)
         status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (reason,), by)
         counts += _count(found, status, found.left_out, is_alone)
     for row, status in found.kept_free.items():
@@ -189,7 +190,7 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
             answers.append(PluginAnswer(plugin=plugin.name, verdict=FITS, details=list(details)))
     if found.left_out[position]:
         narrowed = " ".join(found.evaluation.narrowed_by)
-        reason = f"node(s) didn't satisfy plugin(s) [{narrowed}]"
+        reason = left_out_reason(found.evaluation.narrowed_by)
         answers.append(PluginAnswer(plugin=narrowed, verdict=REFUSES, reasons=[reason]))
     if row in found.kept_free:
         answers.append(_refusal(found.kept_free[row], ["next to the pods nominated to the node"]))

@@ -1,0 +1,190 @@
+"""Answers ScheduleExplanation objects: who wants to know creates one, the leading scheduler fills its status."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+
+import msgspec
+
+from koordinator.api import duration, gang_labels, labels
+from koordinator.api.core import Pod
+from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.schedule_explanation import (
+    DetailedExplanation,
+    ScheduleExplanation,
+    ScheduleExplanationStatus,
+)
+from koordinator.clock import Clock, parse_rfc3339, rfc3339
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.informer import Informer
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.capabilities import BackgroundController
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.explain import group
+from koordinator.scheduler.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+NAME = "schedule explanations"
+TTL_DEFAULT = "24h"
+CHECK_S = 10.0
+"""How soon a change in the cluster shows in an answer."""
+REFRESH_S = 60.0
+"""An answer that stays the same is dated anew this often."""
+PODS_MAX = 32
+"""Members of a job that are tried, about 5 ms each; a larger job is answered for its first ones."""
+DOMAINS_MAX = 32
+_INDEX = "questioned"
+
+Key = tuple[str, str]
+
+
+class ExplanationObjects:
+    """Keeps the statuses of all ScheduleExplanations true, and deletes those whose `ttl` is over.
+
+    A question names a pod (`namespace/name`), a job (the label `questioned-object-key` of its pods, perhaps
+    after `namespace/`) or gangs (`namespace/name`, several with commas).
+    """
+
+    def __init__(
+        self, engine: Engine, pods: Informer[Pod], cluster: Cluster, clock: Clock, rng: random.Random
+    ) -> None:
+        self._engine = engine
+        self._pods = pods
+        self._cluster = cluster
+        self._clock = clock
+        self._rng = rng
+        pods.add_index(_INDEX, questions_of)
+
+    @property
+    def background(self) -> BackgroundController:
+        return BackgroundController(NAME, self.run)
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        objects = Informer(self._cluster, ScheduleExplanation, rng=random.Random(self._rng.getrandbits(64)))
+        controller: Controller[Key] = Controller(NAME, lambda key: self._reconcile(objects, key))
+        controller.watch(objects, lambda each: [(each.metadata.namespace, each.metadata.name)])
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(objects.run(), name=objects.guard.name)
+            tasks.create_task(controller.run([objects]), name=NAME)
+
+    async def _reconcile(self, objects: Informer[ScheduleExplanation], key: Key) -> float | None:
+        namespace, name = key
+        asked = objects.get(name, namespace)
+        if asked is None:
+            return None
+        now_s = self._clock.now()
+        left_s = time_left_s(asked, now_s)
+        if left_s is not None and left_s <= 0:
+            try:
+                await self._cluster.delete(ScheduleExplanation, name, namespace, uid=asked.metadata.uid)
+            except errors.NotFound:
+                log.debug("explanation was deleted by somebody else", extra={"explanation": asked.key})
+            return None
+        status = await self.answer(asked)
+        if self._is_news(asked.status, status, now_s):
+            await self._write(asked, status, now_s)
+        return CHECK_S if left_s is None else min(CHECK_S, left_s)
+
+    def _is_news(self, old: ScheduleExplanationStatus, new: ScheduleExplanationStatus, now_s: float) -> bool:
+        if not group.is_same(msgspec.to_builtins(old), msgspec.to_builtins(new)):
+            return True
+        return old.last_update_time is None or now_s - parse_rfc3339(old.last_update_time) >= REFRESH_S
+
+    async def _write(
+        self, asked: ScheduleExplanation, status: ScheduleExplanationStatus, now_s: float
+    ) -> None:
+        wire = msgspec.to_builtins(msgspec.structs.replace(status, last_update_time=rfc3339(now_s)))
+        # A merge patch leaves out what it does not name: members that are not set now have to go.
+        gone = {field.encode_name: None for field in msgspec.structs.fields(ScheduleExplanationStatus)}
+        meta = asked.metadata
+        patch = {"metadata": {"uid": meta.uid}, "status": {**gone, **wire}}
+        try:
+            await self._cluster.patch(
+                ScheduleExplanation, meta.name, patch, meta.namespace, subresource="status"
+            )
+        except errors.NotFound:
+            log.debug("explanation is gone", extra={"explanation": asked.key})
+
+    async def answer(self, asked: ScheduleExplanation) -> ScheduleExplanationStatus:
+        """The status without its time. Other tasks get their turn between the domains."""
+        found = self._questioned(asked.spec.question_object_key)
+        if not found:
+            return _failed(_not_found(asked))
+        try:
+            pods = [PodInfo.of(pod, self._engine.table.registry) for pod in found[:PODS_MAX]]
+        except ProtocolError as error:
+            return _failed(str(error))
+        for profile in self._engine.profiles.values():
+            self._engine.refresh(profile, self._clock.now())
+        details = [group.explain_domain(self._engine, pods)]
+        key = topology_key(asked, found)
+        if key:
+            for domain in list(group.domains(self._engine, key))[:DOMAINS_MAX]:
+                await asyncio.sleep(0)
+                rows = group.domains(self._engine, key).get(domain)
+                if rows is not None:  # it was there a moment ago
+                    details.append(group.explain_domain(self._engine, pods, domain, rows))
+        return _status(details)
+
+    def _questioned(self, key: str) -> list[Pod]:
+        """Pods that the question is about and that have not ended, by name."""
+        namespace, _, name = key.partition("/")
+        pod = self._pods.get(name, namespace)
+        found = {each.key: each for part in key.split(",") for each in self._pods.by_index(_INDEX, part)}
+        if pod is not None:
+            found[pod.key] = pod
+        alive = [each for each in found.values() if each.status.phase not in ("Succeeded", "Failed")]
+        return sorted(alive, key=lambda each: each.key)
+
+
+def questions_of(pod: Pod) -> Iterable[str]:
+    """What a question may call the pod, apart from its own name."""
+    meta = pod.metadata
+    job = meta.labels.get(labels.QUESTIONED_OBJECT_KEY)
+    if job:
+        yield job
+        yield f"{meta.namespace}/{job}"
+    gang = gang_labels.gang_name(meta.labels, meta.annotations)
+    if gang:
+        yield f"{meta.namespace}/{gang}"
+
+
+def time_left_s(asked: ScheduleExplanation, now_s: float) -> float | None:
+    """Seconds until the object's `ttl` is over, None when it is kept (0) or its times cannot be read."""
+    try:
+        ttl_s = duration.parse(asked.spec.ttl or TTL_DEFAULT)
+        created_s = parse_rfc3339(asked.metadata.creation_timestamp or "")
+    except (KoordinatorError, ValueError):
+        return None  # never delete what we do not understand
+    return None if ttl_s <= 0 else created_s + ttl_s - now_s
+
+
+def topology_key(asked: ScheduleExplanation, pods: Iterable[Pod]) -> str:
+    """The node label whose values are answered one by one: of the object, else of the first pod that has it."""
+    name = labels.TOPOLOGY_KEY_TO_EXPLAIN
+    own = asked.metadata.labels.get(name, "")
+    return own or next((pod.metadata.labels[name] for pod in pods if name in pod.metadata.labels), "")
+
+
+def _not_found(asked: ScheduleExplanation) -> str:
+    if asked.spec.question_object_template is not None:
+        return "questionObjectTemplate is not supported: name an existing pod in questionObjectKey"
+    return f"no pod, job or gang is called {asked.spec.question_object_key!r}"
+
+
+def _failed(message: str) -> ScheduleExplanationStatus:
+    return ScheduleExplanationStatus(failed_message=message)
+
+
+def _status(details: list[DetailedExplanation]) -> ScheduleExplanationStatus:
+    whole = details[0]
+    return ScheduleExplanationStatus(
+        schedulable=whole.schedulable,
+        schedulable_after_preemption=whole.schedulable_after_preemption,
+        failed_message=whole.failed_message,
+        detailed_explanation=details,
+    )
