@@ -2,13 +2,22 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
+from koordinator.api.core import Pod
 from koordinator.api.meta import Object
 from koordinator.cluster.events import EventRecorder, Severity
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.framework import Actions
 from koordinator.scheduler.waiting import WaitingPods
+
+
+class PodHandlers(Protocol):
+    """What takes pods in, those of the API and those that plugins bring."""
+
+    def pod_set(self, old: Pod | None, pod: Pod) -> None: ...
+
+    def pod_deleted(self, pod: Pod) -> None: ...
 
 
 class RunningActions(Actions):
@@ -25,6 +34,11 @@ class RunningActions(Actions):
         self._recorders = recorders
         self._guard = Guard("scheduler plugins")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pods: PodHandlers | None = None
+
+    def attach(self, pods: "PodHandlers") -> None:
+        """Where pods go that plugins bring."""
+        self._pods = pods
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> bool:
         task = asyncio.get_running_loop().create_task(self._run(work), name=name)
@@ -45,6 +59,14 @@ class RunningActions(Actions):
 
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         self._recorders[profile_name].event(obj, Severity(kind), reason, message)
+
+    def enter_pod(self, old: Pod | None, pod: Pod) -> None:
+        assert self._pods is not None, "the scheduler is not built yet"
+        self._pods.pod_set(old, pod)
+
+    def remove_pod(self, pod: Pod) -> None:
+        assert self._pods is not None, "the scheduler is not built yet"
+        self._pods.pod_deleted(pod)
 
     async def stop(self) -> None:
         """Cancel what is under way."""

@@ -216,20 +216,30 @@ class Binder:
         refusal = self._changed_since(placed, profile.name)
         if refusal is not None:
             return refusal
-        patch = PodPatch()
-        pod, node_name, state_of = placed.pod, placed.node_name, placed.evaluation.state_of
-        for plugin in profile.pre_binds:
-            status = await plugin.pre_bind(state_of(plugin.name), pod, node_name, patch)
-            if not (status.is_success or status.is_skip):
-                return status.by(plugin.name)
-        status = await profile.extensions.apply_patch(placed.pod, patch)
+        status = await self._pre_bind(job)
         if not status.is_success:
             return status
+        pod, node_name = placed.pod, placed.node_name
         for binder in profile.binds:
             status = await binder.bind(pod, node_name)
             if status.code is not Code.SKIP:
                 return status.by(binder.name)
         return error("no Bind plugin took the pod")
+
+    async def _pre_bind(self, job: Job) -> Status:
+        """Have plugins prepare the binding, and store what they write with one request."""
+        profile, placed = job.profile, job.placed
+        pod, node_name, extensions = placed.pod, placed.node_name, profile.extensions
+        if extensions.reserve_pods is not None:
+            reservation = extensions.reservation_for(pod.uid)
+            if reservation is not None:
+                return await extensions.pre_bind_reservation(placed.evaluation.states, reservation, node_name)
+        patch, state_of = PodPatch(), placed.evaluation.state_of
+        for plugin in profile.pre_binds:
+            status = await plugin.pre_bind(state_of(plugin.name), pod, node_name, patch)
+            if not (status.is_success or status.is_skip):
+                return status.by(plugin.name)
+        return await extensions.apply_patch(pod, patch)
 
     def _changed_since(self, placed: Placed, profile_name: str) -> Status | None:
         """Why a placed pod must not be bound any more."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api.core import Pod
 from koordinator.api.reservation import Reservation
 from koordinator.scheduler.framework import Diagnosis, Plugin, PreFilterResult, S
 from koordinator.scheduler.nodes import Rows, Trial
@@ -184,6 +185,20 @@ class ReservationCache(Plugin[S]):
         """The reservation holds nothing any more."""
 
 
+class ReservePodProvider(Plugin[S]):
+    """Brings pods that stand for Reservations (`Actions.enter_pod`). They are placed as pods are; what
+    PreBind would write on them is written on the Reservation, and the plugin tells users how they fare
+    (`Handle.on_failure`, its own Bind). The last of a profile counts."""
+
+    @abc.abstractmethod
+    def reserve_pod(self, uid: str) -> Pod | None:
+        """The reserve pod as its Reservation is now; None when it is gone or no such pod."""
+
+    @abc.abstractmethod
+    def reservation_for(self, uid: str) -> Reservation | None:
+        """The Reservation that a reserve pod stands for."""
+
+
 class ReservationRestorePlugin(Plugin[S]):
     """Gives back what reservations hold, for pods that may use them, in books of the plugin's own."""
 
@@ -219,7 +234,7 @@ class ReservationScorePlugin(Plugin[S]):
 
 
 class ReservationPreBindPlugin(Plugin[S]):
-    """Writes on a Reservation that was placed as if it were a pod. In preBind order."""
+    """Writes on a Reservation that was placed as if it were a pod; where the plugin is enabled at preBind."""
 
     @abc.abstractmethod
     async def pre_bind_reservation(

@@ -18,12 +18,14 @@ from koordinator.scheduler.capabilities import (
     BackgroundController,
     ControllerProvider,
     Endpoint,
+    NextPodPlugin,
 )
 from koordinator.scheduler.config import ConfigError, SchedulerConfig
 from koordinator.scheduler.controllers import ALL_CONTROLLERS, ControllerFilter
 from koordinator.scheduler.cycle import Cycle
 from koordinator.scheduler.evaluation_cache import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.events import Happening
+from koordinator.scheduler.failures import FailureHandlers
 from koordinator.scheduler.framework import Actions, Handle, Plugin
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.nominations import Nominations
@@ -91,6 +93,17 @@ class Engine:
         """The loops of plugins, once per plugin name; to be run on the leader only."""
         providers = self._first_of_each(ControllerProvider)
         return [each for plugin in providers if wanted.allows(plugin.name) for each in plugin.controllers()]
+
+    def failure_handlers(self) -> FailureHandlers:
+        """What plugins want done when attempts fail."""
+        return FailureHandlers(
+            [handler for handle in self.handles for handler in handle.before_failures],
+            [handler for handle in self.handles for handler in handle.after_failures],
+        )
+
+    def next_pod_plugin(self) -> NextPodPlugin[Any] | None:
+        """Who chooses the next pod instead of the queue; the first of all profiles."""
+        return next(iter(self._first_of_each(NextPodPlugin)), None)
 
     def _first_of_each(self, kind: type[P]) -> list[P]:
         found: dict[str, P] = {}

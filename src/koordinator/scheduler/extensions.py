@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koordinator.api.core import Pod
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.reservation import Reservation
 from koordinator.scheduler.capabilities import (
@@ -28,6 +29,7 @@ from koordinator.scheduler.capabilities import (
     ReservationPreBindPlugin,
     ReservationRestorePlugin,
     ReservationScorePlugin,
+    ReservePodProvider,
     ResizePodPlugin,
     ScoreTransformer,
 )
@@ -83,6 +85,7 @@ class Extensions:
         self.pre_bind_extensions = at("pre_bind", PreBindExtension)
         self.nominator = _last(among(ReservationNominator))
         self.reservation_cache = _last(among(ReservationCache))
+        self.reserve_pods = _last(among(ReservePodProvider))
         self.restorers = among(ReservationRestorePlugin)
         self.reservation_filters = among(ReservationFilterPlugin)
         self.reservation_scorers = among(ReservationScorePlugin)
@@ -167,6 +170,14 @@ class Extensions:
             self.nominator.forget_nominated(uid)
 
     # Reservations
+
+    def reservation_for(self, uid: str) -> Reservation | None:
+        """The Reservation that a pod stands for; None for true pods."""
+        return self.reserve_pods.reservation_for(uid) if self.reserve_pods is not None else None
+
+    def reserve_pod(self, uid: str) -> Pod | None:
+        """The state of a pod that only the scheduler knows."""
+        return self.reserve_pods.reserve_pod(uid) if self.reserve_pods is not None else None
 
     def restore(
         self,

@@ -15,12 +15,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.failures import After, Before
 from koordinator.scheduler.nodes import Column, ColumnSpec, NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
@@ -94,6 +96,13 @@ class Actions:
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         """Tell users what happened to an object; `kind` is Normal or Warning."""
 
+    def enter_pod(self, old: Pod | None, pod: Pod) -> None:
+        """A pod that only the scheduler knows (a reserve pod) came or changed: it is queued, or counted on its
+        node when it has one."""
+
+    def remove_pod(self, pod: Pod) -> None:
+        """A pod that only the scheduler knows is gone."""
+
 
 class Handle:
     """What the framework lends a plugin for its life.
@@ -123,6 +132,8 @@ class Handle:
         self.nominations = nominations if nominations is not None else Nominations()
         self.watches: list[Watch[Any]] = []
         self.forget_handlers: list[Callable[[PodInfo, str], None]] = []
+        self.before_failures: list[Before] = []
+        self.after_failures: list[After] = []
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._cluster = cluster
         self._profile: ProfileParts | None = None
@@ -140,6 +151,14 @@ class Handle:
     def on_forget(self, handler: Callable[[PodInfo, str], None]) -> None:
         """Call `handler` with each pod whose placement on a node is undone, by whatever plugin."""
         self.forget_handlers.append(handler)
+
+    def on_failure(self, handler: Before) -> None:
+        """Ask `handler` about each failed attempt, before the scheduler queues the pod again and tells users."""
+        self.before_failures.append(handler)
+
+    def after_failure(self, handler: After) -> None:
+        """Tell `handler` of each failed attempt, however it was handled."""
+        self.after_failures.append(handler)
 
     @property
     def profile(self) -> "ProfileParts":

@@ -17,6 +17,7 @@ _SCHEDULING_S = exponential(0.001, 2, 15)
 _PERMIT_S = exponential(0.001, 2, 15)
 _POINT_S = exponential(0.0001, 2, 12)
 _PLUGIN_S = exponential(0.00001, 1.5, 20)
+_NEXT_POD_S = exponential(0.00001, 2, 24)
 _NODES = exponential(1, 2, 24)
 _REQUEST_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
@@ -122,6 +123,11 @@ class Metrics:
             "scheduler_preemption_victims",
             "[STABLE] Number of selected preemption victims",
             exponential(1, 2, 7),
+        )
+        self.next_pod_latency = Histogram(
+            "scheduler_next_pod_delete_from_queue_latency",
+            "[ALPHA] Time to take a pod that a plugin chose out of the queue, in seconds.",
+            _NEXT_POD_S,
         )
         self.timeouts = Counter(
             "scheduler_scheduling_timeout",

@@ -2,19 +2,23 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler import diagnosis, pod_status, status
+from koordinator.scheduler import diagnosis, failures, pod_status, status
 from koordinator.scheduler.binding import Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.cycle import Unplaced, refused
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.failures import Failure, Handling
 from koordinator.scheduler.observer import Observer
+from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.queue import QueuedPod, SchedulingQueue
 from koordinator.scheduler.reservation_message import event_message
@@ -48,6 +52,7 @@ class Outcomes:
         self._status_writer = status_writer
         self._clock = clock
         self._guard = Guard("PostBind plugins")
+        self._failures = engine.failure_handlers()
 
     def bound(self, job: Job, outcome: Status) -> None:
         """A binding ended."""
@@ -62,7 +67,7 @@ class Outcomes:
             return
         self._observer.failed(job.entry, outcome, self._clock.now())
         row = self._forget(job)
-        self._retry(job.entry, refused(pod, outcome))
+        self._retry(job.entry, refused(pod, outcome), node_name)
         self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def _placed(self, job: Job) -> None:
@@ -70,8 +75,9 @@ class Outcomes:
         self._queue.done(pod.uid)
         self._status_writer.discard(pod.pod)
         self._observer.placed(job.entry, self._clock.now())
-        message = f"Successfully assigned {pod.key} to {node_name}"
-        self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message)
+        if job.profile.extensions.reservation_for(pod.uid) is None:
+            message = f"Successfully assigned {pod.key} to {node_name}"
+            self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message)
         for plugin in job.profile.post_binds:
             self._guard.call(plugin.post_bind, pod, node_name)
 
@@ -97,11 +103,28 @@ class Outcomes:
         failure = status.error(f"scheduling failed: {type(error).__name__}: {error}")
         self.unplaced(entry, Unplaced(entry.pod, failure, frozenset()))
 
-    def _retry(self, entry: QueuedPod, result: Unplaced) -> None:
-        """Queue the pod again and tell the user."""
-        live = self._requeue(entry, result)
-        if live is None:
-            return
+    def _retry(self, entry: QueuedPod, result: Unplaced, node_name: str = "") -> None:
+        """Queue the pod again and tell the user, unless a plugin does; `node_name` is where the pod was."""
+        nominated = failures.nomination_after(result.status, node_name, result.nominated_node)
+        if nominated != result.nominated_node:
+            result = msgspec.structs.replace(result, nominated_node=nominated)
+        failure = Failure(entry.pod, entry.profile_name, result.status, result.rejected_by, nominated)
+        if not (nominated or (nominated is None and self._nominated_node(entry.pod))):
+            self._engine.profiles[entry.profile_name].extensions.forget_nominated(entry.pod.uid)
+        handling = self._failures.before(failure)
+        if handling is Handling.DONE:
+            self._queue.done(entry.pod.uid)
+        else:
+            live = self._requeue(entry, result)
+            if live is not None and handling is Handling.GO_ON:
+                self._tell(live, entry, result)
+        self._failures.after(failure)
+
+    def _nominated_node(self, pod: PodInfo) -> str:
+        return self._engine.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+
+    def _tell(self, live: Pod, entry: QueuedPod, result: Unplaced) -> None:
+        """Write event and condition."""
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
         recorder = self._recorders[entry.profile_name]
@@ -115,7 +138,7 @@ class Outcomes:
 
     def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:
         """The pod as it waits now; None when it has no reason to wait any more."""
-        live = self._caches.live(entry.pod.pod)
+        live = self._live(entry)
         if live is None or live.spec.node_name or live.metadata.deletion_timestamp is not None:
             self._queue.done(entry.pod.uid)
             return None
@@ -129,3 +152,10 @@ class Outcomes:
         self._queue.retry(entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by)
         self._handlers.wake()
         return live
+
+    def _live(self, entry: QueuedPod) -> Pod | None:
+        """The pod as it is now; None when it is gone."""
+        found = self._caches.live(entry.pod.pod)
+        if found is not None:
+            return found
+        return self._engine.profiles[entry.profile_name].extensions.reserve_pod(entry.pod.uid)

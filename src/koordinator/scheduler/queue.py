@@ -198,8 +198,19 @@ class SchedulingQueue:
         running goes early: the scheduler has nothing better to do."""
         self.flush(now_s)
         entry = self._active.pop() or self._backoff.pop()
-        if entry is None:
+        return None if entry is None else self._hand_out(entry, now_s)
+
+    def take(self, uid: str, now_s: float) -> QueuedPod | None:
+        """Pop this pod, wherever it waits; None when it does not wait, or its gate is closed."""
+        entry = self._entries.get(uid)
+        if entry is None or entry.gate is not None:
             return None
+        for heap in (self._active, self._backoff, self._error_backoff):
+            heap.discard(uid)
+        self._wake_up(entry)
+        return self._hand_out(entry, now_s)
+
+    def _hand_out(self, entry: QueuedPod, now_s: float) -> QueuedPod:
         entry.attempt_count += 1
         entry.first_attempt_s = now_s if entry.first_attempt_s is None else entry.first_attempt_s
         entry.rejected_by = entry.pending_by = frozenset()

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
@@ -93,6 +94,7 @@ class Scheduler:
         )
         self.table = self.engine.table
         self.profiles = self.engine.profiles
+        self._next_pod = self.engine.next_pod_plugin()
         self.queue = SchedulingQueue(self._queue_policy())
         for name in self.profiles:
             self.recorders[name] = EventRecorder(cluster, name, rng=self._new_rng(), stand_back=self._is_busy)
@@ -109,6 +111,7 @@ class Scheduler:
             counts_other_schedulers=gates.is_on("CrossSchedulerNomination"),
         )
         self._handlers.listen(self.caches)
+        self._actions.attach(self._handlers)
         for handle in self.engine.handles:
             self.caches.watch(handle.watches)
 
@@ -132,7 +135,7 @@ class Scheduler:
         rules = BindingRules(
             bindings_max=self.config.bindings_max,
             # The gate asks for a second look at the pod just before it is bound.
-            live=self.caches.live if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
+            live=self._live if gates.is_on("DynamicSchedulerCheck") else lambda pod: pod,
             has_node=lambda name: self.table.row_of(name) is not None,
             finished=self.outcomes.bound,
             interrupted=self.outcomes.interrupted,
@@ -146,6 +149,14 @@ class Scheduler:
     def _is_busy(self) -> bool:
         """Whether pods are on their way to a node."""
         return self._is_scheduling and (self._binder.is_busy or self.queue.active_count > 0)
+
+    def _live(self, pod: Pod) -> Pod | None:
+        """The pod as it is now, also one that only the scheduler knows."""
+        found = self.caches.live(pod)
+        if found is not None:
+            return found
+        profile = self.profiles.get(pod.spec.scheduler_name)
+        return profile.extensions.reserve_pod(pod.metadata.uid) if profile is not None else None
 
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
@@ -238,7 +249,7 @@ class Scheduler:
             until_s = loop.time() + TURN_S
             for _ in range(CYCLES_PER_TURN):
                 now_s = clock.now()
-                entry = self.queue.pop(now_s)
+                entry = self._next(now_s)
                 if entry is None:
                     await self._wait()
                     break
@@ -256,6 +267,22 @@ class Scheduler:
                     break
             else:
                 await asyncio.sleep(0)
+
+    def _next(self, now_s: float) -> QueuedPod | None:
+        """The pod that a plugin wants next, else the queue's."""
+        if self._next_pod is not None:
+            try:
+                uid = self._next_pod.next_pod()
+            except Exception as error:
+                self._guard.failed(error, self._next_pod.next_pod)
+                uid = None
+            if uid is not None:
+                began_s = self.clock.now()
+                entry = self.queue.take(uid, now_s)
+                self.metrics.next_pod_latency.of().observe(max(0.0, self.clock.now() - began_s))
+                if entry is not None:
+                    return entry
+        return self.queue.pop(now_s)
 
     async def _wait(self) -> None:
         """Until something happens that may make a pod active."""
