@@ -141,7 +141,7 @@ class Writer:
         rng = self.rng
         meta: Json = {"name": name, "namespace": rng.choice(NAMESPACES), "uid": name, "labels": self.labels()}
         spec: Json = {"containers": [], "schedulerName": "koord-scheduler"}
-        if self.some(0.7) and (affinity := self.affinity()):
+        if self.some(0.4) and (affinity := self.affinity()):
             spec["affinity"] = affinity
         if self.some(0.5):
             spec["topologySpreadConstraints"] = self.constraints()
@@ -201,11 +201,11 @@ class Story:
 
     def step(self) -> None:
         events = [
-            (12, self.assign),
-            (4, self.unassign),
+            (20, self.assign),
+            (10, self.unassign),
             (3, self.change_pod),
             (5, lambda: self.set_node(f"node-{self.rng.randrange(7)}")),
-            (1, self.remove_node),
+            (0.5, self.remove_node),
             (1, lambda: self.set_namespace(self.rng.choice(NAMESPACES))),
             (1, self.set_owner),
             (1, self.set_service),
@@ -418,7 +418,7 @@ def _play(rng: random.Random, chosen: Json, steps: int) -> None:
             story.check_trial()
 
 
-@pytest.mark.parametrize(("seed", "chosen"), _stories(range(4)))
+@pytest.mark.parametrize(("seed", "chosen"), _stories(range(5)))
 def test_after_any_event_the_answers_are_those_of_the_specification(seed: int, chosen: Json) -> None:
     _play(random.Random(seed), chosen, 100)
 
@@ -427,3 +427,46 @@ def test_after_any_event_the_answers_are_those_of_the_specification(seed: int, c
 @given(st.integers(0, 2**32), st.sampled_from(SETTINGS), st.integers(1, 30))
 def test_short_stories_that_hypothesis_tells(seed: int, chosen: Json, steps: int) -> None:
     _play(random.Random(seed), chosen, steps)
+
+
+def test_a_taint_that_comes_takes_a_node_out_of_the_count() -> None:
+    story = Story(random.Random(0), SETTINGS[0])
+    story.cluster.nodes.clear()
+    for number in range(7):
+        story.table.remove_node(f"node-{number}")
+    bodies = {}
+    for name, zone in (("n0", "u"), ("n1", "v"), ("n2", "v")):
+        spec: Json = {"taints": [], "unschedulable": False}
+        meta = {"name": name, "labels": {HOSTNAME: name, ZONE: zone}}
+        bodies[name] = {"metadata": meta, "spec": spec, "status": {"allocatable": {"cpu": "4", "pods": "9"}}}
+        story.cluster.nodes[name] = bodies[name]
+        story.table.set_node(from_builtins(bodies[name], Node))
+    probe: Json = {
+        "metadata": {"name": "probe", "namespace": "one", "uid": "probe", "labels": {"app": "a"}},
+        "spec": {
+            "containers": [],
+            "schedulerName": "koord-scheduler",
+            "topologySpreadConstraints": [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": ZONE,
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "nodeTaintsPolicy": "Honor",
+                    "labelSelector": {"matchLabels": {"app": "a"}},
+                }
+            ],
+        },
+    }
+    for number in range(2):
+        meta = {"name": f"p{number}", "uid": f"p{number}", "namespace": "one", "labels": {"app": "a"}}
+        pod = {"metadata": meta, "spec": {"containers": []}}
+        story.cluster.pods[f"p{number}"] = (pod, "n1")
+        story.table.assign(story.info(pod), "n1")
+        story.check(probe)
+    assert story.reasons(probe)["n2"] == reference.SPREAD_SKEW
+
+    taints = [{"key": "t", "effect": "NoSchedule"}]
+    story.cluster.nodes["n0"] = {**bodies["n0"], "spec": {"taints": taints, "unschedulable": False}}
+    story.table.set_node(from_builtins(story.cluster.nodes["n0"], Node))
+    story.check(probe)
+    assert story.reasons(probe)["n2"] == ""
