@@ -103,6 +103,7 @@ class Books(RowKeeper):
         self._set_node(row, node)
 
     def _set_node(self, row: int, node: Node) -> bool:
+        self.columns.reserve(row + 1)
         record = self.at(row)
         facts = facts_of(node, self._reports.get(node.metadata.name))
         if facts == record.facts:

@@ -83,6 +83,10 @@ class Columns:
 
     # Shape
 
+    def reserve(self, rows: int) -> None:
+        """Make room for rows of nodes of which there is nothing to tell."""
+        self._fit(rows, 0)
+
     def _fit(self, rows: int, slots: int) -> None:
         """Make room; capacity of rows doubles, as the table's does."""
         while self.row_count < rows:
