@@ -362,13 +362,3 @@ def test_a_cache_that_is_full_forgets_the_class_not_asked_for_longest() -> None:
 
     assert len(cache) == 2
     assert cache.hit_count == 2  # a twice; b made room for c
-
-
-def test_pods_are_placed_on_more_plain_nodes_than_the_table_starts_with() -> None:
-    drama = Drama(0, classes_max=64)
-    for number in range(200):
-        drama.table.set_node(from_builtins(node(f"plain-{number}"), Node))
-
-    drama.place()
-
-    assert drama.placed
