@@ -25,11 +25,12 @@ leadership (5 s by default), so nobody else decides meanwhile."""
 
 
 class Job(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A placement to carry out."""
+    """A placement to carry out. `in_batch`: it is one of several that were placed together."""
 
     profile: Profile
     entry: QueuedPod
     placed: Placed
+    in_batch: bool = False
 
 
 class BindingRules(msgspec.Struct, frozen=True, kw_only=True):

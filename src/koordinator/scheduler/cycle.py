@@ -1,7 +1,7 @@
 """One scheduling cycle: evaluate, pick, assume, reserve, permit. No I/O. Source: spec 03, B3."""
 
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import msgspec
@@ -9,6 +9,8 @@ import numpy as np
 
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler.batch import Batch
+from koordinator.scheduler.capabilities import Plan
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
 from koordinator.scheduler.framework import FilterPlugin, Mask
@@ -17,7 +19,7 @@ from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.refusals import left_out_reason
-from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.steering import FREE, Steering, steer
 from koordinator.scheduler.view import View
 
@@ -29,13 +31,17 @@ RESERVE_TRIES_MAX = 16
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """The pod is assumed and reserved on a node. `waits` maps Permit plugins that hold it to seconds."""
+    """The pod is assumed and reserved on a node. `waits` maps Permit plugins that hold it to seconds.
+
+    `together` are the other pods of its plan that were placed in the same go (`batch`).
+    """
 
     pod: PodInfo
     node_name: str
     evaluation: Evaluation
     feasible_count: int
     waits: dict[str, float]
+    together: tuple["Placed", ...] = ()
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -154,6 +160,8 @@ class Cycle:
             steering = steer(profile.extensions, evaluation, pod)
             if not steering.status.is_success:
                 return self._refused(profile, pod, evaluation, steering)
+            if steering.plan is not None and profile.extensions.batches:
+                return self._batch(profile, pod, evaluation, steering, steering.plan)
         kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
         rows = self._candidates(profile, pod, evaluation, kept_free, steering)
         if (evaluation.feasible_count if rows is None else rows.size) == 0:
@@ -189,6 +197,23 @@ class Cycle:
             totals = totals.copy()
             totals[position] = pick.NOT_FEASIBLE
         return refused(pod, status, evaluation)
+
+    def _batch(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering, plan: Plan
+    ) -> Placed | Unplaced:
+        """The pod and all others of its plan on their nodes, or none of them."""
+        placed = Batch(self, profile, plan).run()
+        if isinstance(placed, Status):
+            author = placed.plugin or steering.planned_by
+            return self._refused(profile, pod, evaluation, Steering(placed.by(author)))
+        own = next((each for each in placed if each.pod.uid == pod.uid), None)
+        if own is None:
+            text = f"pod {pod.key} is not in its own plan"
+            for each in placed:
+                self.forget(profile, each.pod, each.evaluation, each.node_name)
+            return refused(pod, error(text).by(steering.planned_by), evaluation)
+        together = tuple(each for each in placed if each is not own)
+        return msgspec.structs.replace(own, together=together)
 
     def _refused(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering
@@ -254,7 +279,8 @@ class Cycle:
         name = self._table.name_of(row)
         try:
             self._table.assign(pod, name, assumed=True)
-            waits = self._reserve(profile, pod, evaluation, row, name)
+            refusal = self._reserve(profile, pod, evaluation, row)
+            waits = refusal or self.permit(profile, pod, evaluation, name)
         except Exception:
             self.forget(profile, pod, evaluation, name)
             raise
@@ -264,22 +290,75 @@ class Cycle:
         self._nominations.remove(pod.uid)
         return Placed(pod, name, evaluation, feasible_count, waits)
 
-    def _reserve(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int, name: str
-    ) -> dict[str, float] | Status:
-        """Which Permit plugins hold the pod for how many seconds, or the refusal."""
+    def _reserve(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> Status | None:
+        """The first refusal; None when all exact resources are booked."""
         for plugin in profile.reserves:
             status = plugin.reserve(evaluation.state_of(plugin.name), pod, row)
             if not status.is_success:
                 return status.by(plugin.name)
+        return None
+
+    def permit(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, node_name: str
+    ) -> dict[str, float] | Status:
+        """Which Permit plugins hold the pod for how many seconds, or the refusal."""
         waits: dict[str, float] = {}
         for permit in profile.permits:
-            result = permit.permit(evaluation.state_of(permit.name), pod, name)
+            result = permit.permit(evaluation.state_of(permit.name), pod, node_name)
             if result.timeout_s > 0:
                 waits[permit.name] = result.timeout_s
             elif not result.status.is_success:
                 return result.status.by(permit.name)
         return waits
+
+    # For pods that are placed together
+
+    def row_of(self, node_name: str) -> int | None:
+        """The row of an existing node."""
+        return self._table.row_of(node_name)
+
+    def is_counted(self, pod: PodInfo) -> bool:
+        """Whether the pod is on a node already, assumed or confirmed."""
+        return self._table.place_of(pod.uid) is not None
+
+    def evaluate(self, profile: Profile, pod: PodInfo) -> Evaluation:
+        """The current evaluation of the pod's class."""
+        return self._cache.evaluate(profile, pod, profile.class_key(pod))
+
+    def assume(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> PodInfo | Status:
+        """Count and reserve; the pod as it counts, or the refusal, after which nothing is left of it."""
+        name = self._table.name_of(row)
+        booked = self._to_book(profile, pod, evaluation, row) if profile.extensions.books else pod
+        if isinstance(booked, Status):
+            return booked
+        try:
+            self._table.assign(booked, name, assumed=True)
+            refusal = self._reserve(profile, booked, evaluation, row)
+        except Exception:
+            self.forget(profile, booked, evaluation, name)
+            raise
+        profile.extensions.forget_nominated(pod.uid)
+        if refusal is not None:
+            self.forget(profile, booked, evaluation, name)
+            return refusal
+        return booked
+
+    def placed(self, pod: PodInfo, node_name: str, evaluation: Evaluation) -> Placed:
+        """A pod that waits for nobody."""
+        self._nominations.remove(pod.uid)
+        return Placed(pod, node_name, evaluation, evaluation.feasible_count, {})
+
+    def set_nominations_aside(self, pods: Iterable[PodInfo]) -> list[tuple[PodInfo, str]]:
+        """Take the nominations of pods back: they do not keep room free from each other."""
+        found = [(pod, self._nominations.node_of(pod.uid)) for pod in pods]
+        for pod, _ in found:
+            self._nominations.remove(pod.uid)
+        return [(pod, node_name) for pod, node_name in found if node_name]
+
+    def nominate_again(self, nominated: Iterable[tuple[PodInfo, str]]) -> None:
+        """Undo `set_nominations_aside`."""
+        for pod, node_name in nominated:
+            self._nominations.set(pod, node_name)
 
     def _to_book(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> PodInfo | Status:
         """The pod as it shall count on the chosen node, or why it cannot be placed after all."""

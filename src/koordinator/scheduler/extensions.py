@@ -92,6 +92,7 @@ class Extensions:
         self.reservation_pre_binds = at("pre_bind", ReservationPreBindPlugin)
         self.transforms = bool(self.before_pre_filters or self.before_filters or self.before_scores)
         self.steers = bool(self.after_pre_filters or self.find_one_node or self.prefer_nodes)
+        self.batches = gates.is_on("EnableInlineBatchSchedule") and self.find_one_node is not None
         self.books = bool(self.resizers or self.nominator)
 
     def stateful(self) -> tuple[Plugin[Any], ...]:

@@ -67,7 +67,13 @@ class Outcomes:
             return
         self._observer.failed(job.entry, outcome, self._clock.now())
         row = self._forget(job)
-        self._retry(job.entry, refused(pod, outcome), node_name)
+        result = refused(pod, outcome)
+        if job.in_batch:
+            result = msgspec.structs.replace(result, nominated_node="")
+        self._retry(job.entry, result, node_name)
+        if job.in_batch:
+            # The others of its plan are on their way: it must not wait for an event.
+            self._queue.activate((pod.uid,), self._clock.now())
         self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def _placed(self, job: Job) -> None:

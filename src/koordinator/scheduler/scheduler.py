@@ -27,6 +27,7 @@ from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.observer import Observer, ObserverOptions
 from koordinator.scheduler.outcomes import Outcomes
 from koordinator.scheduler.pod_status import StatusWriter
+from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.registry import PluginType
 from koordinator.scheduler.status import SUCCESS, Status
@@ -307,6 +308,19 @@ class Scheduler:
         if isinstance(result, Placed):
             if nominated and nominated != result.node_name:
                 self._handlers.room_given_up(pod, nominated)
-            self._binder.start(Job(profile, entry, result))
+            self._binder.start(Job(profile, entry, result, bool(result.together)))
+            for other in result.together:
+                self._start_beside(profile, other)
         else:
             self.outcomes.unplaced(entry, result)
+
+    def _start_beside(self, profile: Profile, placed: Placed) -> None:
+        """Bind a pod that was placed in the cycle of another one."""
+        pod, now_s = placed.pod, self.clock.now()
+        entry = self.queue.take(pod.uid, now_s)
+        if entry is None:
+            # Its gate is closed, but whoever planned it knows better.
+            self.queue.remove(pod.uid)
+            entry = QueuedPod(pod, profile.name, profile.class_key(pod), now_s)
+        self.observer.popped(entry, now_s)
+        self._binder.start(Job(profile, entry, placed, in_batch=True))
