@@ -144,7 +144,7 @@ class Life:
                 with contextlib.suppress(asyncio.CancelledError):
                     await running
             self._restart.clear()
-            self._check_stopped()
+            await self._check_stopped()
             self.scheduler = self._new_scheduler()
 
     # Users
@@ -240,10 +240,10 @@ class Life:
                 uid = found.metadata.uid
                 assert uid in scheduler.queue or scheduler.table.place_of(uid), f"{found.key} is forgotten"
 
-    def _check_stopped(self) -> None:
-        """A scheduler that was stopped assumes nothing and works on nothing."""
-        assert self.scheduler.table.assumed_count == 0
+    async def _check_stopped(self) -> None:
+        """A scheduler that was stopped works on nothing, and assumes only what it knows to be bound."""
         assert self.scheduler.bindings_in_progress == 0
+        await self._check_assumed(self.scheduler)
         assert not list(self.scheduler.waiting)
 
     async def check_settled(self) -> None:
