@@ -1,7 +1,7 @@
 """One scheduling cycle: evaluate, pick, assume, reserve, permit. No I/O. Source: spec 03, B3."""
 
 import contextlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -9,11 +9,12 @@ import numpy as np
 
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.batch import Batch
 from koordinator.scheduler.capabilities import Plan
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
-from koordinator.scheduler.framework import FilterPlugin, Mask
+from koordinator.scheduler.framework import FilterPlugin, Later, Mask
 from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
@@ -42,6 +43,8 @@ class Placed(msgspec.Struct, frozen=True):
     feasible_count: int
     waits: dict[str, float]
     together: tuple["Placed", ...] = ()
+    nominated_before: str = ""
+    """The node that was kept free for it until now."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -57,6 +60,8 @@ class Unplaced(msgspec.Struct, frozen=True):
     post_filter_message: str = ""
     pending_by: frozenset[str] = frozenset()
     """The plugin that only waits for somebody else to act: its events wake the pod without a backoff."""
+    later: "Callable[[], Awaitable[Unplaced]] | None" = None
+    """The answer proper, when somebody outside has to be asked for it first."""
 
 
 class CycleDiagnosis:
@@ -125,6 +130,10 @@ class CycleDiagnosis:
             row = self._view.row_of(steering.planned)
             others = np.arange(hopeless.size) != (-1 if row is None else row)
             hopeless = hopeless | others
+        lost = [row for row, status in self._kept_free.items() if status.code is not Code.UNSCHEDULABLE]
+        if lost:
+            hopeless = hopeless.copy()
+            hopeless[lost] = True
         return hopeless
 
     def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
@@ -144,10 +153,28 @@ class Cycle:
         self._sample_start = 0
         self._guard = Guard("scheduler plugins, forgetting a pod")
 
+    def shortlist(self, profile: Profile, pod: PodInfo, class_key: Hashable, now_s: float) -> list[str]:
+        """Nodes that pass all filters, to be shown to somebody outside before the cycle runs."""
+        for timed in profile.refreshers:
+            timed.refresh(now_s)
+        if self._table.node_count == 0:
+            return []
+        evaluation = self._cache.evaluate(profile, pod, class_key)
+        if evaluation.failure is not None or not evaluation.status.is_success:
+            return []
+        kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
+        return [self._table.name_of(row) for row in evaluation.feasible.tolist() if row not in kept_free]
+
     def run(
-        self, profile: Profile, pod: PodInfo, class_key: Hashable, attempt: int, now_s: float
+        self,
+        profile: Profile,
+        pod: PodInfo,
+        class_key: Hashable,
+        attempt: int,
+        now_s: float,
+        advice: Advice | None = None,
     ) -> Placed | Unplaced:
-        """Find a node and book it there."""
+        """Find a node and book it there, minding the `advice` of others."""
         for timed in profile.refreshers:
             timed.refresh(now_s)
         if self._table.node_count == 0:
@@ -163,17 +190,42 @@ class Cycle:
             if steering.plan is not None and profile.extensions.batches:
                 return self._batch(profile, pod, evaluation, steering, steering.plan)
         kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
+        if advice is not None:
+            if not advice.failure.is_success:
+                return refused(pod, advice.failure, evaluation)
+            kept_free |= self._advised_against(evaluation, advice)
         rows = self._candidates(profile, pod, evaluation, kept_free, steering)
         if (evaluation.feasible_count if rows is None else rows.size) == 0:
             return self._no_fit(profile, pod, evaluation, kept_free, steering)
         chance = pick.chance_of(self._seed, pod.uid, attempt)
-        return self._place(profile, pod, evaluation, rows, chance)
+        scores: Mapping[str, int] = {}
+        if advice is not None and advice.scores:
+            rows, scores = evaluation.feasible if rows is None else rows, advice.scores
+        return self._place(profile, pod, evaluation, rows, chance, scores)
+
+    def _advised_against(self, evaluation: Evaluation, advice: Advice) -> KeptFree:
+        """Feasible rows that somebody outside objects to."""
+        found: KeptFree = {}
+        for row in evaluation.feasible.tolist():
+            objection = advice.objection(self._table.name_of(row))
+            if not objection.is_success:
+                found[row] = objection
+        return found
 
     def _place(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, rows: Rows | None, chance: int
+        self,
+        profile: Profile,
+        pod: PodInfo,
+        evaluation: Evaluation,
+        rows: Rows | None,
+        chance: int,
+        scores: Mapping[str, int],
     ) -> Placed | Unplaced:
-        """Book the best of `rows` (None: of all feasible ones) that Reserve and Permit accept."""
+        """Book the best of `rows` (None: of all feasible ones) that Reserve and Permit accept; `scores` by node
+        name are added to the totals."""
         totals = evaluation.totals if rows is None else evaluation.totals_of(rows)
+        if scores and rows is not None:
+            totals = totals + np.array([scores.get(self._table.name_of(row), 0) for row in rows.tolist()])
         count = evaluation.feasible_count if rows is None else int(rows.size)
         status = SUCCESS
         for _ in range(RESERVE_TRIES_MAX):
@@ -287,8 +339,9 @@ class Cycle:
         if isinstance(waits, Status):
             self.forget(profile, pod, evaluation, name)
             return waits
+        nominated = self._nominations.node_of(pod.uid)
         self._nominations.remove(pod.uid)
-        return Placed(pod, name, evaluation, feasible_count, waits)
+        return Placed(pod, name, evaluation, feasible_count, waits, nominated_before=nominated)
 
     def _reserve(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> Status | None:
         """The first refusal; None when all exact resources are booked."""
@@ -399,9 +452,10 @@ class Cycle:
     ) -> Unplaced:
         view = View(profile, self._table, self._nominations, pod)
         found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
-        post_message, nominated, ended = _post_filter(profile, pod, found)
+        post_message, nominated, ended, later = _post_filter(profile, pod, found)
         profile.extensions.tell_post_filter(pod, found, ended)
-        return Unplaced(
+        before = found.fit_error("") if later is not None else ""
+        unplaced = Unplaced(
             pod,
             unschedulable(found.fit_error(post_message)),
             found.rejected_by,
@@ -410,6 +464,24 @@ class Cycle:
             post_message,
             pending_by(evaluation.status if evaluation.status.is_rejected else steering.status),
         )
+        if later is None:
+            return unplaced
+        return msgspec.structs.replace(unplaced, later=lambda: _finish(unplaced, before, later))
+
+
+async def _finish(unplaced: Unplaced, before: str, later: Later) -> Unplaced:
+    """The outcome once a PostFilter plugin has its answer; `before` is the message without its text."""
+    result = await later()
+    if not (result.status.is_success or result.status.is_rejected):
+        return Unplaced(unplaced.pod, result.status, frozenset())
+    texts = ", ".join(filter(None, (unplaced.post_filter_message, result.status.message)))
+    message = f"{before} {texts}" if texts else before
+    return msgspec.structs.replace(
+        unplaced,
+        status=unschedulable(message),
+        nominated_node=result.nominated_node,
+        post_filter_message=texts,
+    )
 
 
 def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) -> Unplaced:
@@ -422,10 +494,14 @@ def pending_by(status: Status) -> frozenset[str]:
     return frozenset((status.plugin,)) if status.code is Code.PENDING and status.plugin else frozenset()
 
 
-def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple[str, str | None, Status]:
-    """Texts of all PostFilter plugins asked, the nomination of the first that made room, how it ended."""
+def _post_filter(
+    profile: Profile, pod: PodInfo, found: CycleDiagnosis
+) -> tuple[str, str | None, Status, Later | None]:
+    """Texts of all PostFilter plugins asked, the nomination of the first that made room, how it ended, and what
+    has to be waited for, if anything."""
     texts: list[str] = []
     nominated: str | None = None
+    later: Later | None = None
     ended = unschedulable()
     for plugin in profile.post_filters:
         result = plugin.post_filter(pod, found)
@@ -435,6 +511,7 @@ def _post_filter(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> tuple
             nominated = result.nominated_node
         if not result.status.is_skip:
             ended = result.status.by(plugin.name)
-        if result.status.is_success or not result.status.is_rejected:
+        later = result.later
+        if later is not None or result.status.is_success or not result.status.is_rejected:
             break
-    return ", ".join(texts), nominated, ended
+    return ", ".join(texts), nominated, ended, later

@@ -13,6 +13,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler import default_plugins
 from koordinator.scheduler.capabilities import (
     ApiProvider,
     BackgroundController,
@@ -20,7 +21,7 @@ from koordinator.scheduler.capabilities import (
     Endpoint,
     NextPodPlugin,
 )
-from koordinator.scheduler.config import ConfigError, SchedulerConfig
+from koordinator.scheduler.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.controllers import ALL_CONTROLLERS, ControllerFilter
 from koordinator.scheduler.cycle import Cycle
 from koordinator.scheduler.evaluation_cache import CLASSES_MAX, EvaluationCache
@@ -34,6 +35,8 @@ from koordinator.scheduler.profile import Profile, build_profiles, missing_plugi
 from koordinator.scheduler.registry import PluginType, installed
 
 log = logging.getLogger(__name__)
+
+FIT = "NodeResourcesFit"
 
 P = TypeVar("P", bound=Plugin[Any])
 
@@ -60,8 +63,6 @@ class Engine:
         gates: FeatureGates | None = None,
     ) -> None:
         """Raises: ConfigError."""
-        if config.extenders:
-            raise ConfigError("extenders", "HTTP extenders are not called yet; write a plugin instead")
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
         self.nominations = Nominations()
@@ -73,7 +74,7 @@ class Engine:
         registry = plugins if plugins is not None else installed(built_in.PLUGINS)
         self.plugin_types = registry
         """Every plugin that a configuration can name."""
-        self.profiles = build_profiles(config, registry, self._build, self.gates)
+        self.profiles = build_profiles(without_managed_resources(config), registry, self._build, self.gates)
         if missing := missing_plugins(config, registry):
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
@@ -135,3 +136,23 @@ class Engine:
             self.table.add_keeper(plugin)
         self.handles.append(handle)
         return plugin
+
+
+def without_managed_resources(config: SchedulerConfig) -> SchedulerConfig:
+    """The configuration in which NodeResourcesFit leaves to extenders what they alone look after."""
+    names = {
+        resource.name
+        for extender in config.extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    }
+    if not names:
+        return config
+    profiles = []
+    for profile in config.profiles or [default_plugins.shipped_profile()]:
+        others = [each for each in profile.plugin_config if each.name != FIT]
+        args = next((dict(each.args) for each in profile.plugin_config if each.name == FIT), {})
+        args["ignoredResources"] = sorted({*args.get("ignoredResources", []), *names})
+        fit = PluginConfig(name=FIT, args=args)
+        profiles.append(msgspec.structs.replace(profile, plugin_config=[*others, fit]))
+    return msgspec.structs.replace(config, profiles=profiles)

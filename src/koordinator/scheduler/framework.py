@@ -8,7 +8,7 @@ Nothing here reads a clock or does I/O, except for PreBind and Bind, which are c
 """
 
 import abc
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -380,6 +380,11 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 
     status: Status
     nominated_node: str | None = None
+    later: "Later | None" = None
+    """The result proper, when somebody outside has to be asked first."""
+
+
+Later = Callable[[], Awaitable[PostFilterResult]]
 
 
 class Eviction(msgspec.Struct, frozen=True):

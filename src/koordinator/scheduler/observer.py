@@ -11,6 +11,7 @@ import msgspec
 
 from koordinator.clock import Clock
 from koordinator.scheduler import debugging, monitor
+from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
 from koordinator.scheduler.engine import Engine
@@ -54,7 +55,7 @@ class Observer:
         if pod.pod.metadata.deletion_timestamp is None:
             self.monitor.popped(pod.uid, Attempt(pod.key, entry.profile_name, now_s, entry.attempt_count))
 
-    def search(self, profile: Profile, entry: QueuedPod) -> Placed | Unplaced:
+    def search(self, profile: Profile, entry: QueuedPod, advice: Advice | None = None) -> Placed | Unplaced:
         """Run the cycle of a popped pod."""
         began_s = self._clock.now()
         pod = entry.pod
@@ -63,9 +64,9 @@ class Observer:
             self._tell(profile, entry, began_s)
         if self._probe.is_due():
             with self._probe.measuring(profile):
-                result = self._run(profile, entry, began_s)
+                result = self._run(profile, entry, began_s, advice)
         else:
-            result = self._run(profile, entry, began_s)
+            result = self._run(profile, entry, began_s, advice)
         evaluated = 0 if result.evaluation is None else int(result.evaluation.candidates.size)
         feasible = result.feasible_count if isinstance(result, Placed) else 0
         seconds = max(0.0, self._clock.now() - began_s)
@@ -103,9 +104,11 @@ class Observer:
             await asyncio.sleep(self.monitor.options.period_s)
             self.monitor.scan(self._clock.now())
 
-    def _run(self, profile: Profile, entry: QueuedPod, now_s: float) -> Placed | Unplaced:
+    def _run(
+        self, profile: Profile, entry: QueuedPod, now_s: float, advice: Advice | None
+    ) -> Placed | Unplaced:
         cycle = self._engine.cycle
-        return cycle.run(profile, entry.pod, entry.class_key, entry.attempt_count, now_s)
+        return cycle.run(profile, entry.pod, entry.class_key, entry.attempt_count, now_s, advice)
 
     def _tell(self, profile: Profile, entry: QueuedPod, now_s: float) -> None:
         """Debug output, from the evaluation that the cycle is going to decide on."""

@@ -15,17 +15,22 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import controllers, default_plugins, status
 from koordinator.scheduler.actions import RunningActions
+from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.binding import Binder, BindingRules, Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter
-from koordinator.scheduler.cycle import Placed
+from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.explain.objects import ExplanationObjects
+from koordinator.scheduler.extenders.advisors import Advisors, ExtenderBinder, ExtenderVoice
+from koordinator.scheduler.extenders.client import ExtenderClient
+from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.observer import Observer, ObserverOptions
 from koordinator.scheduler.outcomes import Outcomes
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
@@ -96,6 +101,7 @@ class Scheduler:
         self.table = self.engine.table
         self.profiles = self.engine.profiles
         self._next_pod = self.engine.next_pod_plugin()
+        self._advisors = self._extenders(cluster)
         self.queue = SchedulingQueue(self._queue_policy())
         for name in self.profiles:
             self.recorders[name] = EventRecorder(cluster, name, rng=self._new_rng(), stand_back=self._is_busy)
@@ -115,6 +121,8 @@ class Scheduler:
         self._actions.attach(self._handlers)
         for handle in self.engine.handles:
             self.caches.watch(handle.watches)
+        if self._advisors is not None:
+            self.caches.watch(self._advisors.watches())
 
         # What goes out.
         self._explanations = ExplanationObjects(
@@ -162,9 +170,24 @@ class Scheduler:
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
 
+    def _extenders(self, cluster: Cluster) -> Advisors | None:
+        """The services to ask, None when the configuration names none."""
+        clients = [ExtenderClient(each, index) for index, each in enumerate(self.config.extenders)]
+        if not clients:
+            return None
+        advisors = Advisors(clients, cluster)
+        binder = ExtenderBinder(advisors.bind, self.engine.handles[0])
+        for profile in self.profiles.values():
+            profile.binds = (binder, *profile.binds)
+            for plugin in profile.post_filters:
+                if isinstance(plugin, DefaultPreemption):
+                    plugin.reviewer = advisors
+        return advisors
+
     def _queue_policy(self) -> QueuePolicy:
-        by_name = {
-            profile.name: {plugin.name: plugin for plugin in profile.plugins}
+        voice = ExtenderVoice(None, self.engine.handles[0])
+        by_name: dict[str, dict[str, Plugin[Any]]] = {
+            profile.name: {voice.name: voice, **{plugin.name: plugin for plugin in profile.plugins}}
             for profile in self.profiles.values()
         }
         sort = next(iter(self.profiles.values())).queue_sort
@@ -217,6 +240,8 @@ class Scheduler:
                         await self.tell()
                 for task in tasks:
                     task.cancel()
+                if self._advisors is not None:
+                    await self._advisors.close()
 
     async def tell(self) -> None:
         """Until all events recorded so far are written or given up; needs `following`."""
@@ -256,7 +281,10 @@ class Scheduler:
                     break
                 self.observer.popped(entry, now_s)
                 try:
-                    self._attempt(entry)
+                    if self._advisors is not None and self._advisors.is_concerned(entry.pod):
+                        await self._attempt_with(self._advisors, entry)
+                    else:
+                        self._attempt(entry)
                 except Exception as error:
                     self.outcomes.crashed(entry, error)
                     self._guard.failed(error, self._attempt)
@@ -298,21 +326,43 @@ class Scheduler:
 
     def _attempt(self, entry: QueuedPod) -> None:
         """One cycle for a popped pod."""
-        pod = entry.pod
-        if pod.pod.metadata.deletion_timestamp is not None or self.table.place_of(pod.uid) is not None:
-            self.queue.done(pod.uid)
+        if not self._is_obsolete(entry):
+            self._carry_on(entry, self.observer.search(self.profiles[entry.profile_name], entry))
+
+    async def _attempt_with(self, advisors: Advisors, entry: QueuedPod) -> None:
+        """The same for a pod about which somebody outside has to be asked; others wait for their answer."""
+        if self._is_obsolete(entry):
             return
-        profile = self.profiles[entry.profile_name]
-        nominated = self.engine.nominations.node_of(pod.uid)
-        result = self.observer.search(profile, entry)
-        if isinstance(result, Placed):
-            if nominated and nominated != result.node_name:
-                self._handlers.room_given_up(pod, nominated)
-            self._binder.start(Job(profile, entry, result, bool(result.together)))
-            for other in result.together:
-                self._start_beside(profile, other)
-        else:
+        profile, pod = self.profiles[entry.profile_name], entry.pod
+        advice: Advice | None = None
+        if advisors.advises(pod):
+            names = self.engine.cycle.shortlist(profile, pod, entry.class_key, self.clock.now())
+            advice = await advisors.advise(pod, names) if names else None
+        if self._is_obsolete(entry):
+            return
+        result = self.observer.search(profile, entry, advice)
+        if isinstance(result, Unplaced) and result.later is not None:
+            result = await result.later()
+        self._carry_on(entry, result)
+
+    def _is_obsolete(self, entry: QueuedPod) -> bool:
+        """Whether the pod needs no node any more; it has left the queue then."""
+        pod = entry.pod
+        if pod.pod.metadata.deletion_timestamp is None and self.table.place_of(pod.uid) is None:
+            return False
+        self.queue.done(pod.uid)
+        return True
+
+    def _carry_on(self, entry: QueuedPod, result: Placed | Unplaced) -> None:
+        if isinstance(result, Unplaced):
             self.outcomes.unplaced(entry, result)
+            return
+        if result.nominated_before and result.nominated_before != result.node_name:
+            self._handlers.room_given_up(entry.pod, result.nominated_before)
+        profile = self.profiles[entry.profile_name]
+        self._binder.start(Job(profile, entry, result, bool(result.together)))
+        for other in result.together:
+            self._start_beside(profile, other)
 
     def _start_beside(self, profile: Profile, placed: Placed) -> None:
         """Bind a pod that was placed in the cycle of another one."""

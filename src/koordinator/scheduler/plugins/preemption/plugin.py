@@ -1,8 +1,8 @@
 """DefaultPreemption as a plugin: who may preempt, dry runs on the node table, the nomination."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Protocol
 
 import msgspec
 import numpy as np
@@ -21,13 +21,16 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.framework import Eviction as EvictionWay
 from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, has_condition
 from koordinator.scheduler.plugins.preemption.residents import Residents
 from koordinator.scheduler.plugins.preemption.search import Found, Search
+from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
 
+REVIEWED = "Preemption was turned down by extenders"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 WAITING = unresolvable("waiting for the preemption for this pod to be finished")
 
@@ -41,6 +44,29 @@ class PreemptionArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     def __post_init__(self) -> None:
         if not self.min_candidate_nodes_percentage and not self.min_candidate_nodes_absolute:
             raise ValueError("minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero")
+
+
+class Agreement(Protocol):
+    """What others leave of an option."""
+
+    @property
+    def uids(self) -> list[str]: ...
+    @property
+    def violations(self) -> int: ...
+
+
+class Reviewer(Protocol):
+    """Somebody outside who has a say in preemptions (HTTP extenders)."""
+
+    def preempts(self, pod: PodInfo) -> bool:
+        """Whether to be asked about this pod."""
+        ...
+
+    async def reconsider(
+        self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
+    ) -> Mapping[str, Agreement] | Status:
+        """What is left of the options (node → pods to evict, budgets violated), or why nobody can tell."""
+        ...
 
 
 class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
@@ -58,6 +84,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
         self._search = Search(handle.table, self._residents, self.budgets, handle.nominations, handle.clock)
         self._attempt_count = 0
         self._eviction = Eviction(handle)
+        self.reviewer: Reviewer | None = None
         handle.watch(
             Watch(
                 PodDisruptionBudget,
@@ -76,12 +103,37 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
     # Deciding
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        self._attempt_count += 1
         result, found = self._decide(pod, diagnosis)
+        reviewer = self.reviewer
+        if found.options and reviewer is not None and reviewer.preempts(pod):
+            profile_name = diagnosis.profile_name
+            return PostFilterResult(
+                unschedulable(), later=lambda: self._reviewed(reviewer, pod, found, profile_name)
+            )
         best = found.best
         if best is not None:
             self._eviction.start(pod, best, diagnosis.profile_name)
-        self._attempt_count += 1
         return result
+
+    async def _reviewed(
+        self, reviewer: Reviewer, pod: PodInfo, found: Found, profile_name: str
+    ) -> PostFilterResult:
+        """The result once others have said which of the options are open to them."""
+        options = {each.node_name: each for each in (option.candidate() for option in found.options)}
+        proposals = {
+            name: ([victim.pod for victim in each.victims], each.violations) for name, each in options.items()
+        }
+        answer = await reviewer.reconsider(pod, proposals)
+        if isinstance(answer, Status):
+            return PostFilterResult(answer)
+        left = [left_of(options[name], set(each.uids), each.violations) for name, each in answer.items()]
+        best = victims.choose(each for each in left if each.victims)
+        if best is None:
+            refusals = Counter({REVIEWED: len(options)})
+            return PostFilterResult(unschedulable(self._message(refusals, 0)), nominated_node="")
+        self._eviction.start(pod, best, profile_name)
+        return PostFilterResult(SUCCESS, nominated_node=best.node_name)
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         result, found = self._decide(pod, diagnosis)
@@ -130,6 +182,12 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
             return rows
         start = pick.chance_of(0, pod.uid, self._attempt_count) % rows.size
         return np.roll(rows, -start)
+
+
+def left_of(candidate: Candidate, uids: set[str], violations: int) -> Candidate:
+    """The same candidate with the victims that others agree to."""
+    chosen = tuple(victim for victim in candidate.victims if victim.pod.uid in uids)
+    return Candidate(candidate.node_name, chosen, violations)
 
 
 def objection(pod: PodInfo, nominated_status: Status, on_nominated_node: Iterable[PodInfo]) -> str:

@@ -1,0 +1,252 @@
+"""What all extenders together say about a pod: nodes that they refuse, scores, victims, bindings.
+
+Only pods in which some extender has an interest cost anything. Source: spec 03, B3 (7) and B8.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.meta import Object, to_wire
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.advice import Advice
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.extenders.client import ExtenderClient, ExtenderError, Json, Victims
+from koordinator.scheduler.framework import BindPlugin, Handle, Plugin, Watch
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+
+log = logging.getLogger(__name__)
+
+EXTENDER = "Extender"
+"""Stands for all of them where plugins are named. Nobody knows what they look at, so any event may help."""
+
+
+class WholePod(Object, frozen=True, kw_only=True):
+    """A pod with all of its members, for others to read."""
+
+    resource = Pod.resource
+
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class WholeNode(Object, frozen=True, kw_only=True):
+    """A node with all of its members."""
+
+    resource = Node.resource
+
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class Advisors:
+    """The extenders of a configuration. `cluster` is where whole pods are read."""
+
+    def __init__(self, clients: Sequence[ExtenderClient], cluster: Cluster) -> None:
+        self._clients = clients
+        self._cluster = cluster
+        self._nodes: dict[str, Json] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    def watches(self) -> list[Watch[Any]]:
+        """Whole nodes are needed only by extenders that do not keep their own."""
+        if all(client.config.node_cache_capable for client in self._clients):
+            return []
+        return [
+            Watch(
+                WholeNode,
+                on_add=self._set_node,
+                on_update=lambda _, new: self._set_node(new),
+                on_delete=lambda node: self._nodes.pop(node.metadata.name, None),
+            )
+        ]
+
+    def _set_node(self, node: WholeNode) -> None:
+        self._nodes[node.metadata.name] = to_wire(node)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # Who is asked
+
+    def is_concerned(self, pod: PodInfo) -> bool:
+        """Whether the pod's attempts have to wait for answers."""
+        return self.advises(pod) or self.preempts(pod)
+
+    def advises(self, pod: PodInfo) -> bool:
+        """Whether nodes of the pod have to be shown to somebody."""
+        return any(each.config.filter_verb or each.config.prioritize_verb for each in self._interested(pod))
+
+    def preempts(self, pod: PodInfo) -> bool:
+        return any(each.config.preempt_verb for each in self._interested(pod))
+
+    def _interested(self, pod: PodInfo) -> list[ExtenderClient]:
+        return [each for each in self._clients if not each.managed or each.managed & _named(pod.pod)]
+
+    # Filter and prioritize
+
+    async def advise(self, pod: PodInfo, names: list[str]) -> Advice:
+        """About the nodes that passed all filters."""
+        whole = await self._whole(pod)
+        refused: dict[str, Status] = {}
+        left = names
+        for client in self._interested(pod):
+            if not client.config.filter_verb or not left:
+                continue
+            try:
+                answer = await client.filter(self._http(), self._args(client, whole, left), left)
+            except ExtenderError as failure:
+                if client.config.ignorable:
+                    log.warning("extender skipped: %s", failure)
+                    continue
+                return Advice(frozenset(names), failure=error(str(failure)))
+            passing = set(answer.passing)
+            for name in left:
+                if name in answer.hopeless:
+                    refused[name] = unresolvable(answer.hopeless[name]).by(EXTENDER)
+                elif name not in passing:
+                    reason = answer.failed.get(name, f"node(s) didn't pass extender {client.name}")
+                    refused[name] = unschedulable(reason).by(EXTENDER)
+            left = [name for name in left if name not in refused]
+        scores = await self._scores(pod, whole, left) if len(left) > 1 else {}
+        return Advice(frozenset(names), refused, scores)
+
+    async def _scores(self, pod: PodInfo, whole: Json, names: list[str]) -> dict[str, int]:
+        """Sums over all extenders; the opinion of one that fails is not missed."""
+        asked = [each for each in self._interested(pod) if each.config.prioritize_verb]
+        answers = await asyncio.gather(
+            *(each.prioritize(self._http(), self._args(each, whole, names)) for each in asked),
+            return_exceptions=True,
+        )
+        sums: dict[str, int] = {}
+        for answer in answers:
+            if isinstance(answer, ExtenderError):
+                log.warning("extender's scores skipped: %s", answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                for name, score in answer.items():
+                    sums[name] = sums.get(name, 0) + score
+        return sums
+
+    def _args(self, client: ExtenderClient, whole: Json, names: list[str]) -> Json:
+        if client.config.node_cache_capable:
+            return {"Pod": whole, "Nodes": None, "NodeNames": names}
+        items = [self._nodes[name] for name in names if name in self._nodes]
+        return {
+            "Pod": whole,
+            "Nodes": {"apiVersion": "v1", "kind": "NodeList", "items": items},
+            "NodeNames": None,
+        }
+
+    # Preempt
+
+    async def reconsider(
+        self, pod: PodInfo, victims: dict[str, tuple[list[PodInfo], int]]
+    ) -> dict[str, Victims] | Status:
+        """What is left of proposals (node → pods to evict, budgets violated), or why nobody can tell."""
+        pods = {each.uid: each for chosen, _ in victims.values() for each in chosen}
+        left = {
+            name: Victims([each.uid for each in chosen], count) for name, (chosen, count) in victims.items()
+        }
+        whole = await self._whole(pod)
+        for client in self._interested(pod):
+            if not client.config.preempt_verb or not left:
+                continue
+            try:
+                answer = await client.preempt(self._http(), _preemption_args(client, whole, left, pods))
+                for name, chosen in list(answer.items()):
+                    if not chosen.uids and not client.config.ignorable:
+                        reason = f'expected at least one victim pod on node "{name}"'
+                        raise ExtenderError(client.name, reason)
+                    if not chosen.uids or name not in left:
+                        del answer[name]
+            except ExtenderError as failure:
+                if client.config.ignorable:
+                    log.warning("extender skipped: %s", failure)
+                    continue
+                return error(str(failure))
+            left = answer
+        return left
+
+    # Bind
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        """Skip when no extender binds this pod."""
+        binder = next((each for each in self._interested(pod) if each.config.bind_verb), None)
+        if binder is None:
+            return SKIP
+        meta = pod.pod.metadata
+        args = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node_name}
+        try:
+            await binder.bind(self._http(), args)
+        except ExtenderError as failure:
+            return error(str(failure))
+        return SUCCESS
+
+    async def _whole(self, pod: PodInfo) -> Json:
+        meta = pod.pod.metadata
+        return to_wire(await self._cluster.get(WholePod, meta.name, meta.namespace))
+
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        return self._session
+
+
+class ExtenderBinder(BindPlugin[None]):
+    """Lets the extender that binds do so, before all Bind plugins."""
+
+    name = EXTENDER
+
+    def __init__(self, bind: Callable[[PodInfo, str], Any], handle: Handle) -> None:
+        super().__init__(None, handle)
+        self._bind = bind
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        status: Status = await self._bind(pod, node_name)
+        return status
+
+
+class ExtenderVoice(Plugin[None]):
+    """What wakes pods that extenders refused: anything."""
+
+    name = EXTENDER
+    wakes_on = tuple(ClusterEvent)
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        return True
+
+    def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
+        return old.pod.spec != new.pod.spec or old.pod.metadata.labels != new.pod.metadata.labels
+
+
+def _preemption_args(
+    client: ExtenderClient, whole: Json, left: dict[str, Victims], pods: dict[str, PodInfo]
+) -> Json:
+    if client.config.node_cache_capable:
+        meta = {
+            name: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
+            for name, each in left.items()
+        }
+        return {"Pod": whole, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
+    full = {
+        name: {"Pods": [to_wire(pods[uid].pod) for uid in each.uids], "NumPDBViolations": each.violations}
+        for name, each in left.items()
+    }
+    return {"Pod": whole, "NodeNameToVictims": full, "NodeNameToMetaVictims": None}
+
+
+def _named(pod: Pod) -> set[str]:
+    """Resources that some container names."""
+    found: set[str] = set()
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        found.update(container.resources.requests, container.resources.limits)
+    return found
