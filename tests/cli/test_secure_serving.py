@@ -1,5 +1,6 @@
 """The secure port: who gets in by certificate, front proxy, token or not at all."""
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from cryptography import x509
 
 from koordinator.cli import serving
 from koordinator.cli.serving import ServingError
@@ -169,3 +171,25 @@ def test_what_a_front_proxy_says() -> None:
     assert found.extra == {"scopes/x": ("read",)}
     assert delegated_auth.proxied_user(headers[1:], RequestHeaders()) is None
     assert Authorities().client_ca == ""
+
+
+async def test_callers_get_the_certificate_of_the_name_that_they_ask_for(tmp_path: Path) -> None:
+    other = USERS.client(tmp_path / "other.pem", "other")
+    tls = serving.tls_context(None, None, None, SystemClock())
+    serving.present_by_name(tls, [f"{other},{other}:a.example,*.b.example"])
+
+    async with serving.served(web.Application(), "127.0.0.1", 0, tls) as port:
+
+        async def subject(name: str) -> str:
+            trust = ssl.create_default_context()
+            trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname=name)
+            der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            writer.close()
+            return x509.load_der_x509_certificate(der).subject.rfc4514_string()
+
+        assert [await subject(name) for name in ("a.example", "x.b.example")] == ["CN=other"] * 2
+        assert await subject("c.example") != "CN=other"
+
+    with pytest.raises(ServingError, match="is not CERT,KEY"):
+        serving.present_by_name(tls, ["alone.pem"])

@@ -3,18 +3,23 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock
 from koordinator.scheduler import config, default_plugins, effective_config, gauges, http
 from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
+from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import ReservePlugin
 from koordinator.scheduler.http import HttpOptions
 from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
+from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.scheduler import Scheduler
 from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import World, node, play, pod
@@ -102,6 +107,40 @@ async def test_plugins_answer_below_their_names() -> None:
 
     assert found == {"name": "a", "detail": "all"}
     assert "GET /apis/v1/plugins/Answering/thing/{name}" in services
+
+
+async def test_the_estimated_load_of_a_node_is_shown() -> None:
+    scheduler = Scheduler(FakeCluster(FixedClock(1_700_000_000.0)))
+    scheduler.table.set_node(from_builtins(node("n-1", cpu="8"), Node))
+    [plugin] = [
+        each
+        for each in scheduler.profiles["koord-scheduler"].plugins
+        if isinstance(each, LoadAwareScheduling)
+    ]
+    for name in ("b", "a"):
+        info = PodInfo.of(from_builtins(pod(name, cpu="2", memory="1Gi"), Pod), scheduler.table.registry)
+        scheduler.table.assign(info, "n-1")
+
+    async with client_of(scheduler) as client:
+
+        async def get(name: str) -> Any:
+            return await (await client.get(f"/apis/v1/plugins/LoadAwareScheduling/node/{name}")).json()
+
+        assert await get("nobody") == {}
+        before = await get("n-1")
+        usage = {"nodeUsage": {"resources": {"cpu": "1", "memory": "1Gi"}}}
+        metric = {
+            "metadata": {"name": "n-1"},
+            "status": {"updateTime": "2023-11-14T22:13:20Z", "nodeMetric": usage},
+        }
+        plugin.set_metric(from_builtins(metric, NodeMetric), ClusterEvent.NODE_METRIC_ADDED)
+        after = await get("n-1")
+
+    assert [each["pod"]["metadata"]["name"] for each in before["pods"]] == ["a", "b"]
+    assert "nodeDelta" not in before
+    assert after["pods"][0]["timestamp"] == "2023-11-14T22:13:20Z"
+    assert after["nodeDelta"] == after["nodeEstimated"] == {"cpu": "3400m", "memory": "1503238554"}
+    assert after["nodeDeltaPods"] == after["nodeEstimatedPods"] == ["default/a", "default/b"]
 
 
 @pytest.mark.parametrize("settings", [default_plugins.shipped_config("a", "b"), config.SchedulerConfig()])

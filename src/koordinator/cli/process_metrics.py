@@ -2,9 +2,12 @@
 
 import os
 import resource
+import sys
 from collections.abc import Mapping
 
-from koordinator.prometheus import Labels, Reading, Registry
+from koordinator import __version__
+from koordinator.api.feature_gates import REGISTRIES, Component, FeatureGates
+from koordinator.prometheus import Gauge, Labels, Reading, Registry
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -41,6 +44,27 @@ def add_to(registry: Registry, started_s: float) -> None:
             "Start time of the process since unix epoch in seconds.",
             (),
             lambda: {(): started_s},
+        ),
+    )
+
+
+def add_gates(registry: Registry, gates: FeatureGates) -> None:
+    """Which feature gates are on, and the version."""
+    stages = {name: gate.stage.name for name, gate in REGISTRIES[Component.SCHEDULER].items()}
+    states = {(name, stages[name]): float(is_on) for name, is_on in gates.states.items()}
+    build = Gauge(
+        "kubernetes_build_info",
+        "[ALPHA] A metric with a constant '1' value labeled by version and platform.",
+        ("git_version", "platform"),
+    )
+    build.set(1, __version__, f"{sys.platform}/python{sys.version_info.major}.{sys.version_info.minor}")
+    registry.add(
+        build,
+        Reading(
+            "kubernetes_feature_enabled",
+            "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
+            ("name", "stage"),
+            lambda: states,
         ),
     )
 

@@ -195,6 +195,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             gates=gates,
             controller_filter=ControllerFilter.of(flags.controller_plugins),
             observing=observing(flags),
+            unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
         )
         metrics = scheduler.metrics
         host = client.server.partition("://")[2]
@@ -202,6 +203,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             method, host, code, seconds
         )
         process_metrics.add_to(metrics.registry, clock.now())
+        process_metrics.add_gates(metrics.registry, gates)
         for name in flags.disabled_metrics:
             if not metrics.registry.remove(name):
                 log.warning("no such metric to disable", extra={"metric": name})
@@ -279,6 +281,7 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
                 min_version=flags.tls_min_version,
                 ciphers=flags.tls_cipher_suites,
             )
+            serving.present_by_name(tls, flags.tls_sni_cert_key)
             gatekeeper = await stack.enter_async_context(access.gatekeeper(flags, tls))
             app = http.application(scheduler, options, (gatekeeper.middleware,))
             await stack.enter_async_context(

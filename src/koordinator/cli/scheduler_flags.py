@@ -75,6 +75,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     cert_dir: Path | None
     tls_cert_file: Path | None
     tls_private_key_file: Path | None
+    tls_sni_cert_key: tuple[str, ...]
     tls_min_version: str
     tls_cipher_suites: tuple[str, ...]
     permit_address_sharing: bool
@@ -104,6 +105,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     leader_elect_resource_name: str | None
     leader_elect_resource_namespace: str | None
     # deprecated upstream: the file says it better
+    pod_max_in_unschedulable_pods_duration: str
     kube_api_qps: float | None
     kube_api_burst: int | None
     kube_api_content_type: str | None
@@ -188,6 +190,12 @@ OPTIONS: tuple[Decorate, ...] = (
     ),
     _file("tls-cert-file", "Certificate of HTTPS, followed by its intermediates (PEM)."),
     _file("tls-private-key-file", "Private key of --tls-cert-file (PEM)."),
+    click.option(
+        "--tls-sni-cert-key",
+        multiple=True,
+        help="CERT,KEY or CERT,KEY:NAME,…: another certificate for callers that ask for these names "
+        "(default: those in the certificate). Can be given several times.",
+    ),
     _text("tls-min-version", "VersionTLS12", "VersionTLS12 or VersionTLS13."),
     _list("tls-cipher-suites", "", "Cipher suites up to TLS 1.2, as Go names them; empty: the system's."),
     _switch("permit-address-sharing", False, "Listen although the address is in TIME_WAIT (SO_REUSEADDR)."),
@@ -222,6 +230,11 @@ OPTIONS: tuple[Decorate, ...] = (
     _text("leader-elect-resource-lock", None, "Only leases."),
     _text("leader-elect-resource-name", None, "Name of the lease."),
     _text("leader-elect-resource-namespace", None, "Namespace of the lease."),
+    _time(
+        "pod-max-in-unschedulable-pods-duration",
+        "5m",
+        "A refused pod waits for an event no longer than this.",
+    ),
     click.option("--kube-api-qps", type=float, help="Ignored with --config, which has clientConnection.qps."),
     click.option("--kube-api-burst", type=int, help="Ignored with --config (clientConnection.burst)."),
     _text("kube-api-content-type", None, "Read for compatibility: we speak JSON."),

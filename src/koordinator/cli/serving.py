@@ -92,6 +92,53 @@ def tls_context(
     return context
 
 
+def present_by_name(context: ssl.SSLContext, entries: Sequence[str]) -> None:
+    """Other certificates for other names: `CERT,KEY` or `CERT,KEY:NAME,…`; a name may begin with `*.`.
+
+    Raises: ServingError.
+    """
+    by_name: dict[str, tuple[str, str]] = {}
+    for entry in entries:
+        files, _, names = entry.partition(":")
+        certificate, comma, key = files.partition(",")
+        if not comma:
+            raise ServingError("tls-sni-cert-key", f"{entry!r} is not CERT,KEY or CERT,KEY:NAME,…")
+        try:
+            _with_certificate(context, certificate, key)
+            asked = names.split(",") if names else _names_in(Path(certificate).read_bytes())
+        except (OSError, ValueError) as error:
+            raise ServingError("tls-sni-cert-key", f"{entry!r}: {error}") from error
+        by_name |= {name.lower(): (certificate, key) for name in asked}
+    contexts: dict[tuple[str, str], ssl.SSLContext] = {}
+
+    def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        wanted = (name or "").lower()
+        files = by_name.get(wanted) or by_name.get("*." + wanted.partition(".")[2])
+        if files is None:
+            return
+        if files not in contexts:
+            contexts[files] = _with_certificate(context, *files)
+        connection.context = contexts[files]
+
+    if by_name:
+        context.sni_callback = choose
+
+
+def _with_certificate(like: ssl.SSLContext, certificate: str, key: str) -> ssl.SSLContext:
+    """Another certificate with the same rules; whom the connection trusts stays with the first context."""
+    other = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    other.minimum_version = like.minimum_version
+    other.load_cert_chain(certificate, key)
+    return other
+
+
+def _names_in(pem: bytes) -> list[str]:
+    found = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return found.value.get_values_for_type(x509.DNSName)
+
+
 @contextlib.asynccontextmanager
 async def served(
     app: web.Application,

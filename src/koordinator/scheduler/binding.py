@@ -45,6 +45,8 @@ class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
     """Takes the outcome of a binding."""
     interrupted: Callable[[Job], None]
     """Takes a placement that was not carried out because the scheduler stops."""
+    ran: Callable[[str, str, Status, float], None]
+    """Hears of each extension point that ran: its name, the profile's, the outcome, seconds."""
 
 
 class Binder:
@@ -217,13 +219,18 @@ class Binder:
         refusal = self._changed_since(placed, profile.name)
         if refusal is not None:
             return refusal
+        ran, time = self._rules.ran, asyncio.get_running_loop().time
+        began_s = time()
         status = await self._pre_bind(job)
+        bind_s = time()
+        ran("PreBind", profile.name, status, bind_s - began_s)
         if not status.is_success:
             return status
         pod, node_name = placed.pod, placed.node_name
         for binder in profile.binds:
             status = await binder.bind(pod, node_name)
             if status.code is not Code.SKIP:
+                ran("Bind", profile.name, status, time() - bind_s)
                 return status.by(binder.name)
         return error("no Bind plugin took the pod")
 

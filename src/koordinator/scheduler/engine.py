@@ -28,6 +28,7 @@ from koordinator.scheduler.evaluation_cache import CLASSES_MAX, EvaluationCache
 from koordinator.scheduler.events import Happening
 from koordinator.scheduler.failures import FailureHandlers
 from koordinator.scheduler.framework import Actions, Handle, Plugin
+from koordinator.scheduler.metrics import Metrics
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins import built_in
@@ -65,6 +66,7 @@ class Engine:
         """Raises: ConfigError."""
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
+        self.metrics = Metrics()
         self.nominations = Nominations()
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._actions = actions or Actions()
@@ -130,6 +132,7 @@ class Engine:
             actions=self._actions,
             nominations=self.nominations,
             gates=self.gates,
+            metrics=self.metrics,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

@@ -46,6 +46,7 @@ class EventHandlers:
         counts_other_schedulers: bool = False,
     ) -> None:
         self._counts_other_schedulers = counts_other_schedulers
+        self._metrics = engine.metrics
         self._table = engine.table
         self._profiles = engine.profiles
         self._nominations = engine.nominations
@@ -62,7 +63,10 @@ class EventHandlers:
         caches.pods.add_handler(lambda pod: self.pod_set(None, pod), self.pod_set, self.pod_deleted)
 
     def happened(self, happening: Happening) -> None:
-        self._queue.happened(happening, self._clock.now())
+        now_s = self._clock.now()
+        self._queue.happened(happening, now_s)
+        series = self._metrics.event_handling.of(happening.event.value)
+        series.observe(max(0.0, self._clock.now() - now_s))
         self.wake()
 
     def activate(self, uids: Iterable[str]) -> None:

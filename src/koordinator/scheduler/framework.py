@@ -23,6 +23,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.failures import After, Before
+from koordinator.scheduler.metrics import Metrics
 from koordinator.scheduler.nodes import Column, ColumnSpec, NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
@@ -109,7 +110,7 @@ class Handle:
 
     `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
     constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
-    are kept free for.
+    are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`.
     """
 
     def __init__(
@@ -123,7 +124,9 @@ class Handle:
         actions: Actions | None = None,
         nominations: Nominations | None = None,
         gates: FeatureGates | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self.metrics = metrics if metrics is not None else Metrics()
         self.table = table
         self.clock = clock
         self.columns = columns or {}

@@ -115,6 +115,12 @@ class Metrics:
             _PERMIT_S,
             ("result",),
         )
+        self.event_handling = Histogram(
+            "scheduler_event_handling_duration_seconds",
+            "[ALPHA] Event handling latency in seconds.",
+            _POINT_S,
+            ("event",),
+        )
         self.preemption_attempts = Counter(
             "scheduler_preemption_attempts_total",
             "[STABLE] Total preemption attempts in the cluster till now",

@@ -15,7 +15,7 @@ from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
 from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE, Metrics
+from koordinator.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE
 from koordinator.scheduler.monitor import Attempt, Monitor, MonitorOptions, Overdue
 from koordinator.scheduler.pod_diagnosis import diagnose
 from koordinator.scheduler.pod_info import PodInfo
@@ -40,7 +40,7 @@ class Observer:
 
     def __init__(self, engine: Engine, clock: Clock, options: ObserverOptions | None = None) -> None:
         options = options or ObserverOptions()
-        self.metrics = Metrics()
+        self.metrics = engine.metrics
         self.debug = options.debug
         self.monitor = Monitor(options.monitor, self._overdue)
         self._engine = engine
@@ -88,6 +88,14 @@ class Observer:
         result = UNSCHEDULABLE if status.is_rejected else ERROR
         seconds = self.monitor.completed(entry.pod.uid, now_s)
         self._of_profile[entry.profile_name].attempted(result, seconds)
+
+    def ran(self, point: str, profile: str, status: Status, seconds: float) -> None:
+        """All plugins of an extension point of the binding ran."""
+        self.metrics.point_duration.of(point, status.code.word, profile).observe(seconds)
+
+    def waited(self, status: Status, seconds: float) -> None:
+        """A pod waited for Permit plugins."""
+        self.metrics.permit_wait.of(status.code.word).observe(seconds)
 
     def interrupted(self, entry: QueuedPod) -> None:
         """An attempt was given up because the scheduler stops."""

@@ -33,7 +33,7 @@ from koordinator.scheduler.outcomes import Outcomes
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.queue import UNSCHEDULABLE_S_MAX, QueuedPod, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.registry import PluginType
 from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.scheduler.waiting import WaitingPods
@@ -54,7 +54,7 @@ class Scheduler:
 
     `seed` decides ties between nodes and the jitter of retries; `plugins` replaces the installed ones;
     `classes_max`: see `Engine`; `controller_filter`: which plugins' controllers run;
-    `observing`: limits and debug switches.
+    `observing`: limits and debug switches; `unschedulable_s_max`: how long a pod waits for an event at most.
     """
 
     def __init__(
@@ -69,16 +69,18 @@ class Scheduler:
         classes_max: int = CLASSES_MAX,
         controller_filter: ControllerFilter = controllers.ALL_CONTROLLERS,
         observing: ObserverOptions | None = None,
+        unschedulable_s_max: float = UNSCHEDULABLE_S_MAX,
     ) -> None:
         """Raises: ConfigError."""
         self.config = config or default_plugins.shipped_config()
         self.clock = clock or cluster.clock
         self.synced = asyncio.Event()
-        self.waiting = WaitingPods()
+        self.waiting = WaitingPods(lambda status, seconds: self.observer.waited(status, seconds))
         self._rng = random.Random(seed)
         self._wake = asyncio.Event()
         self._guard = Guard("scheduling")
         self._controller_filter = controller_filter
+        self._unschedulable_s_max = unschedulable_s_max
         self._is_scheduling = False
         gates = gates or FeatureGates.of(Component.SCHEDULER)
 
@@ -148,6 +150,7 @@ class Scheduler:
             has_node=lambda name: self.table.row_of(name) is not None,
             finished=self.outcomes.bound,
             interrupted=self.outcomes.interrupted,
+            ran=self.observer.ran,
         )
         self._binder = Binder(rules, self.waiting)
 
@@ -197,6 +200,7 @@ class Scheduler:
             sort_key=sort.sort_key,
             gate=self._gate,
             plugins=by_name.__getitem__,
+            unschedulable_s_max=self._unschedulable_s_max,
         )
 
     def _gate(self, entry: QueuedPod) -> Status:

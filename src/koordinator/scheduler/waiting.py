@@ -1,7 +1,7 @@
 """Pods that hold a node while Permit plugins decide whether they may be bound."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status, unschedulable
@@ -47,9 +47,10 @@ class WaitingPod:
 
 
 class WaitingPods:
-    """All waiting pods by uid, in order of arrival."""
+    """All waiting pods by uid, in order of arrival. `waited` hears of each decision and how long it took."""
 
-    def __init__(self) -> None:
+    def __init__(self, waited: Callable[[Status, float], None] = lambda _status, _seconds: None) -> None:
+        self._waited = waited
         self._pods: dict[str, WaitingPod] = {}
 
     def __iter__(self) -> Iterator[WaitingPod]:
@@ -61,7 +62,11 @@ class WaitingPods:
     async def wait(self, pod: PodInfo, node_name: str, waits: Mapping[str, float]) -> Status:
         """Until the pod is allowed or rejected."""
         waiting = self._pods[pod.uid] = WaitingPod(pod, node_name, waits)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         try:
-            return await waiting.decision()
+            status = await waiting.decision()
+            self._waited(status, loop.time() - began_s)
+            return status
         finally:
             del self._pods[pod.uid]

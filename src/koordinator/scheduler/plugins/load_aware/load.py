@@ -181,6 +181,11 @@ class NodeLoad:
     def is_empty(self) -> bool:
         return self.report is None and not self._pods
 
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        """What pods add to the sums, by uid; empty without a report."""
+        return self._shares
+
     def pod(self, uid: str) -> AssignedPod | None:
         return self._pods.get(uid)
 

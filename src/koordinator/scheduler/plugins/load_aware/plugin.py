@@ -18,6 +18,7 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
@@ -33,7 +34,7 @@ from koordinator.scheduler.framework import (
     passes,
 )
 from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
-from koordinator.scheduler.plugins.load_aware import load, usage
+from koordinator.scheduler.plugins.load_aware import endpoint, load, usage
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.estimate import estimate
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad
@@ -78,6 +79,7 @@ class LoadAwareScheduling(
     FilterPlugin[LoadState],
     ScorePlugin[LoadState],
     ReservePlugin[LoadState],
+    ApiProvider[LoadState],
     RowKeeper,
 ):
     """Reserve and Unreserve need no code of their own: the table tells about every pod that counts on a
@@ -372,6 +374,16 @@ class LoadAwareScheduling(
         """The bookkeeping of a node, for explanations."""
         row = self.handle.table.row_of(node_name)
         return None if row is None else self._loads.get(row)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        def node(request: ApiRequest) -> ApiAnswer:
+            name = request.path["name"]
+            row, found = self.handle.table.row_of(name), self.load_of(name)
+            if row is None or found is None:
+                return ApiAnswer({})
+            return ApiAnswer(endpoint.describe(found, self.handle.table.pods_at(row), self.policy.names))
+
+        return (Endpoint("node/{name}", node),)
 
     def _write_usage(self, row: int) -> None:
         """The columns that follow from a node's rules, report and pods."""

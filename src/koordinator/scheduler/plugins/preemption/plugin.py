@@ -112,7 +112,9 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
                 unschedulable(), later=lambda: self._reviewed(reviewer, pod, found, profile_name)
             )
         best = found.best
+        self.handle.metrics.preemption_attempts.inc()
         if best is not None:
+            self.handle.metrics.preemption_victims.of().observe(len(best.victims))
             self._eviction.start(pod, best, diagnosis.profile_name)
         return result
 
