@@ -8,8 +8,15 @@ from koordinator.api import decode, labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.normalization import PodSteps, normalize_device, normalize_node, normalize_pod
+from koordinator.api.normalization import (
+    PodSteps,
+    by_view,
+    normalize_device,
+    normalize_node,
+    normalize_pod,
+)
 from koordinator.api.resources import rename
+from koordinator.api.sigs import ElasticQuota
 
 ALL_STEPS = PodSteps(replace_resources=True, priority=True, preemption_policy=True)
 
@@ -79,3 +86,40 @@ def test_a_reservation_takes_from_allocatable_and_adds_no_resources() -> None:
     node = normalize_node(decode.from_builtins(body, Node))
     assert node.status.allocatable == {"cpu": "0", "memory": "3Gi"}
     assert node.status.capacity == {"cpu": "4"}
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pytest.param(
+            decode.from_builtins(
+                {
+                    "metadata": {"annotations": {labels.NODE_RESERVATION: '{"resources":{"cpu":"1"}}'}},
+                    "status": {"allocatable": {"cpu": "many"}},
+                },
+                Node,
+            ),
+            id="a node's allocatable",
+        ),
+        pytest.param(
+            pod({"cpu": "many"}, annotations={labels.REPLACE_RESOURCES: "cpu:x.io/cpu"}), id="a pod's request"
+        ),
+    ],
+)
+def test_what_is_no_quantity_stays_for_whoever_reports_it(obj: Any) -> None:
+    normalize = by_view(ALL_STEPS)[type(obj)]
+    seen = normalize(obj)
+    if isinstance(seen, Node):
+        assert seen is obj
+    else:
+        assert seen.spec.containers[0].resources.requests == {"cpu": "many"}
+
+
+def test_every_view_with_old_names_has_its_transform() -> None:
+    transforms = by_view(PodSteps())
+    quota = {"spec": {"min": {"koordinator.sh/batch-cpu": 1}, "max": {"koordinator.sh/batch-cpu": 2}}}
+    seen = transforms[ElasticQuota](decode.from_builtins(quota, ElasticQuota))
+    assert (seen.spec.min, seen.spec.max) == ({"kubernetes.io/batch-cpu": 1}, {"kubernetes.io/batch-cpu": 2})
+    device = {"spec": {"devices": [{"resources": {"kubernetes.io/gpu-core": 100}}]}}
+    seen = transforms[Device](decode.from_builtins(device, Device))
+    assert seen.spec.devices[0].resources == {"koordinator.sh/gpu-core": 100}

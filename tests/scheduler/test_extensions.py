@@ -2,11 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
+from koordinator.api.core import Node, Pod
+from koordinator.api.device import Device
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config
 from koordinator.scheduler.capabilities import (
     ApiAnswer,
     ApiProvider,
@@ -17,9 +22,12 @@ from koordinator.scheduler.capabilities import (
 )
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter, ControllerFilterError
-from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult, QueueSortPlugin, Watch
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins
-from tests.scheduler.world import World, play
+from tests.scheduler.world import World, node, play, pod
 
 
 class Answering(PreFilterPlugin[None], ApiProvider[None], ControllerProvider[None]):
@@ -119,3 +127,122 @@ def test_companions_are_those_of_the_plugins_own_profile() -> None:
             assert own.handle.companions(Answering) == (own,)
 
     play(story, **two_profiles())
+
+
+class Watching(PreFilterPlugin[None]):
+    name = "Watching"
+    seen: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        super().__init__(args, handle)
+        for view in (Pod, Node, Device):
+            handle.watch(Watch(view, self._saw, lambda old, new: self._saw(new), lambda obj: None))
+
+    def pre_filter(self, state: None) -> PreFilterResult:
+        return PreFilterResult()
+
+    def _saw(self, obj: Any) -> None:
+        self.seen[type(obj).__name__] = obj
+
+
+def test_plugins_see_objects_with_current_names_only() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a", extra={"koordinator.sh/batch-cpu": "1000"}))
+        world.api.put("Pod", pod("p", requests={"koordinator.sh/batch-cpu": "500"}))
+        devices = {"spec": {"devices": [{"resources": {"kubernetes.io/gpu-core": 100}}]}}
+        world.api.put("Device", {"metadata": {"name": "a"}, **devices})
+        await world.settle(1)
+        assert world.api.placements() == {"p": "a"}
+
+    play(story, **with_plugins(Watching))
+    seen = Watching.seen
+    assert seen["Pod"].spec.containers[0].resources.requests == {"kubernetes.io/batch-cpu": "500"}
+    assert seen["Node"].status.allocatable["kubernetes.io/batch-cpu"] == "1000"
+    assert seen["Device"].spec.devices[0].resources == {"koordinator.sh/gpu-core": 100}
+
+
+@pytest.mark.parametrize(
+    ("labels", "gates", "scheduled"),
+    [
+        pytest.param({}, "", False, id="asks for another scheduler"),
+        pytest.param(
+            {"scheduling.koordinator.sh/scheduler-name": "koord-scheduler"}, "", True, id="the label counts"
+        ),
+    ],
+)
+def test_the_label_names_the_scheduler(labels: dict[str, str], gates: str, scheduled: bool) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        body = pod("p", scheduler="default-scheduler")
+        body["metadata"]["labels"] = labels
+        world.api.put("Pod", body)
+        await world.settle(1)
+        assert bool(world.api.placements()["p"]) is scheduled
+
+    play(story, gates=FeatureGates.of(Component.SCHEDULER, gates))
+
+
+def test_gated_transforms_act_on_what_is_scheduled() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="1", extra={"x.io/cpu": "9000"})
+        body = pod("p", cpu="2", memory=None, priority=0)
+        body["metadata"]["annotations"] = {"pod.koordinator.sh/replace-resources": "cpu:x.io/cpu"}
+        body["metadata"]["labels"] = {"koordinator.sh/priority-class": "koord-mid"}
+        stored = world.api.put("Pod", body)
+        await world.settle(1)
+        place = world.scheduler.table.place_of(stored["metadata"]["uid"])
+        assert place is not None
+        assert (place.pod.priority, place.pod.pod.spec.preemption_policy) == (7500, "Never")
+        assert dict(place.pod.requests) == {world.scheduler.table.registry.column("x.io/cpu"): 2_000}
+
+    names = ("ReplaceResources", "Priority", "PreemptionPolicy")
+    flag = ",".join(f"{name}Transformer=true" for name in names)
+    play(story, gates=FeatureGates.of(Component.SCHEDULER, flag))
+
+
+def test_profiles_of_one_scheduler_place_by_their_own_weights() -> None:
+    def packing(name: str, kind: str) -> config.ProfileConfig:
+        args = {"scoringStrategy": {"type": kind, "resources": [{"name": "cpu", "weight": 1}]}}
+        fit = config.PluginRef(name="NodeResourcesFit", weight=100)
+        return config.ProfileConfig(
+            scheduler_name=name,
+            plugins=config.Plugins(score=config.PluginSet(enabled=[fit])),
+            plugin_config=[config.PluginConfig(name="NodeResourcesFit", args=args)],
+        )
+
+    async def story(world: World) -> None:
+        world.nodes(2)
+        world.api.put("Pod", pod("first", nodeName="node-0"))
+        for name in ("pack", "spread"):
+            world.api.put("Pod", pod(name, scheduler=name))
+            await world.settle(1)
+        assert world.api.placements() == {"first": "node-0", "spread": "node-1", "pack": "node-0"}
+
+    async def both_are_told(world: World) -> None:
+        await story(world)
+        assert {event["source"]["component"] for event in world.api.events("Scheduled")} == {"spread", "pack"}
+
+    profiles = [packing("spread", "LeastAllocated"), packing("pack", "MostAllocated")]
+    play(both_are_told, SchedulerConfig(profiles=profiles))
+
+
+class OtherSort(QueueSortPlugin[None]):
+    name = "OtherSort"
+
+    def sort_key(self, pod: PodInfo, queued_s: float) -> tuple[Any, ...]:
+        return (queued_s,)
+
+
+def test_profiles_need_the_same_queue_sort_plugin() -> None:
+    star, other = config.PluginRef(name="*"), config.PluginRef(name="OtherSort")
+    sort = config.PluginSet(enabled=[other], disabled=[star])
+    profiles = [
+        config.ProfileConfig(),
+        config.ProfileConfig(scheduler_name="b", plugins=config.Plugins(queue_sort=sort)),
+    ]
+    with pytest.raises(config.ConfigError, match="all profiles need the same QueueSort plugin"):
+        Engine(
+            SchedulerConfig(profiles=profiles),
+            FixedClock(),
+            plugins=built_in.PLUGINS | {"OtherSort": OtherSort},
+        )

@@ -5,8 +5,8 @@ name take effect; a node's reservation is deducted from what pods may request. T
 only and are never written back. Objects that need no change come back as they are.
 """
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from koordinator.api.device import Device, DeviceInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.pod_labels import ReplaceResources
-from koordinator.api.quantity import ResourceList
+from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.api.sigs import ElasticQuota
 
 _DEPRECATED_NAMES = resources.DEPRECATED_BATCH_NAMES | resources.DEPRECATED_DEVICE_NAMES
@@ -48,10 +48,21 @@ class PodSteps(msgspec.Struct, frozen=True):
         )
 
 
+def by_view(steps: PodSteps) -> Mapping[type, Callable[[Any], Any]]:
+    """View → what its objects go through before a cache sees them; other views have nothing to go through."""
+    return {
+        Pod: lambda pod: normalize_pod(pod, steps),
+        Node: normalize_node,
+        Device: normalize_device,
+        ElasticQuota: normalize_quota,
+    }
+
+
 def normalize_pod(pod: Pod, steps: PodSteps) -> Pod:
     """The pod as everyone should see it; doing it again changes nothing.
 
-    A malformed device allocation stays as it is: whoever needs it reports it.
+    A malformed device allocation, and amounts that are no quantities, stay as they are: whoever needs them
+    reports them.
     """
     if _has_deprecated_names(pod.spec):
         pod = _with_lists(pod, lambda amounts: resources.rename_all(amounts, _DEPRECATED_NAMES))
@@ -60,7 +71,7 @@ def normalize_pod(pod: Pod, steps: PodSteps) -> Pod:
     if steps.replace_resources:
         pod = replace_pod_resources(pod)
     if steps.priority:
-        pod = _with_spec(pod, replace(pod.spec, priority=priority.default_number(pod)))
+        pod = _with_priority(pod)
     if steps.preemption_policy:
         policy = priority.default_preemption_policy(pod.metadata.labels)
         pod = _with_spec(pod, replace(pod.spec, preemption_policy=policy))
@@ -76,19 +87,29 @@ def replace_pod_resources(pod: Pod) -> Pod:
 
 
 def normalize_node(node: Node) -> Node:
-    """The node as everyone should see it. Only for a node as read: each time deducts the reservation."""
+    """The node as everyone should see it. Only for a node as read: each time deducts the reservation.
+
+    Allocatable amounts that are no quantities stay as they are: whoever needs them reports them.
+    """
     status = node.status
     allocatable, capacity = status.allocatable, status.capacity
     if labels.NODE_RESERVATION in node.metadata.annotations:
-        reservation = node_reservation.of_annotations(node.metadata.annotations)
-        whole = resource_list.of(allocatable)
-        left = node_reservation.trim_allocatable(whole, reservation)
-        allocatable = allocatable if left is whole else resource_list.to_wire(left)
+        allocatable = _less_reservation(allocatable, node.metadata.annotations)
     allocatable = resources.rename_all(allocatable, _DEPRECATED_NAMES)
     capacity = resources.rename_all(capacity, _DEPRECATED_NAMES)
     if allocatable is status.allocatable and capacity is status.capacity:
         return node
     return replace(node, status=replace(status, allocatable=allocatable, capacity=capacity))
+
+
+def _less_reservation(allocatable: ResourceList, annotations: Mapping[str, str]) -> ResourceList:
+    reservation = node_reservation.of_annotations(annotations)
+    try:
+        whole = resource_list.of(allocatable)
+    except QuantityError:
+        return allocatable
+    left = node_reservation.trim_allocatable(whole, reservation)
+    return allocatable if left is whole else resource_list.to_wire(left)
 
 
 def normalize_device(device: Device) -> Device:
@@ -183,9 +204,20 @@ def _renamed_allocations(allocations: DeviceAllocations) -> DeviceAllocations:
 def _replaced(amounts: ResourceList, wanted: ReplaceResources) -> ResourceList:
     if not wanted.erase.isdisjoint(amounts):
         amounts = {name: amount for name, amount in amounts.items() if name not in wanted.erase}
-    for old, new in wanted.replace.items():
-        amounts = resources.rename(amounts, old, new)
+    try:
+        for old, new in wanted.replace.items():
+            amounts = resources.rename(amounts, old, new)
+    except QuantityError:
+        pass  # cpu is counted in milli-cores under its new name; what is no quantity stays, and is reported
     return amounts
+
+
+def _with_priority(pod: Pod) -> Pod:
+    try:
+        number = priority.default_number(pod)
+    except QuantityError:
+        return pod  # its QoS cannot be told from such requests; they are reported
+    return _with_spec(pod, replace(pod.spec, priority=number))
 
 
 def _with_scheduler_name(pod: Pod) -> Pod:

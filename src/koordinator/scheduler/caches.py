@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from koordinator.api import normalization
@@ -30,9 +30,9 @@ class Caches:
     def __init__(self, cluster: Cluster, gates: FeatureGates, rng: random.Random) -> None:
         self._cluster = cluster
         self._rng = rng
-        steps = normalization.PodSteps.of(gates)
-        self.pods = self._informer(Pod, lambda pod: normalization.normalize_pod(pod, steps))
-        self.nodes = self._informer(Node, normalization.normalize_node)
+        self._transforms = normalization.by_view(normalization.PodSteps.of(gates))
+        self.pods = self._informer(Pod)
+        self.nodes = self._informer(Node)
         self._of_plugins: dict[type[Object], Informer[Any]] = {}
 
     def watch(self, watches: Iterable[Watch[Any]]) -> None:
@@ -63,9 +63,10 @@ class Caches:
         """All, pods and nodes first."""
         return [self.nodes, self.pods, *self._of_plugins.values()]
 
-    def _informer(self, view: type[T], transform: Callable[[T], T] | None = None) -> Informer[T]:
+    def _informer(self, view: type[T]) -> Informer[T]:
+        """Its objects are as everyone should see them: with current names of resources, for one."""
         rng = random.Random(self._rng.getrandbits(64))
-        return Informer(self._cluster, view, rng=rng, transform=transform)
+        return Informer(self._cluster, view, rng=rng, transform=self._transforms.get(view))
 
 
 async def _first_list(informer: Informer[Any]) -> None:
