@@ -45,7 +45,7 @@ class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
     """Takes the outcome of a binding."""
     interrupted: Callable[[Job], None]
     """Takes a placement that was not carried out because the scheduler stops."""
-    ran: Callable[[str, str, Status, float], None]
+    ran: Callable[[str, str, Status, float], None] = lambda _point, _profile, _status, _seconds: None
     """Hears of each extension point that ran: its name, the profile's, the outcome, seconds."""
 
 
