@@ -79,10 +79,21 @@ class Layout:
     `ids` (rows,): the number of the key's value on each row, `ABSENT` without; `slots` (rows,): the same on
     nodes that take part, else `ABSENT`. `exists` (values,): domains with a node that takes part. `is_shared`
     (values,): domains with more than one node, of whatever sort; `shared` are their numbers. `domain_count`:
-    domains that exist.
+    domains that exist. `nobody` (values + 1,): zeros that vectors of pods share as long as there are none.
     """
 
-    __slots__ = ("domain_count", "exists", "ids", "is_shared", "shared", "size", "slots", "stamp", "version")
+    __slots__ = (
+        "domain_count",
+        "exists",
+        "ids",
+        "is_shared",
+        "nobody",
+        "shared",
+        "size",
+        "slots",
+        "stamp",
+        "version",
+    )
 
     def __init__(self, table: NodeTable, ids: Ids, size: int, mask: Mask | None, version: int) -> None:
         rows = table.rows
@@ -91,6 +102,7 @@ class Layout:
         self.stamp: Hashable = None
         self.ids = ids
         self.size = size
+        self.nobody: Counts = np.zeros(size + 1, np.int64)
         self.slots: Ids = np.full(ids.size, ABSENT, np.int32)
         counted = rows if mask is None else rows[mask[rows]]
         self.slots[counted] = ids[counted]
@@ -114,14 +126,15 @@ class DomainCounts:
         self.layout = layout
         self._versions = versions
         self.flips = next(versions)
-        self.by_value: Counts = np.zeros(layout.size + 1, np.int64)
+        self.by_value: Counts = layout.nobody
         if tally.rows:
+            self.by_value = layout.nobody.copy()
             rows, counts = tally.arrays()
             is_known = rows < layout.slots.size
             slots = layout.slots[rows[is_known]]
             np.add.at(self.by_value, slots, counts[is_known])
             self.by_value[ABSENT] = 0
-        self.total = int(self.by_value.sum())
+        self.total = int(self.by_value.sum()) if tally.rows else 0
         self._levels: dict[int, int] | None = None
         self._lowest = 0
 
@@ -134,6 +147,8 @@ class DomainCounts:
         slot = int(layout.slots[row]) if row < layout.slots.size else ABSENT
         if slot == ABSENT:
             return
+        if self.by_value is layout.nobody:
+            self.by_value = layout.nobody.copy()
         before = int(self.by_value[slot])
         after = before + change
         self.by_value[slot] = after

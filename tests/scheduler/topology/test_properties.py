@@ -20,6 +20,8 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler import config
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.nodes import NodeAspect
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.view import View
@@ -181,7 +183,9 @@ class Story:
         self.writer = Writer(rng)
         self.chosen = chosen
         self.cluster = Cluster()
-        self.engine = Engine(_config(chosen), FixedClock(0.0), classes_max=0)
+        self.happenings: list[Happening] = []
+        """What the last event tells the queue."""
+        self.engine = Engine(_config(chosen), FixedClock(0.0), classes_max=0, happened=self.happenings.append)
         [self.profile] = self.engine.profiles.values()
         self.table = self.engine.table
         self.spread = next(p for p in self.profile.plugins if p.name == "PodTopologySpread")
@@ -210,6 +214,7 @@ class Story:
             (1, self.set_owner),
             (1, self.set_service),
         ]
+        self.happenings.clear()
         [event] = self.rng.choices([each for _, each in events], [weight for weight, _ in events])
         event()
 
@@ -218,13 +223,16 @@ class Story:
         # A pod can be heard of before its node.
         name = self.rng.choice([*self.cluster.nodes, "node-6"])
         self.cluster.pods[pod["metadata"]["uid"]] = (pod, name)
-        self.table.assign(self.info(pod), name, assumed=self.writer.some(0.5))
+        info = self.info(pod)
+        row = self.table.assign(info, name, assumed=self.writer.some(0.5))
+        self.happenings.append(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info))
 
     def unassign(self) -> None:
         if self.cluster.pods:
             uid = self.rng.choice(list(self.cluster.pods))
-            del self.cluster.pods[uid]
-            self.table.unassign(uid)
+            pod, _ = self.cluster.pods.pop(uid)
+            row = self.table.unassign(uid)
+            self.happenings.append(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, self.info(pod), None))
 
     def change_pod(self) -> None:
         """Other labels, or it is being deleted: also how an assumed pod is confirmed."""
@@ -237,7 +245,9 @@ class Story:
             meta["deletionTimestamp"] = "2024-01-01T00:00:00Z"
         pod = {**old, "metadata": meta}
         self.cluster.pods[uid] = (pod, name)
-        self.table.assign(self.info(pod), name)
+        row = self.table.assign(self.info(pod), name)
+        change = (self.info(old), self.info(pod))
+        self.happenings.append(Happening(ClusterEvent.ASSIGNED_POD_UPDATED, row, *change))
 
     def set_node(self, name: str) -> None:
         body = self.writer.node(name)
@@ -246,13 +256,26 @@ class Story:
             part = self.rng.choice(("metadata", "spec"))
             body = {**old, part: body[part]}
         self.cluster.nodes[name] = body
-        self.table.set_node(from_builtins(body, Node))
+        node = from_builtins(body, Node)
+        aspect = self.table.set_node(node)
+        row = self.table.row_of(name)
+        if old is None:
+            self.happenings.append(Happening(ClusterEvent.NODE_ADDED, row, None, node))
+            return
+        before = from_builtins(old, Node)
+        for flag, kind in (
+            (NodeAspect.LABELS, ClusterEvent.NODE_LABELS),
+            (NodeAspect.TAINTS, ClusterEvent.NODE_TAINTS),
+        ):
+            if flag in aspect:
+                self.happenings.append(Happening(kind, row, before, node))
 
     def remove_node(self) -> None:
         if len(self.cluster.nodes) > 1:
             name = self.rng.choice(list(self.cluster.nodes))
-            del self.cluster.nodes[name]
+            node = from_builtins(self.cluster.nodes.pop(name), Node)
             self.table.remove_node(name)
+            self.happenings.append(Happening(ClusterEvent.NODE_DELETED, None, node, None))
 
     def set_namespace(self, name: str) -> None:
         labels = {"team": self.rng.choice("rs")} if self.writer.some(0.8) else {}
@@ -260,6 +283,7 @@ class Story:
         self.tell(from_builtins({"metadata": {"name": name, "labels": labels}}, Namespace))
 
     def set_owner(self) -> None:
+        """No event of its own: pods refused by default constraints then wait for the next one."""
         kind, namespace = self.rng.choice(list(OWNER_VIEWS)), self.rng.choice(NAMESPACES)
         key = (kind, namespace, "own")
         labels = {"app": self.rng.choice("ab")}
@@ -288,6 +312,31 @@ class Story:
             for watch in handle.watches:
                 if watch.view is type(obj):
                     (watch.on_delete if gone else watch.on_add)(obj)
+
+    # Hints
+
+    def refused(self) -> list[tuple[Json, frozenset[str]]]:
+        """Probes that no node takes, and the plugins that refused them."""
+        found = []
+        for pod in self.probes:
+            evaluation = Evaluation(self.profile, self.table, self.info(pod))
+            if not evaluation.feasible.size:
+                found.append((pod, evaluation.rejected_by()))
+        return found
+
+    def check_hints(self, refused: list[tuple[Json, frozenset[str]]]) -> None:
+        """Who was refused before the event and is not now is woken by it."""
+        plugins = [p for p in self.profile.plugins if self.happenings]
+        for pod, rejected_by in refused:
+            info = self.info(pod)
+            if not Evaluation(self.profile, self.table, info).feasible.size:
+                continue
+            assert not self.happenings or any(
+                happening.event in plugin.wakes_on and plugin.wakes(happening, info)
+                for plugin in plugins
+                if plugin.name in rejected_by
+                for happening in self.happenings
+            ), (pod, rejected_by, self.happenings)
 
     # Answers
 
@@ -411,7 +460,9 @@ def _stories(seeds: range) -> list[Any]:
 def _play(rng: random.Random, chosen: Json, steps: int) -> None:
     story = Story(rng, chosen)
     for number in range(steps):
+        refused = story.refused()
         story.step()
+        story.check_hints(refused)
         for pod in story.probes:
             story.check(pod)
         if number % 8 == 7:

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from koordinator.api.core import Namespace
+from koordinator.api.core import Namespace, Node
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.events import ClusterEvent, Happening
@@ -25,6 +25,7 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.nodes import Rows, at
+from koordinator.scheduler.plugins.inter_pod_affinity import hints
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     NO_WISHES,
     REQUIRED_AFFINITY,
@@ -34,7 +35,6 @@ from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     Term,
     TermIndex,
     Wishes,
-    has_pod_affinity,
 )
 from koordinator.scheduler.pod_counts import PodCounts
 from koordinator.scheduler.pod_info import PodInfo
@@ -91,6 +91,7 @@ class InterPodAffinity(
         ClusterEvent.ASSIGNED_POD_UPDATED,
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_DELETED,
         ClusterEvent.NODE_LABELS,
         ClusterEvent.NAMESPACE,
         ClusterEvent.POD_UPDATED,
@@ -100,7 +101,7 @@ class InterPodAffinity(
         super().__init__(args, handle)
         self._hard_weight = args.hard_pod_affinity_weight
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
-        table = handle.table
+        table = self._table = handle.table
         self.namespaces = NamespaceLabels()
         self._wishes = AllWishes()
         self._topology = Topology(table, table.shared(LabelColumns))
@@ -261,18 +262,33 @@ class InterPodAffinity(
     # Events
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
-        """A pod helps by coming when the waiting pod wants its company, by going when one of them would
-        rather be apart; the answer is the same for all pods of a class."""
-        subjects = [each for each in (happening.old, happening.new) if isinstance(each, PodInfo)]
-        if happening.event is ClusterEvent.POD_UPDATED or not subjects:
+        wishes, event = self._wishes.of(pod.pod), happening.event
+        old, new = happening.old, happening.new
+        if event is ClusterEvent.NAMESPACE and isinstance(new, Namespace):
+            return hints.of_namespace(new, wishes, pod)
+        if event is ClusterEvent.NODE_ADDED:
+            return self._helps_as_new_node(happening, wishes, pod)
+        if event is ClusterEvent.NODE_LABELS and isinstance(old, Node) and isinstance(new, Node):
+            return hints.of_labels(old, new, self._keys(wishes))
+        if event is ClusterEvent.NODE_DELETED and isinstance(old, Node):
+            # Its pods keep nobody away any more, and are no company.
+            return not self._keys(wishes).isdisjoint(old.metadata.labels)
+        subject = old if isinstance(old, PodInfo) else new
+        if event is ClusterEvent.POD_UPDATED or not isinstance(subject, PodInfo):
             return True
-        if happening.event is not ClusterEvent.ASSIGNED_POD_ADDED and any(
-            has_pod_affinity(each.pod) for each in subjects
-        ):
+        return hints.of_pod(happening, wishes, self._wishes.of(subject.pod), self.namespaces)
+
+    def _helps_as_new_node(self, happening: Happening, wishes: Wishes, pod: PodInfo) -> bool:
+        """It takes the pod, or it brings pods along that were known before it."""
+        row = happening.row
+        if row is None or (wishes.together and self._table.pods_at(row)):
             return True
-        wishes = self._wishes.of(pod.pod)
-        wanted = (*wishes.together, *wishes.apart)
-        return any(term.pods.matches(each.pod, self.namespaces) for term in wanted for each in subjects)
+        return super().wakes(happening, pod)
+
+    def _keys(self, wishes: Wishes) -> frozenset[str]:
+        """Topology keys that decide about pods with such wishes, whatever their labels."""
+        own = {term.topology_key for term in (*wishes.together, *wishes.apart)}
+        return frozenset(own | self._index.anti_keys)
 
 
 def normalized(sums: Scores) -> Scores:

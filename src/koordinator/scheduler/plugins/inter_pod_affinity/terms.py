@@ -1,7 +1,7 @@
 """What the affinity of pods says, and where the pods that say it are."""
 
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
@@ -135,10 +135,16 @@ class TermIndex(RowKeeper):
         self._numbers = itertools.count(1)
         self._versions = itertools.count(1)
         self._matches: Recent[tuple[Holders, ...]] = Recent(MATCHES_MAX)
+        self._anti_keys: Counter[str] = Counter()
         self._seen_namespaces = namespaces.version
 
     def __len__(self) -> int:
         return len(self._holders)
+
+    @property
+    def anti_keys(self) -> frozenset[str]:
+        """Topology keys of all required anti-affinity."""
+        return frozenset(self._anti_keys)
 
     def meaning(self, pod: Pod) -> tuple[Holders, ...]:
         """Terms of pods on nodes (or expected there) that match `pod`, in order of their numbers."""
@@ -197,9 +203,16 @@ class TermIndex(RowKeeper):
             for anchor in anchors:
                 self._anchored.setdefault(anchor, {})[found.number] = found
             self._matches.clear()
+            self._count_key(term, 1)
             self._empty[found] = None
             self._drop_longest_empty()
         return found
+
+    def _count_key(self, term: Term, change: int) -> None:
+        if term.kind == REQUIRED_ANTI:
+            self._anti_keys[term.topology_key] += change
+            if not self._anti_keys[term.topology_key]:
+                del self._anti_keys[term.topology_key]
 
     def _width(self, anchors: tuple[Anchor, ...]) -> int:
         return sum(len(self._anchored.get(anchor, ())) for anchor in anchors)
@@ -209,6 +222,7 @@ class TermIndex(RowKeeper):
             return
         holders, _ = self._empty.popitem(last=False)
         del self._holders[holders.term.key]
+        self._count_key(holders.term, -1)
         for anchor in holders.anchors:
             anchored = self._anchored[anchor]
             anchored.pop(holders.number, None)

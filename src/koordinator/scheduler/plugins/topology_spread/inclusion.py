@@ -26,7 +26,10 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Inclusion:
-    """`mask` (rows,): nodes that count. `version` changes when some node does or does not any more."""
+    """`mask` (rows,): nodes that count. `version` changes when some node does or does not any more.
+
+    `keys` are the labels that decide about it.
+    """
 
     def __init__(
         self, table: NodeTable, labels: LabelColumns, taints: TaintColumns, policy: Policy, pod: Pod
@@ -38,7 +41,7 @@ class Inclusion:
         self._selector = tuple(pod.spec.node_selector.items()) if policy.honors_affinity else ()
         self._terms = required_terms(pod) if policy.honors_affinity else None
         self._tolerations = tuple(pod.spec.tolerations)
-        self._columns = (*policy.keys, *(key for key, _ in self._selector), *_keys_of(self._terms or ()))
+        self.keys = (*policy.keys, *(key for key, _ in self._selector), *_keys_of(self._terms or ()))
         self._stamp: Hashable = None
         self._mask: Mask = np.zeros(0, np.bool_)
         self._version = 0
@@ -57,7 +60,7 @@ class Inclusion:
         stamp = (
             self._table.membership,
             self._taints.version if self._policy.honors_taints else 0,
-            *[self._labels.column(key).version for key in self._columns],
+            *[self._labels.column(key).version for key in self.keys],
         )
         if stamp == self._stamp:
             return

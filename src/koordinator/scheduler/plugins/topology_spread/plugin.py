@@ -22,7 +22,7 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.nodes import Rows, at
-from koordinator.scheduler.plugins.topology_spread import constraints, spread
+from koordinator.scheduler.plugins.topology_spread import constraints, hints, spread
 from koordinator.scheduler.plugins.topology_spread.args import SpreadArgs
 from koordinator.scheduler.plugins.topology_spread.constraints import UNCONSTRAINED, Constraint, Constraints
 from koordinator.scheduler.plugins.topology_spread.inclusion import Inclusion, Inclusions, placement_key
@@ -37,6 +37,8 @@ from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolv
 HOSTNAME = "kubernetes.io/hostname"
 SHAPES_MAX = 16_384
 """Distinct sets of labels and constraints of pods remembered with what they mean."""
+FRAMES_MAX = 32
+"""Views of all nodes by soft constraints' keys; about 4 bytes per node and key."""
 _REFUSAL = "node(s) didn't match pod topology spread constraints"
 
 
@@ -88,7 +90,8 @@ class PodTopologySpread(
         super().__init__(args, handle)
         self._defaults = args.defaults
         self._needs_default_keys = args.defaulting_type == "List"
-        table = handle.table
+        table = self._table = handle.table
+        self._frames: Recent[spread.Frame] = Recent(FRAMES_MAX)
         self._labels = table.shared(LabelColumns)
         self._topology = Topology(table, self._labels)
         self._counts = PodCounts(table.shared(PodKinds), NamespaceLabels(), counts_leaving=False)
@@ -218,38 +221,55 @@ class PodTopologySpread(
 
     def normalize_at(self, state: SpreadState, scores: Scores, rows: Rows) -> Scores:
         frame = self._frame(state, rows)
-        parts = []
-        for (constraint, included), ids, size in zip(state.soft, frame.ids, frame.domain_counts, strict=True):
-            if constraint.key == HOSTNAME:
-                counts = at(self._topology.per_row(self._count(constraint)), rows)
-                part = spread.part(counts, size, constraint.max_skew)
-                part[ids == ABSENT] = 0.0
-            else:
-                by_value = self._domains(constraint, included).by_value
-                by_domain = spread.part(by_value, size, constraint.max_skew)
-                by_domain[ABSENT] = 0.0
-                part = by_domain.take(ids)
-            parts.append(part)
-        return spread.normalized(sum(parts[1:], parts[0]), frame.is_ignored)
+        total: spread.Floats | None = None
+        for index, (constraint, included) in enumerate(state.soft):
+            part = self._part(constraint, included, frame, index)
+            total = part if total is None else total + part
+        assert total is not None, "pods without soft constraints skip the score"
+        return spread.normalized(total, frame.is_ignored)
+
+    def _part(
+        self, constraint: Constraint, included: Inclusion, frame: spread.Frame, index: int
+    ) -> spread.Floats:
+        """What a constraint adds to the raw score of each row; nothing where its key is lacking."""
+        size = frame.domain_counts[index]
+        if constraint.key == HOSTNAME:
+            counts = at(self._topology.per_row(self._count(constraint)), frame.rows)
+            part = spread.part(counts, size, constraint.max_skew)
+            if (lacks_key := frame.lacks_key[index]) is not None:
+                part[lacks_key] = 0.0
+            return part
+        by_domain = spread.part(self._domains(constraint, included).by_value, size, constraint.max_skew)
+        by_domain[ABSENT] = 0.0
+        return by_domain.take(frame.ids[index])
 
     def _frame(self, state: SpreadState, rows: Rows) -> spread.Frame:
-        stamp = tuple([self._labels.column(constraint.key).version for constraint, _ in state.soft])
+        """Kept while the same rows are feasible; that of all nodes is shared by all pods with such keys."""
+        keys = [constraint.key for constraint, _ in state.soft]
+        stamp = tuple([self._labels.column(key).version for key in keys])
         frame = state.frame
-        if frame is None or frame.rows is not rows or frame.stamp != stamp:
-            ids = [self._labels.ids(constraint.key, rows) for constraint, _ in state.soft]
-            is_host = [constraint.key == HOSTNAME for constraint, _ in state.soft]
-            frame = state.frame = spread.frame_of(rows, stamp, ids, is_host, needs_keys=state.needs_keys)
-        return frame
+        if frame is not None and frame.rows is rows and frame.stamp == stamp:
+            return frame
+        if rows.size == self._table.node_count:
+            name = (tuple(keys), state.needs_keys, stamp, self._table.membership)
+            return self._frames.get(name, lambda: self._new_frame(keys, stamp, self._table.rows, state))
+        state.frame = self._new_frame(keys, stamp, rows, state)
+        return state.frame
+
+    def _new_frame(self, keys: list[str], stamp: Hashable, rows: Rows, state: SpreadState) -> spread.Frame:
+        ids = [self._labels.ids(key, rows) for key in keys]
+        is_host = [key == HOSTNAME for key in keys]
+        return spread.frame_of(rows, stamp, ids, is_host, needs_keys=state.needs_keys)
 
     # Events
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
-        """Any such change can shift counts or the emptiest domain; for pods, one that a constraint counts."""
-        subjects = [each for each in (happening.old, happening.new) if isinstance(each, PodInfo)]
-        if happening.event is ClusterEvent.POD_UPDATED or not subjects:
+        if happening.event is ClusterEvent.POD_UPDATED:
             return True
         if not pod.pod.spec.topology_spread_constraints:
             return True  # defaults follow the owner, in which pods of one class may differ
-        found = self._own_constraints(pod.pod)
-        namespaces = NamespaceLabels()
-        return any(c.term.matches(each.pod, namespaces) for c in found.hard for each in subjects)
+        hard = self._own_constraints(pod.pod).hard
+        if isinstance(happening.old, PodInfo) or isinstance(happening.new, PodInfo):
+            return hints.of_pod(happening, hard)
+        keys = {key for each in hard for key in self._inclusions.of(pod.pod, each.policy).keys}
+        return hints.of_node(happening, hard, keys)

@@ -18,12 +18,14 @@ Floats = npt.NDArray[np.float64]
 
 class Frame(msgspec.Struct, frozen=True, eq=False):
     """The feasible nodes as the soft constraints see them, one entry per constraint: `ids` (rows,) of the
-    node's domain, and how many domains there are. `is_ignored` (rows,): nodes that get no score; None: all do.
-    `stamp` tells for which state of the nodes' labels that holds."""
+    node's domain, `lacks_key` (rows,) where there is none (None: nowhere), and how many domains there are.
+    `is_ignored` (rows,): nodes that get no score; None: all do. `stamp` tells for which state of the nodes'
+    labels that holds."""
 
     rows: Rows
     stamp: Hashable
     ids: tuple[Ids, ...]
+    lacks_key: tuple[Mask | None, ...]
     is_ignored: Mask | None
     domain_counts: tuple[int, ...]
 
@@ -32,17 +34,23 @@ def frame_of(
     rows: Rows, stamp: Hashable, ids: Sequence[Ids], is_host: Sequence[bool], *, needs_keys: bool
 ) -> Frame:
     """`is_host`: for hostnames each node counts as a domain, whatever its label."""
-    lacks_key = np.zeros(rows.size, np.bool_)
-    for its_ids in ids if needs_keys else ():
-        lacks_key |= its_ids == ABSENT
-    ignored_count = int(np.count_nonzero(lacks_key))
+    lacks_key = tuple([_where_any(its_ids == ABSENT) for its_ids in ids])
+    is_ignored: Mask | None = None
+    for lacks in lacks_key if needs_keys else ():
+        if lacks is not None:
+            is_ignored = lacks if is_ignored is None else is_ignored | lacks
+    scored_count = rows.size - (0 if is_ignored is None else int(np.count_nonzero(is_ignored)))
     counts = [
-        rows.size - ignored_count if host else _distinct(its_ids[~lacks_key] if ignored_count else its_ids)
+        scored_count if host else _distinct(its_ids if is_ignored is None else its_ids[~is_ignored])
         for its_ids, host in zip(ids, is_host, strict=True)
     ]
     # Copies: label columns change in place.
     copies = tuple(its_ids.copy() for its_ids in ids)
-    return Frame(rows, stamp, copies, lacks_key if ignored_count else None, tuple(counts))
+    return Frame(rows, stamp, copies, lacks_key, is_ignored, tuple(counts))
+
+
+def _where_any(mask: Mask) -> Mask | None:
+    return mask if mask.any() else None
 
 
 def _distinct(ids: Ids) -> int:
@@ -59,8 +67,8 @@ def part(counts: Counts, domain_count: int, max_skew: int) -> Floats:
 
 def normalized(raw: Floats, is_ignored: Mask | None) -> Scores:
     """100 for the emptiest: ⌊100·(max + min − s)/max⌋ over nodes that are not ignored, which get 0."""
-    # Half up, as sums are never negative.
-    rounded = np.floor(raw + 0.5).astype(np.int64)
+    # Half up: sums are never negative, so cutting off is rounding down.
+    rounded = (raw + 0.5).astype(np.int64)
     taking_part = rounded if is_ignored is None else rounded[~is_ignored]
     if taking_part.size == 0:
         return np.zeros(raw.size, np.int64)
