@@ -23,7 +23,14 @@ from koordinator.scheduler.capabilities import (
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter, ControllerFilterError
 from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult, QueueSortPlugin, Watch
+from koordinator.scheduler.framework import (
+    PermitPlugin,
+    PermitResult,
+    PreFilterPlugin,
+    PreFilterResult,
+    QueueSortPlugin,
+    Watch,
+)
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.extending import with_plugins
@@ -246,3 +253,48 @@ def test_profiles_need_the_same_queue_sort_plugin() -> None:
             FixedClock(),
             plugins=built_in.PLUGINS | {"OtherSort": OtherSort},
         )
+
+
+class Pairing(PermitPlugin[None]):
+    """Lets pods go in pairs: the first waits for the second, which may come in the same turn of the loop."""
+
+    name = "Pairing"
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        super().__init__(args, handle)
+        self.first = ""
+
+    def permit(self, state: None, pod: PodInfo, node_name: str) -> PermitResult:
+        if not self.first:
+            self.first = pod.uid
+            return PermitResult(timeout_s=60.0)
+        assert self.handle.actions.allow_waiting(self.first, "Pairing")
+        assert not self.handle.actions.allow_waiting("nobody", "Pairing")
+        self.first = ""
+        return PermitResult()
+
+
+def test_a_waiting_pod_can_be_let_go_by_the_very_next_one() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        for number in range(4):
+            world.api.put("Pod", pod(f"p{number}", cpu="500m"))
+        await world.settle(1)
+        assert set(world.api.placements().values()) == {"node-0"}
+        assert list(world.scheduler.waiting) == []
+
+    play(story, **with_plugins(Pairing))
+
+
+def test_a_pod_that_waits_when_the_scheduler_stops_waits_no_more() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        world.api.put("Pod", pod("alone"))
+        await world.settle(1)
+        assert len(list(world.scheduler.waiting)) == 1
+        worlds.append(world)
+
+    worlds: list[World] = []
+    play(story, **with_plugins(Pairing))
+    assert list(worlds[0].scheduler.waiting) == []
+    assert worlds[0].scheduler.table.assumed_count == 0

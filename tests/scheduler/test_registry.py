@@ -119,3 +119,28 @@ def test_an_unknown_name_is_refused_with_what_was_probably_meant(name: str, hint
         Engine(asking_for(name), FixedClock(), plugins=built_in.PLUGINS)
     assert f"plugins.score.enabled: no plugin is called {name!r}" in str(caught.value)
     assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pre_bind", "is_there"),
+    [
+        pytest.param(PluginSet(), True, id="added"),
+        pytest.param(
+            PluginSet(enabled=[PluginRef(name="DefaultPreBind")]), True, id="there already: not twice"
+        ),
+        pytest.param(PluginSet(disabled=[PluginRef(name="DefaultPreBind")]), False, id="disabled"),
+        pytest.param(PluginSet(disabled=[PluginRef(name="*")]), False, id="all disabled"),
+    ],
+)
+def test_default_pre_bind_is_added_to_profiles_with_plugins(pre_bind: PluginSet, is_there: bool) -> None:
+    profile = config.ProfileConfig(plugins=config.Plugins(pre_bind=pre_bind))
+    engine = Engine(SchedulerConfig(profiles=[profile]), FixedClock(), plugins=built_in.PLUGINS)
+    names = [plugin.name for plugin in engine.profiles["koord-scheduler"].pre_binds]
+    assert names.count("DefaultPreBind") == int(is_there)
+
+
+def test_a_profile_without_a_plugins_section_has_no_default_pre_bind() -> None:
+    engine = Engine(
+        SchedulerConfig(profiles=[config.ProfileConfig()]), FixedClock(), plugins=built_in.PLUGINS
+    )
+    assert [plugin.name for plugin in engine.profiles["koord-scheduler"].pre_binds] == ["VolumeBinding"]

@@ -57,6 +57,13 @@ class RunningActions(Actions):
         waiting.reject(plugin, message)
         return True
 
+    def allow_waiting(self, uid: str, plugin: str) -> bool:
+        waiting = self._waiting.find(uid)
+        if waiting is None:
+            return False
+        waiting.allow(plugin)
+        return True
+
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         self._recorders[profile_name].event(obj, Severity(kind), reason, message)
 

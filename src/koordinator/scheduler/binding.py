@@ -112,6 +112,7 @@ class Binder:
     def start(self, job: Job) -> None:
         """Take a placement on."""
         if job.placed.waits:
+            self._waiting.enter(job.placed.pod, job.placed.node_name, job.placed.waits)
             self._run_apart(self._wait_and_bind(job), job)
         elif self._is_slow(job):
             self._run_apart(self._carry_out(job), job)
@@ -212,6 +213,7 @@ class Binder:
 
     def _hand_back(self, job: Job) -> None:
         self._apart.pop(job, None)
+        self._waiting.discard(job.placed.pod.uid)
         self._guard.call(self._rules.interrupted, job)
 
     async def _bind(self, job: Job) -> Status:

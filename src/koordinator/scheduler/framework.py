@@ -94,6 +94,10 @@ class Actions:
         """Turn down a pod that waits for Permit; whether there is one."""
         return False
 
+    def allow_waiting(self, uid: str, plugin: str) -> bool:
+        """Let a pod go that waits for Permit of this plugin; whether there is one."""
+        return False
+
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         """Tell users what happened to an object; `kind` is Normal or Warning."""
 

@@ -59,9 +59,18 @@ class WaitingPods:
     def find(self, uid: str) -> WaitingPod | None:
         return self._pods.get(uid)
 
+    def enter(self, pod: PodInfo, node_name: str, waits: Mapping[str, float]) -> WaitingPod:
+        """From now on plugins find the pod, so that the next one in line can already let it go."""
+        waiting = self._pods[pod.uid] = WaitingPod(pod, node_name, waits)
+        return waiting
+
+    def discard(self, uid: str) -> None:
+        """The pod waits no more."""
+        self._pods.pop(uid, None)
+
     async def wait(self, pod: PodInfo, node_name: str, waits: Mapping[str, float]) -> Status:
         """Until the pod is allowed or rejected."""
-        waiting = self._pods[pod.uid] = WaitingPod(pod, node_name, waits)
+        waiting = self._pods.get(pod.uid) or self.enter(pod, node_name, waits)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -69,4 +78,4 @@ class WaitingPods:
             self._waited(status, loop.time() - began_s)
             return status
         finally:
-            del self._pods[pod.uid]
+            self.discard(pod.uid)
