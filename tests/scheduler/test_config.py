@@ -5,7 +5,7 @@ import pytest
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import ConfigError, PluginRef, Plugins, PluginSet
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.profile import merge_plugins, missing_plugins, read_args
+from koordinator.scheduler.profile import merge_plugins, missing_plugins, read_args, read_plugins
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -118,6 +118,22 @@ def test_mistakes_in_arguments_are_found_at_their_place_in_the_file() -> None:
         "profiles[1].pluginConfig[1].args.defaultConstraint",
         "profiles[1].pluginConfig[2].args.controllerWorkers",
         "profiles[1].pluginConfig[3].name",
+    ]
+
+
+def test_mistakes_in_plugin_lists_are_found_at_their_place_in_the_file() -> None:
+    wrong = {"plugins": {"preFilter": {"enabled": [{"name": "PrioritySort"}]}}}
+    double = {"plugins": {"score": {"enabled": [{"name": "NodeAffinity"}, {"name": "NodeAffinity"}]}}}
+    fit = {"pluginConfig": [{"name": "NodeResourcesFit", "args": {"ignored": []}}]}
+    bodies = [{"schedulerName": name, **body} for name, body in (("a", wrong), ("b", double), ("c", fit))]
+
+    with pytest.raises(ConfigError) as caught:
+        read_plugins(config.decode({"profiles": bodies}).profiles, built_in.PLUGINS)
+
+    assert [problem.field for problem in caught.value.problems] == [
+        "profiles[0].plugins.preFilter.enabled",
+        "profiles[1].plugins.score.enabled",
+        "profiles[2].pluginConfig[0].args.ignored",
     ]
 
 

@@ -89,7 +89,7 @@ async def test_a_full_queue_drops_diagnoses_with_a_warning(caplog: pytest.LogCap
     caplog.set_level(logging.INFO)
     dump = DiagnosisDump(DumpOptions(queue_size=1, worker_count=1))
     asked = PodInfo.of(from_builtins(pod("a"), Pod), ResourceRegistry())
-    found = PodDiagnosis(timestamp="2026-01-01T00:00:00Z", questioned_key="default/a")
+    found = PodDiagnosis(timestamp="2026-01-01T00:00:00Z", questioned_key="default/a", is_root_cause_pod=True)
 
     dump.write(asked, found, blocking=False)
     dump.write(asked, found, blocking=False)

@@ -8,7 +8,7 @@ import yaml
 
 from koordinator.scheduler import default_plugins, plugin_args
 from koordinator.scheduler.config import API_VERSION, SchedulerConfig
-from koordinator.scheduler.profile import merge_plugins, read_args
+from koordinator.scheduler.profile import read_plugins
 from koordinator.scheduler.registry import PluginType
 
 
@@ -21,8 +21,7 @@ def effective(config: SchedulerConfig, registry: Mapping[str, PluginType]) -> di
     profiles = config.profiles or [default_plugins.shipped_profile()]
     body: dict[str, Any] = _without_nulls(msgspec.to_builtins(config))
     body["profiles"] = []
-    for profile, args in zip(profiles, read_args(profiles, registry), strict=True):
-        points = merge_plugins(profile.plugins, registry)
+    for profile, (points, args) in zip(profiles, read_plugins(profiles, registry), strict=True):
         plugins: dict[str, Any] = {
             _camel(point): {
                 "enabled": [

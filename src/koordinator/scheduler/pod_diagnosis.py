@@ -48,7 +48,7 @@ class Suggestion(_Part, frozen=True):
     message: str = ""
 
 
-class PodDiagnosis(_Part, frozen=True):
+class PodDiagnosis(_Part, frozen=True, kw_only=True):
     """One attempt. `timestamp` is RFC 3339; `questioned_key` is `namespace/name`, or the name of the gang or
     reservation that the pod stands for; `is_root_cause_pod` is false for members of a gang that failed only
     because another did."""
@@ -58,7 +58,7 @@ class PodDiagnosis(_Part, frozen=True):
     nominated_node: str = ""
     pre_filter_message: str = ""
     topology_key_to_explain: str = ""
-    is_root_cause_pod: bool = True
+    is_root_cause_pod: bool
     schedule_diagnosis: ScheduleDiagnosis | None = None
     preemption_diagnosis: PreemptionDiagnosis | None = None
     suggestion: Suggestion | None = None
@@ -80,6 +80,7 @@ def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: f
         timestamp=clock.rfc3339(now_s),
         questioned_key=marks.get(labels.QUESTIONED_OBJECT_KEY) or pod.key,
         nominated_node=nominated,
+        is_root_cause_pod=True,
         pre_filter_message=evaluation.status.message if evaluation is not None and is_refused_whole else "",
         topology_key_to_explain=marks.get(labels.TOPOLOGY_KEY_TO_EXPLAIN, ""),
         schedule_diagnosis=ScheduleDiagnosis(node_failed_details=details),

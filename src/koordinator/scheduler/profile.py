@@ -7,6 +7,7 @@ Source: spec 03, A3 (merge rules, automatic DefaultPreBind).
 # mypy: disable-error-code="type-abstract"
 
 import logging
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -44,6 +45,9 @@ from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.registry import PluginType, why_missing
 
 log = logging.getLogger(__name__)
+
+_SNAKE = re.compile(r"_([a-z])")
+"""Extension points have Python's names inside and the file's names in messages."""
 
 Build = Callable[[PluginType, Any], Plugin[Any]]
 P = TypeVar("P", bound=Plugin[Any])
@@ -161,9 +165,8 @@ def build_profiles(
     shared: dict[Hashable, Plugin[Any]] = {}
     profiles: dict[str, Profile] = {}
     configured = config.profiles or [default_plugins.shipped_profile()]
-    for profile_config, args in zip(configured, read_args(configured, registry), strict=True):
+    for profile_config, (points, args) in zip(configured, read_plugins(configured, registry), strict=True):
         name = profile_config.scheduler_name
-        points = merge_plugins(profile_config.plugins, registry)
         built = {
             point: [(_built(ref.name, args, registry, build, shared, name), ref.weight) for ref in refs]
             for point, refs in points.items()
@@ -178,6 +181,31 @@ def build_profiles(
     if len({profile.queue_sort.name for profile in profiles.values()}) > 1:
         raise ConfigError("profiles", "all profiles need the same QueueSort plugin")
     return profiles
+
+
+def read_plugins(
+    profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginType]
+) -> list[tuple[dict[str, list[PluginRef]], dict[str, Any]]]:
+    """For each profile its plugins per extension point, and the arguments of those that it configures.
+
+    Raises: ConfigError with all that is wrong, at its place in the file.
+    """
+    problems: list[Problem] = []
+    points: list[dict[str, list[PluginRef]]] = []
+    args: list[dict[str, Any]] = []
+    for index, profile in enumerate(profiles):
+        try:
+            points.append(merge_plugins(profile.plugins, registry))
+        except ConfigError as error:
+            field = _SNAKE.sub(lambda part: part[1].upper(), error.field)
+            problems.append(Problem(f"profiles[{index}].{field}", error.reason))
+    try:
+        args = read_args(profiles, registry)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError.of(problems)
+    return list(zip(points, args, strict=True))
 
 
 def merge_plugins(
