@@ -226,3 +226,27 @@ def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
         assert all(world.api.placements().values())
 
     play(story)
+
+
+def test_a_claim_for_one_pod_is_freed_by_evicting_its_less_important_user() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        classes(world)
+        world.api.put("PersistentVolume", {**volume("disk", "node-1"), "status": {"phase": "Bound"}})
+        world.api.put("PersistentVolumeClaim", claim("data", accessModes=["ReadWriteOncePod"]))
+        bind(world, "data", "disk")
+        await world.settle(1)
+        world.api.put("Pod", user_of("low", "data", priority=1))
+        await world.settle(2)
+        assert world.api.placements()["low"] == "node-1"
+
+        world.api.put("Pod", user_of("equal", "data", priority=1))
+        await world.settle(2)
+        text = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+        assert text in world.condition("equal")["message"]
+
+        world.api.put("Pod", user_of("high", "data", priority=9))
+        await world.settle(10)
+        assert world.api.placements() == {"equal": "", "high": "node-1"}
+
+    play(story)

@@ -3,8 +3,7 @@
 Source: spec 03, B2 and B9.
 """
 
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,18 +17,17 @@ from koordinator.scheduler.framework import (
     SCORE_MAX,
     FilterPlugin,
     Handle,
-    Mask,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     ReasonCodes,
     ScorePlugin,
     Scores,
-    WakeIndex,
     passes,
 )
 from koordinator.scheduler.nodes import F64, NodeTable, Rows, at
 from koordinator.scheduler.percent import floor_percent
+from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Code, Status, error
 
@@ -62,6 +60,18 @@ class ShapePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     score: Annotated[int, msgspec.Meta(ge=0, le=SHAPE_SCORE_MAX)] = 0
 
 
+def check_shape(field: str, shape: Sequence[ShapePoint]) -> None:
+    """Raises: ValueError."""
+    utilizations = [point.utilization for point in shape]
+    if utilizations != sorted(set(utilizations)):
+        raise ValueError(f"{field}: utilization must rise from point to point")
+
+
+def scaled_shape(shape: Sequence[ShapePoint]) -> list[tuple[int, int]]:
+    """(utilization in percent, score on our scale) points."""
+    return [(point.utilization, point.score * SCORE_MAX // SHAPE_SCORE_MAX) for point in shape]
+
+
 class RatioParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The function of RequestedToCapacityRatio."""
 
@@ -81,9 +91,7 @@ class ScoringStrategy(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         shape = self.requested_to_capacity_ratio.shape if self.requested_to_capacity_ratio else []
         if not shape:
             raise ValueError("requestedToCapacityRatio.shape needs at least one point")
-        utilizations = [point.utilization for point in shape]
-        if utilizations != sorted(set(utilizations)):
-            raise ValueError("requestedToCapacityRatio.shape: utilization must rise from point to point")
+        check_shape("requestedToCapacityRatio.shape", shape)
 
 
 class FitArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -152,9 +160,8 @@ class NodeResourcesFit(
         self._resource_score: Callable[[I64, I64], I64] = least_allocated
         if strategy.type == "MostAllocated":
             self._resource_score = most_allocated
-        elif strategy.requested_to_capacity_ratio is not None:
-            points = strategy.requested_to_capacity_ratio.shape
-            shape = [(point.utilization, point.score * SCORE_MAX // SHAPE_SCORE_MAX) for point in points]
+        elif strategy.type == "RequestedToCapacityRatio" and strategy.requested_to_capacity_ratio is not None:
+            shape = scaled_shape(strategy.requested_to_capacity_ratio.shape)
             self._resource_score = lambda used, capacity: requested_to_capacity_ratio(used, capacity, shape)
             self._mean = _half_up_mean_of_positive
 
@@ -286,60 +293,8 @@ class NodeResourcesFit(
             return asks_for_less(happening.old, happening.new)
         return super().wakes(happening, pod)
 
-    def wake_index(self) -> "FitIndex":
+    def wake_index(self) -> FitIndex:
         return FitIndex(self.handle.table, lambda pod: self.prepare(pod).checked)
-
-
-class FitIndex(WakeIndex):
-    """Requests of sleeping pods as (resources, slots), compared with what one node has left."""
-
-    def __init__(self, table: NodeTable, checked: Callable[[PodInfo], tuple[tuple[int, int], ...]]) -> None:
-        self._table = table
-        self._checked = checked
-        self._wanted: I64 = np.zeros((0, 0), np.int64)
-        self._is_used: Mask = np.zeros(0, np.bool_)
-        self._users: Counter[int] = Counter()
-        """How many slots want something of a resource: the others need not be looked at."""
-
-    def put(self, slot: int, pod: PodInfo) -> None:
-        checked = self._checked(pod)
-        self._reserve(slot, 1 + max((column for column, _ in checked), default=0))
-        for column, amount in checked:
-            self._wanted[column, slot] = amount
-            self._users[column] += 1
-        self._is_used[slot] = True
-
-    def clear(self, slot: int) -> None:
-        for column in np.flatnonzero(self._wanted[:, slot]).tolist():
-            self._users[column] -= 1
-            if not self._users[column]:
-                del self._users[column]
-        self._wanted[:, slot] = 0
-        self._is_used[slot] = False
-
-    def may_wake(self, happening: Happening, slot_count: int) -> Mask:
-        row = happening.row
-        if row is None:
-            return self._is_used[:slot_count]
-        table = self._table
-        if table.node_at(row) is None or table.pod_count[row] + 1 > table.pods_max[row]:
-            return np.zeros(slot_count, np.bool_)
-        fits = self._is_used[:slot_count].copy()
-        for column in self._users:
-            wanted = self._wanted[column, :slot_count]
-            free = table.allocatable[column, row] - table.requested[column, row]
-            fits &= (wanted <= free) | (wanted == 0)
-        return fits
-
-    def _reserve(self, slot: int, width: int) -> None:
-        rows, slots = self._wanted.shape
-        if slot < slots and width <= rows:
-            return
-        wanted = np.zeros((max(rows, width), max(slots, 2 * slot + 1)), np.int64)
-        wanted[:rows, :slots] = self._wanted
-        is_used = np.zeros(wanted.shape[1], np.bool_)
-        is_used[:slots] = self._is_used
-        self._wanted, self._is_used = wanted, is_used
 
 
 def asks_for_less(old: PodInfo, new: PodInfo) -> bool:

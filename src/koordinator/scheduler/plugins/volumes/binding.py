@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from koordinator.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.storage import (
@@ -22,15 +23,25 @@ from koordinator.scheduler.framework import (
     PreBindPlugin,
     PreFilterPlugin,
     PreFilterResult,
+    PreScorePlugin,
     ReasonCodes,
     ReservePlugin,
+    ScorePlugin,
+    Scores,
 )
 from koordinator.scheduler.label_columns import LabelColumns
 from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.plugins.node_resources_fit import (
+    ShapePoint,
+    check_shape,
+    piecewise_linear,
+    scaled_shape,
+)
 from koordinator.scheduler.plugins.volumes import matching
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,
+    ClaimUse,
     VolumeCatalog,
     belongs_to,
     claims_of,
@@ -38,8 +49,9 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     helps,
     is_bound,
     not_found,
+    not_owned,
 )
-from koordinator.scheduler.plugins.volumes.commitment import Commitments, Plan
+from koordinator.scheduler.plugins.volumes.commitment import Commitments, Plan, Promises
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvable
@@ -55,13 +67,19 @@ _AFFINITY, _UNBOUND, _NO_SPACE = (bit for bit, _ in _REASONS)
 _VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 
 KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSIDriver, CSIStorageCapacity)
+F64 = npt.NDArray[np.float64]
 Claims = tuple[PersistentVolumeClaim, ...]
 
 
 class VolumeBindingArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """`bind_timeout_seconds`: how long a pod waits for its volumes once it has a node."""
+    """`bind_timeout_seconds`: how long a pod waits for its volumes once it has a node. With a `shape`, nodes are
+    scored by how much of the volumes that the pod would get there it asks for."""
 
     bind_timeout_seconds: Annotated[int, msgspec.Meta(ge=0)] = 600
+    shape: list[ShapePoint] = []
+
+    def __post_init__(self) -> None:
+        check_shape("shape", self.shape)
 
 
 class BindingState(msgspec.Struct, frozen=True):
@@ -78,6 +96,8 @@ class VolumeBinding(
     FilterPlugin[BindingState],
     ReservePlugin[BindingState],
     PreBindPlugin[BindingState],
+    PreScorePlugin[BindingState],
+    ScorePlugin[BindingState],
 ):
     name = "VolumeBinding"
     fewer_pods_help = True
@@ -95,7 +115,9 @@ class VolumeBinding(
         self._catalog = VolumeCatalog(handle, KINDS)
         self._labels = LabelColumns(handle.table)
         handle.table.add_keeper(self._labels)
-        self._commitments = Commitments(handle, self._catalog, args.bind_timeout_seconds)
+        self._promises = handle.table.shared(Promises)
+        self._commitments = Commitments(handle, self._catalog, self._promises, args.bind_timeout_seconds)
+        self._shape = scaled_shape(args.shape)
 
     # A pod
 
@@ -113,9 +135,7 @@ class VolumeBinding(
         is_immediate = False
         for use in uses:
             claim = self._catalog.claim(use.key)
-            objection = _objection(use.key[1], claim)
-            if not objection and claim and use.is_ephemeral and not belongs_to(claim, pod.pod):
-                objection = f'persistentvolumeclaim "{use.key[1]}" was not created for pod {pod.key}'
+            objection = _objection(use, claim, pod)
             if claim is None or objection:
                 return BindingState(keys, (), (), unresolvable(objection))
             if is_bound(claim):
@@ -135,7 +155,9 @@ class VolumeBinding(
         return storage_class is not None and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
     def epoch(self, state: BindingState) -> Hashable:
-        return (self._catalog.version, self._labels.version) if state.keys else None
+        if not state.keys:
+            return None
+        return (self._catalog.version, self._labels.version, self._promises.version)
 
     def pre_filter(self, state: BindingState) -> PreFilterResult:
         if not state.keys:
@@ -157,7 +179,7 @@ class VolumeBinding(
             if volume is None:
                 return np.full(rows.size, _NO_VOLUME, np.uint16)
             codes[~self._reaches(volume, rows)] |= _AFFINITY
-        _, is_unbound, is_short = self._plan(state.unbound, rows)
+        is_unbound, is_short = self._plan(state.unbound, rows, Plan(static=[], dynamic=[]))
         codes[is_unbound] |= _UNBOUND
         codes[is_short & ~is_unbound] |= _NO_SPACE
         return codes
@@ -168,25 +190,36 @@ class VolumeBinding(
         reasons = tuple(text for bit, text in _REASONS if code & bit)
         return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
 
-    def _plan(self, claims: Claims, rows: Rows) -> tuple[Plan, Mask, Mask]:
-        """For each claim in turn, a volume of those left or a new one: what is to be done on each row (only
-        worked out for a single row), and the rows where something is missing: a volume, or space for it."""
+    def _plan(
+        self, claims: Claims, rows: Rows, plan: Plan, fillings: "dict[str, Filling] | None" = None
+    ) -> tuple[Mask, Mask]:
+        """For each claim in turn, a volume of those left or a new one. Rows where a volume is missing, and rows
+        where there is no space for one. What is to be done goes into `plan` (for a single row only), what is
+        asked of existing volumes into `fillings`, by class."""
         is_unbound = np.zeros(rows.size, np.bool_)
         is_short = np.zeros(rows.size, np.bool_)
         taken: dict[str, Mask] = {}
-        plan = Plan(static=[], dynamic=[])
         for claim in claims:
-            is_served = self._serve(claim, rows, taken, is_unbound, plan)
+            filling = None
+            if fillings is not None:
+                filling = fillings.setdefault(class_of(claim), Filling.none(rows.size))
+            is_served = self._serve(claim, rows, taken, is_unbound, plan, filling)
             if is_served.all():
                 continue
             can_make, has_space = self._provision(claim, rows)
             is_unbound |= ~is_served & ~can_make
             is_short |= ~is_served & can_make & ~has_space
             plan.dynamic.append(claim)
-        return plan, is_unbound, is_short
+        return is_unbound, is_short
 
     def _serve(
-        self, claim: PersistentVolumeClaim, rows: Rows, taken: dict[str, Mask], is_unbound: Mask, plan: Plan
+        self,
+        claim: PersistentVolumeClaim,
+        rows: Rows,
+        taken: dict[str, Mask],
+        is_unbound: Mask,
+        plan: Plan,
+        filling: "Filling | None",
     ) -> Mask:
         """Rows where a volume that exists becomes the claim's."""
         is_served = np.zeros(rows.size, np.bool_)
@@ -201,7 +234,7 @@ class VolumeBinding(
             if matching.could_serve(volume, claim):
                 reaches = self._reaches(volume, rows)
                 is_unbound |= ~reaches
-                _note(plan, claim, volume, reaches)
+                _note(plan, claim, volume, reaches, filling)
                 return np.ones(rows.size, np.bool_)
         for volume in matching.free_volumes(claim, volumes):
             name = volume.metadata.name
@@ -209,7 +242,7 @@ class VolumeBinding(
             if name in taken:
                 takes &= ~taken[name]
             taken[name] = taken[name] | takes if name in taken else takes
-            _note(plan, claim, volume, takes)
+            _note(plan, claim, volume, takes, filling)
             is_served |= takes
             if is_served.all():
                 break
@@ -259,12 +292,32 @@ class VolumeBinding(
             mask &= self._labels.match_term(NodeSelectorTerm(match_expressions=requirements), rows)
         return mask
 
+    # Score
+
+    def pre_score(self, state: BindingState) -> Status:
+        return SUCCESS if self._shape and state.unbound else SKIP
+
+    def score(self, state: BindingState, rows: Rows) -> Scores:
+        """Mean over storage classes of the shape at what is asked of the volumes found there."""
+        fillings: dict[str, Filling] = {}
+        plan = Plan(static=[], dynamic=[])
+        self._plan(state.unbound, rows, plan, fillings)
+        sums = np.zeros(rows.size)
+        counts = np.zeros(rows.size, np.int64)
+        for filling in fillings.values():
+            is_used = filling.capacity > 0
+            percent = (filling.asked * 100 // np.where(is_used, filling.capacity, 1)).astype(np.int64)
+            sums += np.where(is_used, piecewise_linear(percent, self._shape), 0)
+            counts += is_used
+        return np.rint(sums / np.maximum(counts, 1)).astype(np.int64)
+
     # Reserve and bind
 
     def reserve(self, state: BindingState, pod: PodInfo, row: int) -> Status:
         if not state.unbound:
             return SUCCESS
-        plan, is_unbound, is_short = self._plan(state.unbound, np.array([row], np.intp))
+        plan = Plan(static=[], dynamic=[])
+        is_unbound, is_short = self._plan(state.unbound, np.array([row], np.intp), plan)
         if is_unbound.any() or is_short.any():
             return self.refusal(state, _UNBOUND if is_unbound.any() else _NO_SPACE)
         self._commitments.make(pod.uid, plan, self.handle.table.name_of(row))
@@ -280,8 +333,11 @@ class VolumeBinding(
         return await self._commitments.fulfil(pod, [claim.metadata for claim in state.unbound], node_name)
 
 
-def _objection(name: str, claim: PersistentVolumeClaim | None) -> str:
+def _objection(use: ClaimUse, claim: PersistentVolumeClaim | None, pod: PodInfo) -> str:
     """Why a claim cannot be used; "" when it can."""
+    name = use.key[1]
+    if claim is None and use.is_ephemeral:
+        return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
     if claim is None:
         return not_found(name)
     if claim.status.phase == "Lost":
@@ -289,10 +345,32 @@ def _objection(name: str, claim: PersistentVolumeClaim | None) -> str:
         return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume}"'
     if claim.metadata.deletion_timestamp is not None:
         return f'persistentvolumeclaim "{name}" is being deleted'
+    if use.is_ephemeral and not belongs_to(claim, pod.pod):
+        return not_owned(claim, pod.pod)
     return ""
 
 
-def _note(plan: Plan, claim: PersistentVolumeClaim, volume: PersistentVolume, takes: Mask) -> None:
+def _note(
+    plan: Plan,
+    claim: PersistentVolumeClaim,
+    volume: PersistentVolume,
+    takes: Mask,
+    filling: "Filling | None",
+) -> None:
     """Plans are made for one row; over several, nobody asks for them."""
     if takes.size == 1 and takes[0]:
         plan.static.append((claim, volume))
+    if filling is not None:
+        filling.asked[takes] += matching.wanted_size(claim).value
+        filling.capacity[takes] += matching.size_of(volume).value
+
+
+class Filling(msgspec.Struct, frozen=True):
+    """Of the volumes of one class that a pod would get: bytes asked of them and their size, each (rows,)."""
+
+    asked: F64
+    capacity: F64
+
+    @classmethod
+    def none(cls, row_count: int) -> "Filling":
+        return cls(np.zeros(row_count), np.zeros(row_count))

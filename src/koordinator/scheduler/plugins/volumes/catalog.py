@@ -70,10 +70,6 @@ class VolumeCatalog:
     def storage_class(self, name: str) -> StorageClass | None:
         return self.find(StorageClass, name)
 
-    def touch(self) -> None:
-        """Something that the catalog does not hold, but that is judged with it, changed."""
-        self.version += 1
-
     def _set(self, old: Any, new: Any) -> None:
         obj = new if new is not None else old
         of_kind = self._objects[type(obj)]
@@ -145,3 +141,7 @@ def belongs_to(claim: PersistentVolumeClaim, pod: Pod) -> bool:
     return any(
         owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
     )
+
+
+def not_owned(claim: PersistentVolumeClaim, pod: Pod) -> str:
+    return f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)"

@@ -11,6 +11,7 @@ from koordinator.api.references import ObjectReference
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim
 from koordinator.cluster import errors
 from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins.volumes.catalog import ClaimKey, VolumeCatalog, is_bound
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status, error
@@ -26,16 +27,25 @@ class Plan(msgspec.Struct, frozen=True):
     dynamic: list[PersistentVolumeClaim]
 
 
+class Promises(RowKeeper):
+    """What was promised to claims and is not written yet, whichever profile did. `version` grows with changes."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.version = 0
+        self.claim_of: dict[str, ObjectReference] = {}
+        """By name of the volume."""
+        self.node_of: dict[ClaimKey, str] = {}
+
+
 class Commitments:
     """Plans of pods that have a node and are not bound yet."""
 
-    def __init__(self, handle: Handle, catalog: VolumeCatalog, timeout_s: float) -> None:
+    def __init__(self, handle: Handle, catalog: VolumeCatalog, promises: Promises, timeout_s: float) -> None:
         self._handle = handle
+        self._promises = promises
         self._catalog = catalog
         self._timeout_s = timeout_s
         self._plans: dict[str, Plan] = {}
-        self._claim_of: dict[str, ObjectReference] = {}
-        self._node_of: dict[ClaimKey, str] = {}
         self._waiting: list[asyncio.Event] = []
         catalog.on_change = self._changed
 
@@ -43,7 +53,7 @@ class Commitments:
 
     def with_claim(self, volume: PersistentVolume) -> PersistentVolume:
         """The volume as if the promise were written already."""
-        promised = self._claim_of.get(volume.metadata.name)
+        promised = self._promises.claim_of.get(volume.metadata.name)
         if promised is None or volume.spec.claim_ref is not None:
             return volume
         return msgspec.structs.replace(volume, spec=msgspec.structs.replace(volume.spec, claim_ref=promised))
@@ -51,7 +61,7 @@ class Commitments:
     def selected_node(self, claim: PersistentVolumeClaim) -> str:
         """The node for which the claim's volume is made, "" before it is known."""
         meta = claim.metadata
-        promised = self._node_of.get((meta.namespace, meta.name), "")
+        promised = self._promises.node_of.get((meta.namespace, meta.name), "")
         return promised or meta.annotations.get(SELECTED_NODE, "")
 
     # A pod
@@ -60,10 +70,10 @@ class Commitments:
         """Promise the volumes of a plan."""
         self._plans[uid] = plan
         for claim, volume in plan.static:
-            self._claim_of[volume.metadata.name] = _reference(claim)
+            self._promises.claim_of[volume.metadata.name] = _reference(claim)
         for claim in plan.dynamic:
-            self._node_of[(claim.metadata.namespace, claim.metadata.name)] = node_name
-        self._catalog.touch()
+            self._promises.node_of[(claim.metadata.namespace, claim.metadata.name)] = node_name
+        self._promises.version += 1
 
     def withdraw(self, uid: str) -> None:
         """Take the promises back; what was written stays, and the next attempt finds it."""
@@ -71,10 +81,10 @@ class Commitments:
         if plan is None:
             return
         for _, volume in plan.static:
-            self._claim_of.pop(volume.metadata.name, None)
+            self._promises.claim_of.pop(volume.metadata.name, None)
         for claim in plan.dynamic:
-            self._node_of.pop((claim.metadata.namespace, claim.metadata.name), None)
-        self._catalog.touch()
+            self._promises.node_of.pop((claim.metadata.namespace, claim.metadata.name), None)
+        self._promises.version += 1
 
     async def fulfil(self, pod: PodInfo, claims: Sequence[ObjectMeta], node_name: str) -> Status:
         """Write the plan and wait until all claims are bound."""

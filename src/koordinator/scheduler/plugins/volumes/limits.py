@@ -32,6 +32,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     claims_of,
     class_of,
     helps,
+    not_owned,
 )
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, Status, unresolvable, unschedulable
@@ -90,8 +91,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
                 text = f'looking up PVC {namespace}/{name}: persistentvolumeclaims "{name}" not found'
                 return LimitState(claims, {}, text)
             if use.is_ephemeral and not belongs_to(claim, pod.pod):
-                text = f"PVC {namespace}/{name} was not created for pod {pod.key} (pod is not owner)"
-                return LimitState(claims, {}, text)
+                return LimitState(claims, {}, not_owned(claim, pod.pod))
             self._add(volumes, claim)
         return LimitState(claims, dict(volumes), "")
 
