@@ -240,7 +240,10 @@ class Cycle:
                 placed = self._book(profile, booked, evaluation, row, count)
                 profile.extensions.forget_nominated(pod.uid)
             else:
+                sequence = self._table.changes.sequence
                 placed = self._book(profile, pod, evaluation, row, count)
+                if isinstance(placed, Placed):
+                    evaluation.follow(row, sequence)
             if isinstance(placed, Placed):
                 return placed
             status = placed

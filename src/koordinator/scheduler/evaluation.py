@@ -32,6 +32,7 @@ from koordinator.scheduler.framework import (
     Scores,
     is_pass,
 )
+from koordinator.scheduler.lookahead import LocalFilter, LocalScorer, Lookahead, foresee
 from koordinator.scheduler.nodes import NodeTable, Rows, at, put
 from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
@@ -44,6 +45,12 @@ from koordinator.scheduler.refusals import (
     nothing_left_reason,
 )
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable
+
+FORESEEN_FROM = 2
+"""Placements in a row, with no other change in the table between them, that make looking ahead worth it."""
+
+DISTRUSTED_ROWS_MAX = 64
+"""More changed rows than that, and all predictions are given up: picking them out would take longer."""
 
 BLOCK_ROWS = 8_192
 """Rows judged at once: intermediate results of a block stay in the processor's cache."""
@@ -109,7 +116,8 @@ class Evaluation:
         per_row = 20 + 2 * len(self._wide_filters) + 8 * len(self._wide_scorers)
         if not isinstance(self._wide_part, int):
             per_row += 8
-        return per_row * self.totals.size
+        ahead_bytes = 0 if self._lookahead is None else self._lookahead.size_bytes
+        return per_row * self.totals.size + ahead_bytes
 
     def is_feasible(self, row: int) -> bool:
         return bool(self._is_feasible[row])
@@ -232,6 +240,8 @@ class Evaluation:
         self.totals: Scores = np.full(table.capacity, NOT_FEASIBLE, np.int64)
         self.feasible_count = 0
         self._forget_answers()
+        self._lookahead: Lookahead | None = None
+        self._placed_in_a_row = 0
 
     def _prepare(self, pod: PodInfo) -> None:
         self._states: dict[str, Any] = {
@@ -250,6 +260,7 @@ class Evaluation:
         put(self._refused_by, rows, 0)
         self._judge(rows)
         self._choose_wide()
+        self._foresees: bool | None = None
         passing = np.flatnonzero(self._refused_by == 0)
         for wide in self._wide_filters:
             self._ask_filter(wide, passing)
@@ -294,7 +305,7 @@ class Evaluation:
         self._choose_local_filters()
 
     def _choose_local_filters(self) -> None:
-        self._local_filters = [
+        self._local_filters: list[LocalFilter] = [
             (index, plugin, self._states[plugin.name], int(plugin.reads))
             for index, plugin in enumerate(self._profile.filters)
             if plugin.name not in self._skips_filter and not self._profile.has_epoch(plugin)
@@ -317,7 +328,7 @@ class Evaluation:
         self._choose_local_scorers()
 
     def _choose_local_scorers(self) -> None:
-        self._local_scorers = [
+        self._local_scorers: list[LocalScorer] = [
             (plugin, self._states[plugin.name], weight, int(plugin.reads))
             for plugin, weight in self._profile.scorers
             if plugin.name not in self._skips_score and not self._is_wide_scorer(plugin)
@@ -387,6 +398,8 @@ class Evaluation:
         ):
             self._run_all()
             return
+        if changes is not None:
+            self._distrust(changes.rows)
         stale = self._stale_plugins()
         if stale and not self._renew(stale):
             self._run_all()
@@ -402,6 +415,66 @@ class Evaluation:
         elif self._normal_epochs != (now := self._normal_epochs_now()):
             self._normal_epochs = now
             self._normalise()
+
+    # Ahead
+
+    def follow(self, row: int, sequence: int) -> None:
+        """A pod of this class was placed on a row; the table's log stood at `sequence` before.
+
+        When that is all that happened since, the row's next state is taken from the predictions. Otherwise
+        nothing is done here: the log tells the next `update` to look again.
+        """
+        log = self._table.changes
+        if self._sequence != sequence or log.sequence != sequence + 1 or not self._can_foresee():
+            return
+        self._placed_in_a_row += 1
+        if self._placed_in_a_row < FORESEEN_FROM:
+            return
+        if self._lookahead is None:
+            self._lookahead = Lookahead(self.totals.size)
+        own = self._lookahead.take(row)
+        if own is None:
+            own = self._look_ahead(self._lookahead, row)
+        if own != NOT_FEASIBLE:  # else the filters have to say why
+            self._sequence = log.sequence
+            self._own[row] = own
+            part = self._wide_part if isinstance(self._wide_part, int) else int(self._wide_part[row])
+            self.totals[row] = own + part
+
+    def _look_ahead(self, lookahead: Lookahead, row: int) -> int:
+        """Work out the next states of `row`, whose columns show this placement already, and of other rows."""
+        rows = lookahead.choose(row, self.totals)
+        ahead = np.tile(np.arange(1, lookahead.depth + 1), rows.size).reshape(rows.size, lookahead.depth)
+        ahead[rows == row] -= 1
+        states = foresee(
+            self._local_filters, self._local_scorers, rows.repeat(lookahead.depth), ahead.reshape(-1)
+        )
+        lookahead.keep(rows, states.reshape(ahead.shape))
+        own = lookahead.take(row)
+        assert own is not None, row
+        return own
+
+    def _can_foresee(self) -> bool:
+        """Whether all plugins that take part know what a placement changes."""
+        if self._foresees is None:
+            plugins: list[Plugin[Any]] = [each[1] for each in self._local_filters]
+            plugins += [each[0] for each in self._local_scorers]
+            plugins += [wide.plugin for wide in self._wide_filters]
+            plugins += [scorer.plugin for scorer in self._wide_scorers]
+            self._foresees = all(plugin.foresees(self._states[plugin.name]) for plugin in plugins)
+        return self._foresees
+
+    def _distrust(self, rows: Rows) -> None:
+        """Predictions for rows that changed do not hold, other than by a placement that was the only change."""
+        if rows.size > 1 or self._placed_in_a_row >= FORESEEN_FROM:
+            self._placed_in_a_row = 0
+        if self._lookahead is not None:
+            if rows.size > DISTRUSTED_ROWS_MAX:
+                self._lookahead = None
+            else:
+                self._lookahead.drop(rows.tolist())
+
+    # Staleness
 
     def _stale_plugins(self) -> list[Plugin[Any]]:
         return [
@@ -429,6 +502,7 @@ class Evaluation:
                     return False
                 _set_member(self._skips_score, plugin.name, status.is_skip)
         self._choose_wide()
+        self._foresees = None
         return True
 
     def _rerun(self, changes: Changes) -> Rows:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
+from koordinator.api.resource_vector import I64
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.changes import Change
@@ -260,6 +261,14 @@ class Plugin(abc.ABC, Generic[S]):
         """Changes when `normalize_at` may answer differently although no raw score did."""
         return None
 
+    def foresees(self, state: S) -> bool:
+        """Whether `filter_ahead` and `score_ahead` tell what Filter and Score will answer once more pods of the
+        class are on a row, where the pod itself is all that changes there.
+
+        A keeper of columns that does more on such a placement than was foreseen logs the row as changed.
+        """
+        return not self.reads & (Change.PODS | Change.USAGE)
+
     def refresh(self, now_s: float) -> None:
         """Before each cycle: bring columns that depend on the time up to date, logging changed rows."""
 
@@ -332,6 +341,11 @@ class FilterPlugin(Plugin[S]):
         The status code (`Code`) of a refusal must not change by that.
         """
         return codes
+
+    def filter_ahead(self, state: S, rows: Rows, ahead: I64) -> ReasonCodes:
+        """As `filter`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
+        plugin `foresees`. The same row may come several times."""
+        return self.filter(state, rows)
 
     def refusal(self, state: S, code: int) -> Status:
         """What a code means."""
@@ -437,6 +451,11 @@ class ScorePlugin(Plugin[S]):
 
     @abc.abstractmethod
     def score(self, state: S, rows: Rows) -> Scores: ...
+
+    def score_ahead(self, state: S, rows: Rows, ahead: I64) -> Scores:
+        """As `score`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
+        plugin `foresees`. The same row may come several times."""
+        return self.score(state, rows)
 
     def normalize(self, state: S, scores: Scores) -> Scores:
         """Final scores from the raw ones of all feasible rows."""

@@ -24,6 +24,9 @@ class ShownEvaluation(Evaluation):
         else:
             super().update(pod)
 
+    def follow(self, row: int, sequence: int) -> None:
+        """Transformers may show the next pod another row."""
+
     def _run_all(self) -> None:
         with self._table.trial() as what_if:
             shown = self._show(what_if)

@@ -64,6 +64,9 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
     def pre_score(self, state: BalancedState) -> Status:
         return SKIP if state.is_best_effort else SUCCESS
 
+    def foresees(self, state: BalancedState) -> bool:
+        return True
+
     def score(self, state: BalancedState, rows: Rows) -> Scores:
         return self._score(state, rows, 1)
 

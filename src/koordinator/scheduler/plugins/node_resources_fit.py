@@ -191,6 +191,9 @@ class NodeResourcesFit(
             return PreFilterResult(error(f"pod requests {len(state.checked)} different resources"))
         return PreFilterResult()
 
+    def foresees(self, state: FitState) -> bool:
+        return True
+
     def filter(self, state: FitState, rows: Rows) -> ReasonCodes:
         return self._filter(state, rows, ONE)
 

@@ -72,6 +72,9 @@ class NodeResourcesFitPlus(PreScorePlugin[tuple[Wanted, ...]], ScorePlugin[tuple
     def pre_score(self, state: tuple[Wanted, ...]) -> Status:
         return SUCCESS
 
+    def foresees(self, state: tuple[Wanted, ...]) -> bool:
+        return True
+
     def score(self, state: tuple[Wanted, ...], rows: Rows) -> Scores:
         return self._score(state, rows, 1)
 

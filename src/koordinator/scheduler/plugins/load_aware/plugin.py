@@ -182,6 +182,9 @@ class LoadAwareScheduling(
     def pre_filter(self, state: LoadState) -> PreFilterResult:
         return PreFilterResult()
 
+    def foresees(self, state: LoadState) -> bool:
+        return True
+
     def filter(self, state: LoadState, rows: Rows) -> ReasonCodes:
         return self._filter(state, rows, 1)
 

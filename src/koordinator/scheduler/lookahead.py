@@ -1,0 +1,100 @@
+"""What a class of pods will find on a row after one more pod of it was placed there, and two more, ...
+
+Placing a pod makes the row fuller by what the class asks for, so its next score is known beforehand. Scores of
+many rows are worked out at once; a placement then costs a look into a table. A prediction holds as long as
+nothing else happens to its row: `Evaluation` takes it only when the placement is the one change there was.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.framework import FilterPlugin, Mask, ScorePlugin, Scores
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.pick import NOT_FEASIBLE
+
+STATES_MAX = 8_192
+"""Rows × pods foreseen at once: as much as a block of a full scan."""
+DEPTH_MAX = 64
+ROWS_MAX = 32_768
+"""Rows with predictions at most: about 5 MB per class that places many pods in a row."""
+_WIDTH_FIRST, _DEPTH_FIRST = 32, 4
+
+_BY_PLACEMENT = int(Change.PODS | Change.USAGE)
+
+LocalFilter = tuple[int, FilterPlugin[Any], Any, int]
+"""Position, plugin, state, kinds of changes that it reads."""
+LocalScorer = tuple[ScorePlugin[Any], Any, int, int]
+"""Plugin, state, weight, kinds of changes that it reads."""
+
+
+class Lookahead:
+    """Predictions of one class: per row the folded scores of its next states, `NOT_FEASIBLE` for the first
+    that does not pass the filters.
+
+    How many rows and how many pods on each are foreseen at once follows from what was missing: classes that
+    spread want more rows, classes that pack want more pods.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._next: dict[int, list[int]] = {}
+        self._is_known: Mask = np.zeros(capacity, np.bool_)
+        self._width, self.depth = _WIDTH_FIRST, _DEPTH_FIRST
+
+    def take(self, row: int) -> int | None:
+        """The folded score after one more pod, `NOT_FEASIBLE` when the row is full then; None when it has to be
+        worked out."""
+        states = self._next.get(row)
+        return states.pop() if states else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory, about."""
+        return self._is_known.size + (150 + 8 * self.depth) * len(self._next)
+
+    def drop(self, rows: Iterable[int]) -> None:
+        """Something else happened to these rows."""
+        for row in rows:
+            if self._next.pop(row, None) is not None:
+                self._is_known[row] = False
+
+    def choose(self, row: int, totals: Scores) -> Rows:
+        """The rows to look at next, ascending: `row`, which had no prediction left, and the best without any."""
+        if self._next.pop(row, None) is None:
+            self._width = min(2 * self._width, STATES_MAX // 2)
+            self.depth = min(self.depth, STATES_MAX // self._width)
+        else:
+            self.depth = min(2 * self.depth, DEPTH_MAX)
+            self._width = min(self._width, STATES_MAX // self.depth)
+        if len(self._next) + self._width > ROWS_MAX:
+            self._next.clear()
+            self._is_known[:] = False
+        candidates = np.where(self._is_known, NOT_FEASIBLE, totals)
+        candidates[row] = np.iinfo(np.int64).max
+        count = min(self._width, candidates.size)
+        best = candidates.argpartition(candidates.size - count)[-count:]
+        return np.sort(best[candidates[best] != NOT_FEASIBLE])
+
+    def keep(self, rows: Rows, states: Scores) -> None:
+        """Remember the predictions (rows, depth) of rows."""
+        self._is_known[rows] = True
+        self._next.update(zip(rows.tolist(), states[:, ::-1].tolist(), strict=True))
+
+
+def foresee(filters: Sequence[LocalFilter], scorers: Sequence[LocalScorer], rows: Rows, ahead: I64) -> Scores:
+    """Folded scores of rows with `ahead` more pods on each, `NOT_FEASIBLE` where a filter refuses.
+
+    Shapes: both (n,), returns (n,). The rows pass all filters as they are.
+    """
+    is_refused = np.zeros(rows.size, np.bool_)
+    for _, plugin, state, reads in filters:
+        if reads & _BY_PLACEMENT:
+            is_refused |= plugin.filter_ahead(state, rows, ahead) != 0
+    total: Scores = np.zeros(rows.size, np.int64)
+    for scorer, state, weight, _ in scorers:
+        total += weight * scorer.score_ahead(state, rows, ahead)
+    total[is_refused] = NOT_FEASIBLE
+    return total
