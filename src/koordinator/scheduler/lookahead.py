@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
-from koordinator.scheduler.framework import FilterPlugin, Mask, ScorePlugin, Scores
+from koordinator.scheduler.framework import FilterPlugin, ScorePlugin, Scores
 from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pick import NOT_FEASIBLE
 
@@ -41,46 +42,51 @@ class Lookahead:
 
     def __init__(self, capacity: int) -> None:
         self._next: dict[int, list[int]] = {}
-        self._is_known: Mask = np.zeros(capacity, np.bool_)
+        self._left: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self._width, self.depth = _WIDTH_FIRST, _DEPTH_FIRST
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory, about."""
+        return self._left.size + (150 + 8 * self.depth) * len(self._next)
 
     def take(self, row: int) -> int | None:
         """The folded score after one more pod, `NOT_FEASIBLE` when the row is full then; None when it has to be
         worked out."""
         states = self._next.get(row)
-        return states.pop() if states else None
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory, about."""
-        return self._is_known.size + (150 + 8 * self.depth) * len(self._next)
+        if not states:
+            return None
+        self._left[row] -= 1
+        return states.pop()
 
     def drop(self, rows: Iterable[int]) -> None:
         """Something else happened to these rows."""
         for row in rows:
             if self._next.pop(row, None) is not None:
-                self._is_known[row] = False
+                self._left[row] = 0
 
     def choose(self, row: int, totals: Scores) -> Rows:
-        """The rows to look at next, ascending: `row`, which had no prediction left, and the best without any."""
-        if self._next.pop(row, None) is None:
-            self._width = min(2 * self._width, STATES_MAX // 2)
-            self.depth = min(self.depth, STATES_MAX // self._width)
-        else:
+        """The rows to look at next, ascending: `row`, which had no prediction left, and the best of those that
+        have at most one."""
+        if row in self._next:
             self.depth = min(2 * self.depth, DEPTH_MAX)
             self._width = min(self._width, STATES_MAX // self.depth)
+        else:
+            self._width = min(2 * self._width, STATES_MAX // 2)
+            self.depth = min(self.depth, STATES_MAX // self._width)
         if len(self._next) + self._width > ROWS_MAX:
             self._next.clear()
-            self._is_known[:] = False
-        candidates = np.where(self._is_known, NOT_FEASIBLE, totals)
-        candidates[row] = np.iinfo(np.int64).max
-        count = min(self._width, candidates.size)
-        best = candidates.argpartition(candidates.size - count)[-count:]
-        return np.sort(best[candidates[best] != NOT_FEASIBLE])
+            self._left[:] = 0
+        rows = np.flatnonzero((self._left <= 1) & (totals != NOT_FEASIBLE))
+        if rows.size > self._width:
+            candidates = totals[rows]
+            candidates[rows.searchsorted(row)] = np.iinfo(np.int64).max
+            rows = np.sort(rows[candidates.argpartition(rows.size - self._width)[-self._width :]])
+        return rows
 
     def keep(self, rows: Rows, states: Scores) -> None:
         """Remember the predictions (rows, depth) of rows."""
-        self._is_known[rows] = True
+        self._left[rows] = self.depth
         self._next.update(zip(rows.tolist(), states[:, ::-1].tolist(), strict=True))
 
 
