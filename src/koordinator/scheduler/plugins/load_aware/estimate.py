@@ -1,12 +1,12 @@
 """What a pod will probably use: a share of its request or limit. Pure. Source: spec 03, I6."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import msgspec
 
-from koordinator.api import pod_resources, resource_vector, resources
+from koordinator.api import labels, pod_resources, resource_vector, resources
 from koordinator.api.annotations import placement
-from koordinator.api.core import Container, Pod
+from koordinator.api.core import Container, Pod, ResourceRequirements
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import ResourceList
 
@@ -43,6 +43,29 @@ def estimate(
         limit = resource_vector.amount(real, limits.get(real, 0))
         estimated[name] = _estimate_amount(request, limit, percent, _DEFAULTS.get(real, 0))
     return estimated
+
+
+def kind_key(pod: Pod) -> Hashable:
+    """Equal for pods that get the same class and estimate, custom factors left aside."""
+    spec, meta_labels = pod.spec, pod.metadata.labels
+    return (
+        spec.priority,
+        meta_labels.get(labels.PRIORITY_CLASS),
+        meta_labels.get(labels.QOS_CLASS),
+        pod.status.qos_class,
+        tuple([_amounts_key(container) for container in spec.containers]),
+        tuple([(_amounts_key(c), c.restart_policy) for c in spec.init_containers]),
+        tuple(spec.overhead.items()),
+        None if spec.resources is None else _requirements_key(spec.resources),
+    )
+
+
+def _amounts_key(container: Container) -> Hashable:
+    return _requirements_key(container.resources)
+
+
+def _requirements_key(requirements: ResourceRequirements) -> Hashable:
+    return tuple(requirements.requests.items()), tuple(requirements.limits.items())
 
 
 def _estimate_amount(request: int, limit: int, percent: int, default: int) -> int:

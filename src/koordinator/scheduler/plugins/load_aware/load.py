@@ -3,6 +3,7 @@
 Vectors are tuples or lists in the order of the policy's names. Source: spec 03, I4.
 """
 
+import operator
 from collections.abc import Mapping
 
 import msgspec
@@ -94,13 +95,12 @@ class Share(msgspec.Struct, frozen=True):
     estimated: Vector
 
 
-def share_of(pod: AssignedPod, report: Report) -> Share:
+def share_of(pod: AssignedPod, report: Report, zeros: Vector) -> Share:
     """What the pod adds beyond what the report shows of it.
 
     A pod that is not reported, was placed less than a report interval before the report, or has a deadline
-    after it, counts with the excess of its estimate over its reported usage.
+    after it, counts with the excess of its estimate over its reported usage. What is nothing is `zeros` itself.
     """
-    zeros = (0,) * len(pod.estimate)
     usage = report.pod_usages.get(pod.name)
     is_active_prod = pod.is_prod and pod.name in report.prod_pods
     prod_usage = usage if is_active_prod and usage is not None else zeros
@@ -199,14 +199,14 @@ class NodeLoad:
         if include_system:
             self.prod_usage = list(report.system_usage)
         for uid, pod in self._pods.items():
-            self._add(uid, share_of(pod, report))
+            self._add(uid, share_of(pod, report, self._zeros))
 
     def set_pod(self, uid: str, pod: AssignedPod) -> bool:
         """Count a pod, or its new state; whether the sums changed."""
         self._pods[uid] = pod
         if self.report is None:
             return False
-        old, new = self._shares.get(uid), share_of(pod, self.report)
+        old, new = self._shares.get(uid), share_of(pod, self.report, self._zeros)
         if old == new:
             return False
         if old is not None:
@@ -235,8 +235,9 @@ class NodeLoad:
     def _add(self, uid: str, share: Share) -> None:
         self._shares[uid] = share
         for total, part in self._pairs(share):
-            for index, amount in enumerate(part):
-                total[index] += amount
+            if part is not self._zeros:
+                for index, amount in enumerate(part):
+                    total[index] += amount
 
     def _subtract(self, share: Share) -> None:
         for total, part in self._pairs(share):
@@ -256,11 +257,11 @@ class NodeLoad:
     def existing(self) -> list[int]:
         """Usage of the node, with what is not visible in it yet."""
         usage = self.report.node_usage if self.report is not None else None
-        return [u + d for u, d in zip(usage or self._zeros, self.node_delta, strict=True)]
+        return list(map(operator.add, usage or self._zeros, self.node_delta))
 
     def existing_prod(self) -> list[int]:
         """The same of prod pods."""
-        return [u + d for u, d in zip(self.prod_usage, self.prod_delta, strict=True)]
+        return list(map(operator.add, self.prod_usage, self.prod_delta))
 
     def existing_aggregated(self, wanted: Aggregation) -> list[int]:
         """The same by a percentile; estimates alone when an explicit window was not reported."""

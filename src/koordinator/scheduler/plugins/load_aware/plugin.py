@@ -36,15 +36,19 @@ from koordinator.scheduler.framework import (
 from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
 from koordinator.scheduler.plugins.load_aware import endpoint, load, usage
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs, LoadAwarePolicy, vector
-from koordinator.scheduler.plugins.load_aware.estimate import estimate
+from koordinator.scheduler.plugins.load_aware.estimate import estimate, kind_key
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.recent import Recent
 from koordinator.scheduler.status import Status, unschedulable
 
 log = logging.getLogger(__name__)
 
 RECENT_MAX = 16_384
 """Pods whose estimate is remembered: more than that are rarely between queue and node."""
+
+Facts = tuple[tuple[int, ...], bool]
+"""What a pod will use, and whether it is prod."""
 
 EXPIRED = unschedulable("node(s) nodeMetric expired")
 UNLIMITED = 1 << 62
@@ -104,7 +108,8 @@ class LoadAwareScheduling(
         super().__init__(args, handle)
         self.policy = LoadAwarePolicy.of(args)
         self._loads: dict[int, NodeLoad] = {}
-        self._recent: dict[str, tuple[PodInfo, tuple[int, ...], bool]] = {}
+        self._recent: dict[str, tuple[PodInfo, Facts]] = {}
+        self._kinds: Recent[Facts] = Recent(RECENT_MAX)
         self._metrics: dict[str, NodeMetric] = {}
         self._updated_s: dict[str, float] = {}
         self._next_expiry_s = float("inf")
@@ -161,23 +166,28 @@ class LoadAwareScheduling(
             is_daemon=_is_daemon(pod),
         )
 
-    def _facts(self, pod: PodInfo) -> tuple[tuple[int, ...], bool]:
+    def _facts(self, pod: PodInfo) -> Facts:
         """The pod's estimate and whether it is prod; remembered from queueing to assigning."""
         known = self._recent.get(pod.uid)
         if known is not None and (known[0] is pod or _is_estimated_alike(known[0], pod)):
-            return known[1], known[2]
+            return known[1]
+        if self.policy.args.allow_customize_estimation:
+            found = self._new_facts(pod)
+        else:
+            found = self._kinds.get(kind_key(pod.pod), lambda: self._new_facts(pod))
+        if len(self._recent) >= RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
+        self._recent[pod.uid] = (pod, found)
+        return found
+
+    def _new_facts(self, pod: PodInfo) -> Facts:
         cls, allow_custom = priority.default(pod.pod), self.policy.args.allow_customize_estimation
         try:
             found = estimate(pod.pod, cls, self.policy.factors, allow_custom=allow_custom)
         except KoordinatorError as error:
             log.warning("pod counts as idle: %s", error, extra={"pod": pod.key})
             found = {}
-        estimated = vector(self.policy.names, found)
-        is_prod = cls is PriorityClass.PROD
-        if len(self._recent) >= RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
-        self._recent[pod.uid] = (pod, estimated, is_prod)
-        return estimated, is_prod
+        return vector(self.policy.names, found), cls is PriorityClass.PROD
 
     def pre_filter(self, state: LoadState) -> PreFilterResult:
         return PreFilterResult()
