@@ -104,7 +104,7 @@ COLUMNS = st.lists(st.tuples(*[BYTES for _ in range(4)]), min_size=1, max_size=8
 def scores_of(used: I64, capacity: I64, weights: list[int], dominant: int) -> I64:
     free = (capacity - used).astype(np.float64)
     divisor = np.maximum(capacity, 1).astype(np.float64)
-    return usage.usage_score(list(free), divisor, np.array(weights, np.int64), dominant)
+    return usage.usage_score(free, divisor, np.array(weights, np.int64), dominant)
 
 
 @given(rows=COLUMNS, dominant=st.integers(0, 3))

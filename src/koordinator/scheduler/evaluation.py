@@ -52,8 +52,9 @@ FORESEEN_FROM = 2
 DISTRUSTED_ROWS_MAX = 64
 """More changed rows than that, and all predictions are given up: picking them out would take longer."""
 
-BLOCK_ROWS = 8_192
-"""Rows judged at once: intermediate results of a block stay in the processor's cache."""
+BLOCK_ROWS = 6_144
+"""Rows judged at once: intermediate results of a block (two numbers per row, 96 KiB) stay in the processor's
+cache, and below the size from which memory is fetched from the system each time."""
 
 _NO_ROWS: Rows = np.empty(0, np.intp)
 
@@ -355,12 +356,16 @@ class Evaluation:
 
     # Local plugins
 
-    def _judge(self, rows: Rows, first: int = 0) -> None:
-        """Ask the local filters from position `first` on, and all local scorers; `_refused_by` is 0 on `rows`."""
+    def _judge(self, rows: Rows, first: int = 0) -> int:
+        """Ask the local filters from position `first` on, and all local scorers; `_refused_by` is 0 on `rows`.
+        How many of them pass."""
+        count = 0
         for start in range(0, rows.size, BLOCK_ROWS):
             passing = self._filter(rows[start : start + BLOCK_ROWS], first)
             if passing.size:
                 put(self._own, passing, self._score(passing))
+                count += passing.size
+        return count
 
     def _filter(self, rows: Rows, first: int) -> Rows:
         """The rows that pass; each filter is asked about those that the ones before it let pass."""
@@ -407,14 +412,23 @@ class Evaluation:
         self._sequence = log.sequence
         if not self.status.is_success:
             return
-        touched = _NO_ROWS if changes is None else self._rerun(changes)
-        kinds = 0 if changes is None else changes.kinds
-        if stale or touched.size:
+        touched, kinds, is_passing = _NO_ROWS, 0, True
+        if changes is not None:
+            kinds = changes.kinds
+            touched, is_passing = self._rerun(changes)
+        if stale or not is_passing or (kinds and self._wide_plugins_read(kinds)):
             self._forget_answers()
-            self._follow(touched, kinds, {plugin.name for plugin in stale})
+            self._follow_up(touched, {plugin.name for plugin in stale})
         elif self._normal_epochs != (now := self._normal_epochs_now()):
             self._normal_epochs = now
             self._normalise()
+        elif touched.size:
+            self._total(touched)
+
+    def _wide_plugins_read(self, kinds: int) -> bool:
+        return any(wide.plugin.reads & kinds for wide in self._wide_filters) or any(
+            scorer.plugin.reads & kinds for scorer in self._wide_scorers
+        )
 
     # Ahead
 
@@ -505,16 +519,20 @@ class Evaluation:
         self._foresees = None
         return True
 
-    def _rerun(self, changes: Changes) -> Rows:
-        """Ask the local plugins again about changed rows; the rows whose answers may be others now."""
+    def _rerun(self, changes: Changes) -> tuple[Rows, bool]:
+        """Ask the local plugins again about changed rows: the rows whose answers may be others now, and whether
+        all of them pass as they did before."""
         first = self._first_reader(changes.kinds)
-        refused_by = self._refused_by[changes.rows]
-        # A refusal by an earlier filter stands: that one reads nothing that changed.
-        rows: Rows = changes.rows[(refused_by == 0) | ((refused_by > first) & (refused_by < LEFT_OUT))]
-        self._refused_by[rows] = 0
-        self._codes[rows] = 0
-        self._judge(rows, first)
-        return rows
+        rows: Rows = changes.rows
+        refused_by = self._refused_by.take(rows)
+        was_passing = not refused_by.any()
+        if not was_passing:
+            # A refusal by an earlier filter stands: that one reads nothing that changed.
+            rows = rows[(refused_by == 0) | ((refused_by > first) & (refused_by < LEFT_OUT))]
+            self._refused_by[rows] = 0
+            self._codes[rows] = 0
+        passing_count = self._judge(rows, first)
+        return rows, was_passing and passing_count == rows.size
 
     def _first_reader(self, kinds: int) -> int:
         """Position of the first local filter that reads such changes."""
@@ -523,7 +541,7 @@ class Evaluation:
                 return index
         return len(self._profile.filters)
 
-    def _follow(self, touched: Rows, kinds: int, stale: set[str]) -> None:
+    def _follow_up(self, touched: Rows, stale: set[str]) -> None:
         """Bring feasibility and totals up to date: local answers changed on `touched`, plugins in `stale`
         have other answers everywhere."""
         rows = touched
@@ -603,8 +621,12 @@ class Evaluation:
         return scorer.plugin.normalize_at(self._states[scorer.plugin.name], raw, rows)
 
     def _total(self, rows: Rows) -> None:
-        part = self._wide_part if isinstance(self._wide_part, int) else self._wide_part[rows]
-        self.totals[rows] = np.where(self._is_feasible[rows], self._own[rows] + part, NOT_FEASIBLE)
+        totals = self._own.take(rows)
+        totals += self._wide_part if isinstance(self._wide_part, int) else self._wide_part.take(rows)
+        is_feasible = self._is_feasible.take(rows)
+        if not is_feasible.all():
+            totals[~is_feasible] = NOT_FEASIBLE
+        self.totals[rows] = totals
 
 
 def _set_member(names: set[str], name: str, is_member: bool) -> None:

@@ -34,6 +34,7 @@ NODE_AMOUNT_MAX = 1 << 56
 
 _ROWS_INITIAL = 64
 _NONZERO_COLUMNS = (resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN)
+assert _NONZERO_COLUMNS == (0, 1), "slices of columns rely on it"
 
 F64 = npt.NDArray[np.float64]
 
@@ -235,6 +236,11 @@ class NodeTable:
     def divisor(self) -> F64:
         """(resources, rows): `allocatable`, but 1 where there is none."""
         return self._divisor.values
+
+    @property
+    def nonzero_divisor(self) -> F64:
+        """(2, rows): `divisor` of the resources of `nonzero_free`."""
+        return self._divisor.values[: len(_NONZERO_COLUMNS)]
 
     def is_everywhere(self, column: int) -> bool:
         """Whether all nodes have something of a resource."""

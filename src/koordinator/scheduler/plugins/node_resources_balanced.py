@@ -35,6 +35,8 @@ class BalancedState(msgspec.Struct, frozen=True):
 
     resources: tuple[tuple[int, int], ...]
     is_best_effort: bool
+    amounts: I64
+    """(resources, 1): the amounts in `resources`."""
 
 
 class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin[BalancedState]):
@@ -59,7 +61,8 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
             if amount or not is_scalar(name):
                 counted.append((column, amount))
         table.widen()
-        return BalancedState(tuple(counted), not any(amount for _, amount in counted))
+        amounts_of = np.array([[amount] for _, amount in counted], np.int64)
+        return BalancedState(tuple(counted), not any(amount for _, amount in counted), amounts_of)
 
     def pre_score(self, state: BalancedState) -> Status:
         return SKIP if state.is_best_effort else SUCCESS
@@ -75,29 +78,30 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
 
     def _score(self, state: BalancedState, rows: Rows, copies: int | I64) -> Scores:
         table = self.handle.table
-        requested = [
-            at(table.requested[column], rows) + amount * copies for column, amount in state.resources
-        ]
-        if len(state.resources) == 2 and all(table.is_everywhere(column) for column, _ in state.resources):
-            divisors = [at(table.divisor[column], rows) for column, _ in state.resources]
-            return balanced_pair(requested[0] / divisors[0], requested[1] / divisors[1])
-        capacity = [at(table.allocatable[column], rows) for column, _ in state.resources]
+        columns = [column for column, _ in state.resources]
+        if columns == [0, 1] and table.is_everywhere(0) and table.is_everywhere(1):
+            requested = at(table.requested[:2], rows) + state.amounts * copies
+            return balanced_pair(requested / at(table.nonzero_divisor, rows))
+        amounts = [at(table.requested[column], rows) + amount * copies for column, amount in state.resources]
+        capacity = [at(table.allocatable[column], rows) for column in columns]
         shape = (len(state.resources), rows.size)
         return balanced_allocation(
-            np.array(requested, np.int64).reshape(shape), np.array(capacity, np.int64).reshape(shape)
+            np.array(amounts, np.int64).reshape(shape), np.array(capacity, np.int64).reshape(shape)
         )
 
 
-def balanced_pair(first: F64, second: F64) -> Scores:
-    """As `balanced_allocation`, for two resources that all nodes have; the fractions used are overwritten."""
-    np.minimum(first, 1.0, out=first)
-    np.minimum(second, 1.0, out=second)
-    first -= second
-    np.abs(first, out=first)
-    first /= 2
-    np.subtract(1.0, first, out=first)
-    first *= SCORE_MAX
-    return first.astype(np.int64)
+def balanced_pair(fractions: F64) -> Scores:
+    """As `balanced_allocation`, for two resources that all nodes have.
+
+    Shapes: `fractions` (2, rows), what is used of each, overwritten; returns (rows,).
+    """
+    np.minimum(fractions, 1.0, out=fractions)
+    deviation: F64 = fractions[0] - fractions[1]
+    np.abs(deviation, out=deviation)
+    deviation /= 2
+    np.subtract(1.0, deviation, out=deviation)
+    deviation *= SCORE_MAX
+    return deviation.astype(np.int64)
 
 
 def balanced_allocation(requested: I64, capacity: I64) -> Scores:

@@ -116,6 +116,12 @@ class FitState(msgspec.Struct, frozen=True):
     scored: tuple["ScoredResource", ...]
     combinations: list[int]
     """Sets of reasons met so far, where they do not fit a code themselves."""
+    checked_amounts: I64
+    """(resources, 1): the amounts in `checked`."""
+    scored_amounts: F64
+    """(resources, 1): the amounts in `scored`."""
+    is_cpu_and_memory: bool
+    """Whether `scored` are just these two."""
 
 
 class ScoredResource(msgspec.Struct, frozen=True):
@@ -174,11 +180,15 @@ class NodeResourcesFit(
         amounts = dict(pod.requests)
         wanted = [column for column in amounts if not self._is_ignored(names[column])]
         wanted.sort(key=lambda column: _reason_order(names[column]))
+        scored = scored_resources(self._weights, pod, amounts, self.handle.table)
         return FitState(
-            checked=tuple((column, amounts[column]) for column in wanted),
-            names=tuple(names[column] for column in wanted),
-            scored=tuple(scored_resources(self._weights, pod, amounts, self.handle.table)),
+            checked=tuple([(column, amounts[column]) for column in wanted]),
+            names=tuple([names[column] for column in wanted]),
+            scored=tuple(scored),
             combinations=[],
+            checked_amounts=np.array([[amounts[column]] for column in wanted], np.int64),
+            scored_amounts=np.array([[resource.amount] for resource in scored], np.float64),
+            is_cpu_and_memory=[resource.nonzero_index for resource in scored] == [0, 1],
         )
 
     def _is_ignored(self, name: str) -> bool:
@@ -201,6 +211,8 @@ class NodeResourcesFit(
         return self._filter(state, rows, ahead + 1)
 
     def _filter(self, state: FitState, rows: Rows, copies: Copies) -> ReasonCodes:
+        if self._fits_everywhere(state, rows, copies):
+            return passes(rows)
         masks = short_of(self.handle.table, state.checked, rows, copies)
         return passes(rows) if masks is None else self._codes(state, masks)
 
@@ -221,6 +233,16 @@ class NodeResourcesFit(
         if len(state.checked) <= _CODE_BITS - _FIRST_RESOURCE_BIT:
             return masks.astype(np.uint16)
         return _combination_codes(masks, state.combinations)
+
+    def _fits_everywhere(self, state: FitState, rows: Rows, copies: Copies) -> bool:
+        """Most often yes: worth a glance at all of it before looking what is short."""
+        table = self.handle.table
+        if (at(table.free_pods, rows) < copies).any():
+            return False
+        columns = [column for column, _ in state.checked]
+        if columns == _CPU_AND_MEMORY_COLUMNS:
+            return not (at(table.free[:2], rows) < state.checked_amounts * copies).any()
+        return not any((at(table.free[c], rows) < amount * copies).any() for c, amount in state.checked)
 
     def refusal(self, state: FitState, code: int) -> Status:
         mask = code
@@ -250,7 +272,7 @@ class NodeResourcesFit(
         table = self.handle.table
         is_plain = self._resource_score is least_allocated and table.has_small_amounts
         if is_plain and all(table.is_everywhere(resource.column) for resource in state.scored):
-            return self._least_allocated(state.scored, rows, copies)
+            return self._least_allocated(state, rows, copies)
         weighted = np.zeros(rows.size, np.int64)
         weights = np.zeros(rows.size, np.int64)
         for resource in state.scored:
@@ -264,21 +286,22 @@ class NodeResourcesFit(
             self._mean(weighted, weights, score, np.where(capacity > 0, resource.weight, 0))
         return self._finish(weighted, weights)
 
-    def _least_allocated(self, scored: tuple["ScoredResource", ...], rows: Rows, copies: Copies) -> Scores:
+    def _least_allocated(self, state: FitState, rows: Rows, copies: Copies) -> Scores:
         """The same for LeastAllocated and resources that all nodes have: in floating point, but exact."""
         table = self.handle.table
-        total: F64 = np.zeros(rows.size)
-        for resource in scored:
-            if resource.nonzero_index is not None:
-                free = at(table.nonzero_free[resource.nonzero_index], rows) - resource.amount * copies
-            else:
-                free = (at(table.free[resource.column], rows) - resource.amount * copies).astype(np.float64)
-            share = floor_percent(free, at(table.divisor[resource.column], rows))
-            total += share if resource.weight == 1 else resource.weight * share
-        weight_sum = sum(resource.weight for resource in scored)
-        if weight_sum > 1:
-            total /= weight_sum
-        return total.astype(np.int64)
+        if state.is_cpu_and_memory:
+            free = at(table.nonzero_free, rows) - state.scored_amounts * copies
+            shares = floor_percent(free, at(table.nonzero_divisor, rows))
+        else:
+            free = np.empty((len(state.scored), rows.size))
+            for index, resource in enumerate(state.scored):
+                part = table.free[resource.column]
+                if resource.nonzero_index is not None:
+                    part = table.nonzero_free[resource.nonzero_index]
+                np.subtract(at(part, rows), resource.amount * copies, out=free[index])
+            columns = [resource.column for resource in state.scored]
+            shares = floor_percent(free, at(table.divisor, rows)[columns])
+        return weighted_mean(shares, [resource.weight for resource in state.scored])
 
     def _finish(self, weighted: I64, weights: I64) -> Scores:
         divisor = np.maximum(weights, 1)
@@ -314,25 +337,19 @@ def short_of(
     `checked`: (column, amount of one pod). Shapes: `copies` one number or (rows,); returns (rows,).
     """
     masks: I64 | None = None
-    if _is_short(at(table.free_pods, rows), copies):
-        masks = (at(table.free_pods, rows) < copies).astype(np.int64) * _PODS_BIT
+    free_pods = at(table.free_pods, rows)
+    is_full = free_pods < copies
+    if is_full.any():
+        masks = is_full.astype(np.int64) * _PODS_BIT
     for position, (column, amount) in enumerate(checked):
-        free, wanted = at(table.free[column], rows), amount * copies
-        if not _is_short(free, wanted):
+        short = at(table.free[column], rows) < amount * copies
+        if not short.any():
             continue
         if masks is None:
             masks = np.zeros(rows.size, np.int64)
-        short = free < wanted
         masks |= short.astype(np.int64) << (_FIRST_RESOURCE_BIT + position)
         masks |= short & (amount > at(table.allocatable[column], rows))
     return masks
-
-
-def _is_short(free: I64, wanted: Copies) -> bool:
-    """Whether anything is short anywhere. The lowest figure tells it faster than a comparison of all."""
-    if not isinstance(wanted, int):
-        return bool((free < wanted).any())
-    return bool(free.size and free.min() < wanted)
 
 
 def scored_resources(
@@ -353,7 +370,16 @@ def scored_resources(
     return scored
 
 
+_CPU_AND_MEMORY_COLUMNS = [resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN]
 _NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
+
+
+def weighted_mean(shares: F64, weights: list[int]) -> Scores:
+    """The mean over resources, rounded down: shares (resources, rows), whole numbers; returns (rows,)."""
+    total: F64 = shares[0] if weights[0] == 1 else shares[0] * weights[0]
+    for share, weight in zip(shares[1:], weights[1:], strict=True):
+        total = total + (share if weight == 1 else share * weight)
+    return (total / sum(weights)).astype(np.int64)
 
 
 def least_allocated(used: I64, capacity: I64) -> I64:

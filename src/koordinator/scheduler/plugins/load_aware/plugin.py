@@ -58,9 +58,9 @@ _FIRST_OVER_CODE = 2  # + 2 × index of the resource, + 1 when by a percentile
 
 
 class LoadState(msgspec.Struct, frozen=True):
-    """What a pod will use, in the order of the policy's names, and by which rules it is judged."""
+    """What a pod will use, as a column (resources, 1), and by which rules it is judged."""
 
-    estimate: tuple[int, ...]
+    amounts: I64
     is_prod: bool
     is_daemon: bool
 
@@ -161,7 +161,7 @@ class LoadAwareScheduling(
     def prepare(self, pod: PodInfo) -> LoadState:
         estimated, is_prod = self._facts(pod)
         return LoadState(
-            estimate=estimated,
+            amounts=np.array(estimated, np.int64)[:, np.newaxis],
             is_prod=is_prod,
             is_daemon=_is_daemon(pod),
         )
@@ -205,15 +205,11 @@ class LoadAwareScheduling(
         if state.is_daemon or rows.size == 0:
             return passes(rows)
         room = at((self._prod_room if state.is_prod else self._room).values, rows)
+        over = room < state.amounts * copies
         codes: ReasonCodes | None = None
-        # The first resource that is over is the reason: it is written last.
-        for index in range(len(state.estimate) - 1, -1, -1):
-            wanted = state.estimate[index] * copies
-            if isinstance(wanted, int) and room[index].min() >= wanted:
-                continue
-            if codes is None:
-                codes = np.zeros(rows.size, np.uint16)
-            codes[room[index] < wanted] = _FIRST_OVER_CODE + 2 * index
+        if over.any():
+            first = over.argmax(axis=0)
+            codes = np.where(over.any(axis=0), _FIRST_OVER_CODE + 2 * first, 0).astype(np.uint16)
         if codes is not None:
             is_aggregated = self._prod_is_aggregated if state.is_prod else self._is_aggregated
             codes[(codes != 0) & at(is_aggregated.values, rows)] += 1
@@ -243,7 +239,7 @@ class LoadAwareScheduling(
         by_prod = state.is_prod and self.policy.args.score_according_prod_usage
         left = at((self._prod_left if by_prod else self._left).values, rows)
         divisor = at(self._capacity.values, rows)
-        free = [left[index] - amount * copies for index, amount in enumerate(state.estimate)]
+        free = left - state.amounts * copies
         weights, dominant = self.policy.weights, self.policy.args.dominant_resource_weight
         scores = usage.usage_score(free, divisor, weights, dominant)
         is_expired = at(self._is_expired.values, rows)

@@ -38,22 +38,21 @@ def percent_of(used: int, capacity: int) -> int:
     return math.floor(used / capacity * 100 + 0.5)
 
 
-def usage_score(free: list[F64], capacity: F64, weights: I64, dominant_weight: int) -> Scores:
+def usage_score(free: F64, capacity: F64, weights: I64, dominant_weight: int) -> Scores:
     """100 when idle, 0 when used up: the mean over resources, the worst of them weighted extra.
 
-    Shapes: `free` one (rows,) per resource, overwritten; `capacity` (resources, rows), at least 1; `weights`
-    (resources,); returns (rows,). What is free may be negative, which counts as nothing.
+    Shapes: `free` (overwritten) and `capacity` (at least 1) are (resources, rows), `weights` (resources,);
+    returns (rows,). What is free may be negative, which counts as nothing.
     """
-    rows = capacity.shape[1]
     weight_sum = int(weights.sum()) + dominant_weight
     if weight_sum == 0:
-        return np.zeros(rows, np.int64)
-    scores = [floor_percent(part, whole) for part, whole in zip(free, capacity, strict=True)]
-    total = np.zeros(rows)
-    for weight, score in zip(weights.tolist(), scores, strict=True):
+        return np.zeros(capacity.shape[1], np.int64)
+    shares = floor_percent(free, capacity)
+    total = np.zeros(capacity.shape[1])
+    for weight, share in zip(weights.tolist(), shares, strict=True):
         if weight:
-            total += weight * score
+            total += share if weight == 1 else weight * share
     if dominant_weight:
-        total += dominant_weight * np.minimum.reduce(scores)
+        total += dominant_weight * shares.min(axis=0)
     total /= weight_sum
     return total.astype(np.int64)
