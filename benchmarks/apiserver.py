@@ -21,7 +21,8 @@ from aiohttp import web
 
 from koordinator.api.core import Pod
 from koordinator.clock import SystemClock
-from koordinator.local import garbage, registry
+from koordinator.cluster import garbage
+from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
 
 CONNECTIONS = 8

@@ -22,11 +22,12 @@ from benchmarks.apiserver import Server
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.clock import SystemClock
+from koordinator.cluster import garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
-from koordinator.local import garbage, registry
+from koordinator.local import registry
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
@@ -91,8 +92,7 @@ async def place_all(cluster: Cluster, pods: int) -> tuple[float, float]:
     """CPU seconds per pod: until all are bound and confirmed, and until all events are written too."""
     scheduler = Scheduler(cluster, default_plugins.shipped_config())
     async with scheduler.following():
-        gc.collect()
-        gc.freeze()
+        garbage.set_aside()
         started_s = cpu_s()
         task = asyncio.create_task(scheduler.schedule())
         while scheduler.metrics.placed_count < pods or scheduler.table.assumed_count:  # noqa: ASYNC110
@@ -182,8 +182,7 @@ async def latencies_s(scheduler_cluster: Cluster, creator: Cluster, seconds: flo
     async with scheduler.following():
         scheduler.caches.pods.add_handler(on_update=bound)
         task = asyncio.create_task(scheduler.schedule())
-        gc.collect()
-        gc.freeze()
+        garbage.set_aside()
         async with asyncio.TaskGroup() as group:
             for number in range(int(seconds * ARRIVALS_PER_S)):
                 body = pod_body(number, number % TEMPLATES)

@@ -21,7 +21,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cli import access, logs, process_metrics, scheduler_flags, serving
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
-from koordinator.cluster import connect
+from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
@@ -234,11 +234,13 @@ async def serve_and_schedule(
 
     async def fill_and_lead() -> None:
         async with scheduler.following():
+            garbage.set_aside()
             await lead()
 
     if not elected.leader_elect:
-        async with _served(scheduler, HttpOptions(), flags):
-            await scheduler.run()
+        async with _served(scheduler, HttpOptions(), flags), scheduler.following():
+            garbage.set_aside()
+            await scheduler.schedule()
         return
     election = LeaderElection(cluster, _election_config(elected, rng), rng=random.Random(rng.getrandbits(64)))
     scheduler.metrics.master.set(0, lease)
@@ -248,6 +250,7 @@ async def serve_and_schedule(
             await election.run(fill_and_lead)
             return
         async with scheduler.following():
+            garbage.set_aside()
             await election.run(lead)
 
 
@@ -316,12 +319,13 @@ def _cause(error: Exception) -> Exception:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        uvloop.run(work)
+    with garbage.collected_rarely():
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(work)
+        else:
+            uvloop.run(work)
 
 
 async def _until_signal(work: Coroutine[Any, Any, None]) -> None:

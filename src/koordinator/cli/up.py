@@ -158,7 +158,7 @@ def _tls_dir(data_dir: Path | None, kubeconfig: Path) -> Path:
 
 
 def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) -> None:  # type: ignore[name-defined]  # noqa: F821
-    from koordinator.local import garbage
+    from koordinator.cluster import garbage
     from koordinator.local.cluster import LocalCluster
 
     async def main() -> None:

@@ -18,10 +18,10 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import Clock, rfc3339
 from koordinator.cluster import errors
+from koordinator.cluster.garbage import collected_rarely
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.cluster import install
-from koordinator.local.garbage import collected_rarely
 from koordinator.local.registry import in_memory
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate import churn_objects

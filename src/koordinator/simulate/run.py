@@ -12,10 +12,10 @@ from koordinator.api import crd, defaults, kinds
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Node, Pod
 from koordinator.clock import LoopClock
+from koordinator.cluster import garbage
 from koordinator.cluster.informer import Informer
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.supervise import strictly
-from koordinator.local import garbage
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.hollow import HollowNodes
 from koordinator.local.nodes.usage import read_trace
