@@ -1,32 +1,22 @@
 """What goes wrong around a placement: nothing is lost, nothing is counted twice, the owner is told."""
 
-from typing import Any
 
-import numpy as np
 import pytest
 
 from koordinator.cluster import errors
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.framework import (
-    FilterPlugin,
     NoArgs,
     PermitPlugin,
     PermitResult,
     PreBindPlugin,
-    ReasonCodes,
     ReservePlugin,
 )
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SUCCESS, Code, Status, unschedulable
-from tests.scheduler.world import World, node, play, pod
-
-
-def requested_cpu(world: World) -> list[int]:
-    table = world.scheduler.table
-    return [int(table.requested[0][row]) for row in table.rows]
+from tests.scheduler.world import World, node, play, pod, requested_cpu, with_plugins
 
 
 def test_a_refused_binding_is_forgotten_and_tried_again() -> None:
@@ -281,36 +271,6 @@ class Hold(PermitPlugin[None]):
         return PermitResult(Status(Code.WAIT), timeout_s=5.0)
 
 
-class Buggy(FilterPlugin[None]):
-    """Raises for one pod."""
-
-    name = "Buggy"
-
-    def class_key(self, pod: PodInfo) -> str:
-        return pod.key
-
-    def prepare(self, pod: PodInfo) -> None:
-        if pod.key == "default/unlucky":
-            raise ZeroDivisionError("a bug")
-
-    def filter(self, state: None, rows: Rows) -> ReasonCodes:
-        return np.zeros(rows.size, np.uint16)
-
-
-def with_plugins(**points: Any) -> dict[str, Any]:
-    """World options with extra plugins enabled."""
-    body = {
-        "profiles": [
-            {
-                "schedulerName": "koord-scheduler",
-                "plugins": {point: {"enabled": [{"name": name}]} for point, name in points.items()},
-            }
-        ]
-    }
-    extra = {plugin.name: plugin for plugin in (Picky, Stamp, Hold, Buggy)}
-    return {"config": config.decode(body), "plugins": {**built_in.PLUGINS, **extra}}
-
-
 def test_when_reserve_refuses_the_next_best_node_is_taken_in_the_same_cycle() -> None:
     async def story(world: World) -> None:
         Picky.unreserved.clear()
@@ -323,7 +283,7 @@ def test_when_reserve_refuses_the_next_best_node_is_taken_in_the_same_cycle() ->
         assert Picky.unreserved == ["big"]
         assert not world.api.events("FailedScheduling")
 
-    play(story, **with_plugins(reserve="Picky"))
+    play(story, **with_plugins(Picky, reserve="Picky"))
 
 
 def test_what_plugins_write_reaches_the_pod_in_one_patch_before_it_is_bound() -> None:
@@ -338,7 +298,7 @@ def test_what_plugins_write_reaches_the_pod_in_one_patch_before_it_is_bound() ->
         assert len(world.api.patches) == 1
         assert world.api.placements() == {"web": "node-0"}
 
-    play(story, **with_plugins(preBind="Stamp"))
+    play(story, **with_plugins(Stamp, preBind="Stamp"))
 
 
 def test_a_held_pod_is_bound_when_allowed_and_freed_when_time_is_over() -> None:
@@ -359,21 +319,75 @@ def test_a_held_pod_is_bound_when_allowed_and_freed_when_time_is_over() -> None:
         [event] = world.api.events("FailedScheduling")
         assert "rejected due to timeout after waiting 5s at plugin Hold" in event["message"]
 
-    play(story, **with_plugins(permit="Hold"))
+    play(story, **with_plugins(Hold, permit="Hold"))
 
 
-def test_a_bug_in_a_plugin_costs_one_pod_an_attempt_and_nobody_else() -> None:
+def test_a_pod_taken_by_another_scheduler_meanwhile_is_not_said_to_be_ours() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        bind = world.api.bind
+
+        async def outrun(namespace: str, name: str, node_name: str, *, uid: str = "") -> None:
+            other = "node-1" if node_name == "node-0" else "node-0"
+            await bind(namespace, name, other, uid=uid)
+            await world.settle()
+            await bind(namespace, name, node_name, uid=uid)
+
+        world.api.bind = outrun  # type: ignore[method-assign]
+        world.api.put("Pod", pod("web"))
+        await world.settle(5)
+
+        [(_, taken)] = world.api.bindings
+        table = world.scheduler.table
+        assert sum(requested_cpu(world)) == 1000
+        assert len(table.pods_at(table.row_of(taken) or 0)) == 1
+        assert len(world.scheduler.queue) == 0
+        assert not world.api.events("Scheduled")
+
+    play(story)
+
+
+def test_a_pod_whose_node_goes_before_it_is_bound_goes_elsewhere() -> None:
     async def story(world: World) -> None:
         world.nodes(1)
-        world.api.put("Pod", pod("unlucky"))
         world.api.put("Pod", pod("web"))
-        await world.settle()
+        await world.settle(1)
+        assert [each.pod.key for each in world.scheduler.waiting] == ["default/web"]
+        world.api.remove("Node", "node-0")
+        world.api.put("Node", node("node-1"))
+        await world.settle(0.1)
+        [waiting] = world.scheduler.waiting
+        waiting.allow("Hold")
+        await world.settle(0.1)
+        [event] = world.api.events("FailedScheduling")
+        assert "node node-0 is gone" in event["message"]
 
-        assert world.api.placements() == {"unlucky": "", "web": "node-0"}
-        assert world.condition("unlucky")["message"] == "scheduling failed: ZeroDivisionError: a bug"
-        assert world.scheduler.queue.counts()["backoff"] == 1
+        await world.settle(2)
+        [waiting] = world.scheduler.waiting
+        waiting.allow("Hold")
+        await world.settle(0.1)
+        assert world.api.placements() == {"web": "node-1"}
 
-    play(story, strict=False, **with_plugins(filter="Buggy"))
+    play(story, **with_plugins(Hold, permit="Hold"))
+
+
+def test_a_pod_that_changes_its_scheduler_while_it_waits_is_let_go() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        body = world.api.put("Pod", pod("web"))
+        await world.settle(0.1)
+        world.api.put("Pod", {**body, "spec": {**body["spec"], "schedulerName": "other"}})
+        await world.settle(0.1)
+        [waiting] = world.scheduler.waiting
+        waiting.allow("Hold")
+        await world.settle(30)
+
+        assert world.api.placements() == {"web": ""}
+        assert requested_cpu(world) == [0]
+        assert len(world.scheduler.queue) == 0
+        assert not world.api.events("FailedScheduling")
+
+    play(story, **with_plugins(Hold, permit="Hold"))
 
 
 def test_a_resource_that_the_api_does_not_serve_does_not_hold_up_the_start() -> None:

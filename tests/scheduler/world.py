@@ -7,8 +7,10 @@ from typing import Any
 
 from koordinator.clock import LoopClock
 from koordinator.cluster.supervise import strictly
-from koordinator.scheduler import default_plugins
+from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.framework import Plugin
+from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop
 from tests.scheduler.fake_cluster import FakeCluster
@@ -55,12 +57,12 @@ class World:
     """A cluster with a running scheduler; time is virtual."""
 
     def __init__(
-        self, config: SchedulerConfig | None, unserved: tuple[str, ...] = (), **options: Any
+        self, settings: SchedulerConfig | None, unserved: tuple[str, ...] = (), **options: Any
     ) -> None:
         self.clock = LoopClock(asyncio.get_running_loop(), EPOCH_S)
         self.api = FakeCluster(self.clock)
         self.api.unserved = unserved
-        self.scheduler = Scheduler(self.api, config or default_plugins.shipped_config(), **options)
+        self.scheduler = Scheduler(self.api, settings or default_plugins.shipped_config(), **options)
 
     def nodes(self, count: int, **parts: Any) -> None:
         for number in range(count):
@@ -102,3 +104,22 @@ def play(
             await story(world)
 
     virtual_loop.run(main())
+
+
+def with_plugins(*plugins: type[Plugin[Any]], **points: str) -> dict[str, Any]:
+    """Options of `play` with more plugins, enabled at the extension points given by name."""
+    body = {
+        "profiles": [
+            {
+                "schedulerName": "koord-scheduler",
+                "plugins": {point: {"enabled": [{"name": name}]} for point, name in points.items()},
+            }
+        ]
+    }
+    extra = {plugin.name: plugin for plugin in plugins}
+    return {"config": config.decode(body), "plugins": {**built_in.PLUGINS, **extra}}
+
+
+def requested_cpu(world: World) -> list[int]:
+    table = world.scheduler.table
+    return [int(table.requested[0][row]) for row in table.rows]

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.events import NODE_EVENTS, ClusterEvent, Happening
 from koordinator.scheduler.framework import FilterPlugin, Plugin, WakeIndex
 from koordinator.scheduler.pod_info import PodInfo
@@ -25,6 +26,8 @@ QUICK_CHECKS = (
 """Filters that a node has to pass before news from it wake a pod (spec 03, B5: the pre-check)."""
 
 _ABOUT_ROW = NODE_EVENTS | {ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.ASSIGNED_POD_UPDATED}
+
+_guard = Guard("queueing hints")
 
 Plugins = Mapping[str, Plugin[Any]]
 
@@ -196,6 +199,16 @@ def _asked(plugins: Plugins, names: frozenset[str], happening: Happening) -> lis
 
 
 def _helps(
+    plugin: Plugin[Any], happening: Happening, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
+) -> bool:
+    try:
+        return _answers_yes(plugin, happening, pod, plugins, verdicts)
+    except Exception as error:
+        _guard.failed(error, plugin.wakes)
+        return True  # a cycle in vain at worst; who is not woken may wait for minutes
+
+
+def _answers_yes(
     plugin: Plugin[Any], happening: Happening, pod: PodInfo, plugins: Plugins, verdicts: Verdicts
 ) -> bool:
     if happening.event is ClusterEvent.POD_UPDATED:

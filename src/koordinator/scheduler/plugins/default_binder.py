@@ -49,9 +49,10 @@ class DefaultBinder(BindPlugin[None]):
 
     async def _fate(self, pod: PodInfo, node_name: str) -> Status | None:
         """What became of the pod; None when it can still be bound. Raises: ApiError."""
-        place = self.handle.table.place_of(pod.uid)
-        if place is not None and not place.assumed:
-            return SUCCESS  # the watch was faster
+        table = self.handle.table
+        place = table.place_of(pod.uid)
+        if place is not None and not place.assumed:  # the watch was faster
+            return _taken(pod, table.name_of(place.row), node_name)
         meta = pod.pod.metadata
         try:
             live = await self.handle.cluster.get(Pod, meta.name, meta.namespace)
@@ -59,13 +60,16 @@ class DefaultBinder(BindPlugin[None]):
             return error(f"pod {pod.key} is gone")
         if live.metadata.uid != meta.uid:
             return error(f"pod {pod.key} is gone")
-        if live.spec.node_name == node_name:
-            return SUCCESS
         if live.spec.node_name:
-            return error(f"pod {pod.key} is already assigned to node {live.spec.node_name}")
+            return _taken(pod, live.spec.node_name, node_name)
         if live.metadata.deletion_timestamp is not None:
             return error(f"pod {pod.key} is being deleted")
         return None
+
+
+def _taken(pod: PodInfo, by: str, node_name: str) -> Status:
+    """The end for a pod that is assigned: to the node that we meant, or to another."""
+    return SUCCESS if by == node_name else error(f"pod {pod.key} is already assigned to node {by}")
 
 
 def _is_open(failure: errors.ApiError) -> bool:
