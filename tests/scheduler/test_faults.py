@@ -1,6 +1,5 @@
 """What goes wrong around a placement: nothing is lost, nothing is counted twice, the owner is told."""
 
-
 import pytest
 
 from koordinator.cluster import errors
