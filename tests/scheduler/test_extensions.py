@@ -240,6 +240,35 @@ class OtherSort(QueueSortPlugin[None]):
         return (queued_s,)
 
 
+class SortArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    newest: bool = False
+
+
+class SortWithArgs(OtherSort):
+    name = "SortWithArgs"
+    args = SortArgs
+
+
+def test_profiles_need_the_same_arguments_of_the_queue_sort_plugin() -> None:
+    sort = config.PluginSet(
+        enabled=[config.PluginRef(name="SortWithArgs")], disabled=[config.PluginRef(name="*")]
+    )
+    profiles = [
+        config.ProfileConfig(
+            scheduler_name=name,
+            plugins=config.Plugins(queue_sort=sort),
+            plugin_config=[config.PluginConfig(name="SortWithArgs", args={"newest": name == "a"})],
+        )
+        for name in ("a", "b")
+    ]
+    with pytest.raises(config.ConfigError, match="same arguments of the QueueSort plugin"):
+        Engine(
+            SchedulerConfig(profiles=profiles),
+            FixedClock(),
+            plugins=built_in.PLUGINS | {"SortWithArgs": SortWithArgs},
+        )
+
+
 def test_profiles_need_the_same_queue_sort_plugin() -> None:
     star, other = config.PluginRef(name="*"), config.PluginRef(name="OtherSort")
     sort = config.PluginSet(enabled=[other], disabled=[star])

@@ -1,5 +1,6 @@
 """Plugins that change what other plugins see, point at nodes, and take part in booking."""
 
+import logging
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
@@ -325,6 +326,20 @@ def test_preferred_nodes_are_tried_in_order_before_the_others(prefer: str, node:
     wanted = pod("p")
     wanted["metadata"]["annotations"] = {"prefer": prefer}
     assert desk.place(wanted) == node
+
+
+class PreferringToo(Preferring):
+    name = "PreferringToo"
+
+
+def test_the_first_plugin_that_prefers_nodes_counts_and_the_others_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        desk = Desk(Preferring, PreferringToo)
+    assert desk.profile.extensions.prefer_nodes is desk.plugin("Preferring")
+    ignored = [record.plugin for record in caplog.records if "chooses nodes" in record.message]
+    assert ignored == ["PreferringToo", "SchedulingHint"]
 
 
 class Growing(ReservePlugin[None], ResizePodPlugin[None]):

@@ -106,7 +106,11 @@ class Engine:
 
     def next_pod_plugin(self) -> NextPodPlugin[Any] | None:
         """Who chooses the next pod instead of the queue; the first of all profiles."""
-        return next(iter(self._first_of_each(NextPodPlugin)), None)
+        found = self._first_of_each(NextPodPlugin)
+        for other in found[1:]:
+            facts = {"plugin": other.name, "used": found[0].name}
+            log.warning("plugin ignored: another one chooses the next pod", extra=facts)
+        return found[0] if found else None
 
     def _first_of_each(self, kind: type[P]) -> list[P]:
         found: dict[str, P] = {}

@@ -6,6 +6,7 @@ Source: spec 03, C1 and C2.
 # The capabilities are abstract on purpose; here they only tell instances apart.
 # mypy: disable-error-code="type-abstract"
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,6 @@ from koordinator.api.reservation import Reservation
 from koordinator.scheduler.capabilities import (
     FilterTransformer,
     FindOneNodePlugin,
-    NextPodPlugin,
     Nomination,
     PostFilterTransformer,
     PreBindExtension,
@@ -39,7 +39,10 @@ from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SUCCESS, Status
 
+log = logging.getLogger(__name__)
+
 C = TypeVar("C")
+P = TypeVar("P", bound=Plugin[Any])
 
 Points = Mapping[str, Sequence[tuple[Plugin[Any], int]]]
 States = Mapping[str, Any]
@@ -78,9 +81,8 @@ class Extensions:
         self.before_filters = at("filter", FilterTransformer)
         self.before_scores = at("score", ScoreTransformer)
         self.after_post_filters = at("post_filter", PostFilterTransformer)
-        self.find_one_node = _first(among(FindOneNodePlugin))
-        self.prefer_nodes = _first(among(PreferNodesPlugin))
-        self.next_pod = _first(among(NextPodPlugin))
+        self.find_one_node = _only(among(FindOneNodePlugin))
+        self.prefer_nodes = _only(among(PreferNodesPlugin))
         self.resizers = among(ResizePodPlugin) if gates.is_on("ResizePod") else ()
         self.pre_bind_extensions = at("pre_bind", PreBindExtension)
         self.nominator = _last(among(ReservationNominator))
@@ -265,7 +267,12 @@ def _overrides(plugin: Plugin[Any], kind: type, method: str) -> bool:
     return getattr(type(plugin), method) is not getattr(kind, method)
 
 
-def _first(found: tuple[C, ...]) -> C | None:
+def _only(found: tuple[P, ...]) -> P | None:
+    """The first: the others are ignored, and somebody should know."""
+    for other in found[1:]:
+        log.warning(
+            "plugin ignored: another one chooses nodes", extra={"plugin": other.name, "used": found[0].name}
+        )
     return found[0] if found else None
 
 

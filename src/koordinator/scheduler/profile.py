@@ -52,6 +52,9 @@ _SNAKE = re.compile(r"_([a-z])")
 Build = Callable[[PluginType, Any], Plugin[Any]]
 P = TypeVar("P", bound=Plugin[Any])
 
+SharedKey = tuple[str, bytes, str]
+"""Name, encoded arguments, and the profile for plugins that need an instance per profile."""
+
 DEFAULT_PRE_BIND = "DefaultPreBind"
 WEIGHT_SUM_MAX = (2**31 - 1) // 100
 """So that a weighted sum of scores stays within 32 bits, as upstream asks."""
@@ -162,7 +165,7 @@ def build_profiles(
 
     Raises: ConfigError.
     """
-    shared: dict[Hashable, Plugin[Any]] = {}
+    shared: dict[SharedKey, Plugin[Any]] = {}
     profiles: dict[str, Profile] = {}
     configured = config.profiles or [default_plugins.shipped_profile()]
     for profile_config, (points, args) in zip(configured, read_plugins(configured, registry), strict=True):
@@ -180,6 +183,9 @@ def build_profiles(
                 plugin.handle.join(profile)
     if len({profile.queue_sort.name for profile in profiles.values()}) > 1:
         raise ConfigError("profiles", "all profiles need the same QueueSort plugin")
+    sort_keys = {key for key in shared if key[0] == next(iter(profiles.values())).queue_sort.name}
+    if len({args for _, args, _ in sort_keys}) > 1:
+        raise ConfigError("profiles", "all profiles need the same arguments of the QueueSort plugin")
     return profiles
 
 
@@ -337,7 +343,7 @@ def _built(
     args: Mapping[str, Any],
     registry: Mapping[str, PluginType],
     build: Build,
-    shared: dict[Hashable, Plugin[Any]],
+    shared: dict[SharedKey, Plugin[Any]],
     profile_name: str,
 ) -> Plugin[Any]:
     plugin_type = registry[name]
