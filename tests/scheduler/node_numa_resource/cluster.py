@@ -12,6 +12,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
@@ -134,13 +135,16 @@ class Cluster:
         """The pod as the API shows it once it is bound."""
         placed = self.run(body)
         assert isinstance(placed, Placed), placed.status
-        patch = PodPatch()
-        state = placed.evaluation.state_of(self.plugin.name)
-        status = await self.plugin.pre_bind(state, placed.pod, placed.node_name, patch)
-        assert status.is_success
-        bound = bound_to(body, placed.node_name, patch.annotations)
-        self.table.assign(self.info(bound), placed.node_name)
+        bound = bound_to(body, placed.node_name, await self.written(placed.pod, placed.node_name))
+        self.assign(bound)
         return bound
+
+    async def written(self, info: PodInfo, node_name: str) -> Json:
+        """The annotations that PreBind writes."""
+        patch = PodPatch()
+        status = await self.plugin.pre_bind(self.plugin.prepare(info), info, node_name, patch)
+        assert status.is_success
+        return patch.annotations
 
     def assign(self, body: Json) -> None:
         """A pod that the API shows on a node."""
@@ -163,3 +167,40 @@ def numa_of(body: Json) -> dict[int, Json]:
     """What a bound pod got of each NUMA node."""
     status = RESOURCE_STATUS.read(body["metadata"]["annotations"])
     return {part.node: dict(part.resources) for part in status.numa_node_resources} if status else {}
+
+
+def books_of(cluster: Cluster) -> dict[str, tuple[Any, ...]]:
+    """All that is known of each node, as values: who holds what, the sums, and what columns say."""
+    books = cluster.plugin.books
+    books.sync()
+    found = {}
+    for row in cluster.table.rows.tolist():
+        ledger = books.at(row).ledger
+        found[cluster.table.name_of(row)] = (
+            dict(sorted(ledger.holdings.items())),
+            dict(sorted(ledger.holds.items())),
+            dict(sorted(ledger.numa.items())),
+            columns_of(books.columns, row),
+        )
+    return found
+
+
+def columns_of(columns: Columns, row: int) -> dict[str, Any]:
+    """What columns say of a row, whatever order resources were met in."""
+    names = sorted(columns.resources)
+    slots = range(int(columns.zone_count[row]))
+    return {
+        "zones": [
+            {
+                name: tuple(int(values[slot, columns.resources[name], row]) for values in arrays)
+                for name in names
+                if columns.offers[columns.resources[name], row]
+            }
+            for slot in slots
+            for arrays in ((columns.capacity, columns.used, columns.available),)
+        ],
+        "usable": columns.usable[:, : len(slots), row].tolist(),
+        "total": columns.usable_total[:, row].tolist(),
+        "status": columns.status[: len(slots), row].tolist(),
+        "pinned": (int(columns.pinned_count[row]), int(columns.pinned_milli[row])),
+    }

@@ -1,11 +1,30 @@
 """What users get from NodeNUMAResource, through the engine."""
 
+import json
+
+import msgspec
+import numpy as np
 import pytest
 
+from koordinator.clock import FixedClock
+from koordinator.scheduler.capabilities import ApiRequest
+from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.cycle import Placed, Unplaced
-from tests.scheduler.node_numa_resource.cluster import Cluster, Json, cpus_of, numa_of, pod
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
+from tests.scheduler.node_numa_resource.cluster import (
+    NOW_S,
+    Cluster,
+    Json,
+    books_of,
+    cpus_of,
+    numa_of,
+    pod,
+    report,
+)
 
 SINGLE = {"numaTopologyPolicy": "SingleNUMANode"}
+PLUGINS = {"filter": {"enabled": [{"name": "NodeNUMAResource"}]}}
 SINGLE_LABEL = {"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"}
 
 
@@ -132,3 +151,140 @@ def test_unreserve_gives_everything_back() -> None:
     cluster.engine.cycle.forget(cluster.profile, placed.pod, placed.evaluation, "a")
 
     assert not cluster.plugin.books.at(row).ledger.holdings
+
+
+def designated(body: Json, cpus: str, numa: dict[int, Json] | None = None) -> Json:
+    status = {
+        "cpuset": cpus,
+        "numaNodeResources": [{"node": key, "resources": amounts} for key, amounts in (numa or {}).items()],
+    }
+    annotations = body["metadata"]["annotations"]
+    annotations["scheduling.koordinator.sh/resource-status"] = json.dumps(status)
+    annotations["internal.scheduling.koordinator.sh/scheduling-hint"] = (
+        '{"extensions":{"NodeNUMAResource":{}}}'
+    )
+    return body
+
+
+async def test_a_designated_pod_gets_exactly_the_cpus_that_were_chosen() -> None:
+    cluster = Cluster()
+    cluster.machine("a")
+
+    placed = await cluster.place(designated(pod("p", qos="LSR"), "6-7,12-13"))
+
+    assert cpus_of(placed) == {6, 7, 12, 13}
+    taken = refused(cluster, designated(pod("q", qos="LSR"), "12-15"))
+    assert "1 not enough cpus available to satisfy request" in taken
+
+
+async def test_a_designated_pod_gets_the_numa_node_that_was_chosen() -> None:
+    cluster = Cluster()
+    cluster.machine("a", labels=SINGLE_LABEL)
+    amounts = {"cpu": "4", "memory": "1Gi"}
+
+    placed = await cluster.place(designated(pod("p"), "", {1: amounts}))
+
+    assert numa_of(placed) == {1: amounts}
+    too_much = refused(cluster, designated(pod("q", cpu="8"), "", {1: {"cpu": "8", "memory": "1Gi"}}))
+    assert "1 Insufficient NUMA cpu" in too_much
+
+
+def test_a_malformed_designation_is_an_error_of_the_pod() -> None:
+    cluster = Cluster()
+    cluster.machine("a")
+
+    assert "resource-status" in refused(cluster, designated(pod("p", qos="LSR"), "7-x"))
+
+
+async def test_the_endpoint_tells_who_holds_what() -> None:
+    cluster = Cluster()
+    cluster.machine("a")
+    await cluster.place(pod("one", qos="LSR"))
+    [endpoint] = cluster.plugin.endpoints()
+    assert endpoint.path == "nodes/{name}"
+
+    answer = endpoint.answer(ApiRequest({"name": "a"}))
+
+    assert answer.status == 200
+    assert answer.body["availableCPUs"] == "4-15"
+    assert answer.body["allocatedCPUs"]["0"] == {
+        "cpuID": 0,
+        "coreID": 0,
+        "nodeID": 0,
+        "socketID": 0,
+        "refCount": 1,
+        "exclusivePolicy": "",
+    }
+    assert [held["uid"] for held in answer.body["allocatedPods"]] == ["uid-one"]
+    assert answer.body["cpuTopology"]["numCores"] == 8
+    assert endpoint.answer(ApiRequest({"name": "b"})).status == 500
+
+
+def test_two_profiles_see_what_the_other_has_just_given_away() -> None:
+    config = msgspec.convert(
+        {
+            "profiles": [
+                {"schedulerName": "koord-scheduler", "plugins": PLUGINS},
+                {
+                    "schedulerName": "other",
+                    "plugins": PLUGINS,
+                    "pluginConfig": [
+                        {"name": "NodeNUMAResource", "args": {"defaultCPUBindPolicy": "SpreadByPCPUs"}}
+                    ],
+                },
+            ]
+        },
+        SchedulerConfig,
+    )
+    engine = Engine(config, FixedClock(NOW_S))
+    first, second = (
+        next(p for p in profile.plugins if isinstance(p, NodeNUMAResource))
+        for profile in engine.profiles.values()
+    )
+
+    assert first is not second
+    assert first.books is second.books
+
+
+async def test_preemption_trials_give_cpus_back_and_take_them_again_exactly() -> None:
+    cluster = Cluster()
+    cluster.machine("a")
+    bound = [
+        await cluster.place(pod(f"p{n}", qos="LSR", spec={"preferredCPUExclusivePolicy": "PCPULevel"}))
+        for n in range(3)
+    ]
+    on_its_way = cluster.run(pod("assumed", qos="LSR"))
+    assert isinstance(on_its_way, Placed)
+    before = books_of(cluster)
+    state = cluster.plugin.prepare(cluster.info(pod("asks", cpu="8", qos="LSR")))
+    row = cluster.table.row_of("a")
+    assert row is not None
+    assert cluster.plugin.filter(state, np.array([row], np.intp))[0] != 0
+
+    with cluster.table.trial() as trial:
+        for uid in (bound[0]["metadata"]["uid"], on_its_way.pod.uid):
+            trial.take(cluster.table.pods_at(row)[uid])
+        assert cluster.plugin.filter(state, np.array([row], np.intp))[0] == 0
+        trial.add(on_its_way.pod, "a")
+        assert cluster.plugin.filter(state, np.array([row], np.intp))[0] != 0
+
+    assert books_of(cluster) == before
+    assert cluster.plugin.books.placement_of(on_its_way.pod.uid) is not None
+    assert cluster.plugin.filter(state, np.array([row], np.intp))[0] != 0
+
+
+async def test_what_a_report_takes_away_and_brings_back_changes_nothing_for_those_who_hold_cpus() -> None:
+    cluster = Cluster()
+    cluster.machine("a")
+    bound = await cluster.place(pod("p", qos="LSR"))
+    before = books_of(cluster)
+
+    cluster.remove_report(report("a"))
+    assert "1 node(s) invalid CPU Topology" in refused(cluster, pod("q", qos="LSR"))
+    cluster.set_report(report("a"))
+    assert books_of(cluster) == before
+    cluster.table.remove_node("a")
+    cluster.machine("a")
+
+    assert books_of(cluster) == before
+    assert not cpus_of(bound) & cpus_of(await cluster.place(pod("r", qos="LSR")))

@@ -13,7 +13,9 @@ import numpy as np
 from koordinator.api import labels, priority, qos, resource_vector
 from koordinator.api.annotations import placement as wire
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
+from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
@@ -33,7 +35,9 @@ from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.plugins.node_numa_resource import (
     admission,
     bulk,
+    designated,
     holdings,
+    node_report,
     one_node,
     policy,
     score,
@@ -48,6 +52,7 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     NUMAReason,
 )
 from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
+from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState, Provider
 from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
@@ -55,7 +60,7 @@ from koordinator.scheduler.plugins.node_numa_resource.topology_options import op
 from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Status
+from koordinator.scheduler.status import SKIP, SUCCESS, Status, error
 
 log = logging.getLogger(__name__)
 
@@ -63,40 +68,7 @@ FEW = 8
 """Up to so many rows are judged one by one: array operations cost as much as that whatever they do."""
 TRIALS_MAX = 16_384
 """Verdicts of trials that a class of pods remembers: some for each node of a large cluster."""
-OWN_CODES_MAX = 40_000
-"""Texts that a class of pods tells apart; codes have two bytes."""
-
-Provider = tuple[NUMATopologyHintProvider[Any], Any]
-"""A plugin that takes part in the choice of NUMA nodes, with its state for a pod."""
-
 _SPECIAL_QOS = ("LSE", "LSR")
-
-
-class NUMAState:
-    """What a class of pods asks for, and what trials said about it so far."""
-
-    def __init__(self, pod: PodInfo, plan: PodPlan, providers: tuple[Provider, ...] = ()) -> None:
-        self.pod = pod
-        self.providers = providers
-        self.plan = plan
-        self.demand: Demand | None = None
-        self.demand_width = -1
-        self.terms: dict[Hashable, Terms] = {}
-        self.trials: dict[Hashable, Placement] = {}
-        self.statuses: list[Status] = []
-        self._codes: dict[Status, int] = {}
-
-    def code_of(self, status: Status) -> int:
-        """A number for a refusal; 0 for success."""
-        if status.is_success:
-            return 0
-        code = self._codes.get(status)
-        if code is None:
-            if len(self.statuses) == OWN_CODES_MAX:
-                return NUMAReason.UNALIGNED
-            code = self._codes[status] = FIRST_OWN_CODE + len(self.statuses)
-            self.statuses.append(status)
-        return code
 
 
 class NodeNUMAResource(
@@ -106,6 +78,7 @@ class NodeNUMAResource(
     ScorePlugin[NUMAState],
     ReservePlugin[NUMAState],
     PreBindPlugin[NUMAState],
+    ApiProvider[NUMAState],
 ):
     """Gives pods CPUs of their own and keeps their resources on few NUMA nodes."""
 
@@ -151,9 +124,12 @@ class NodeNUMAResource(
         spec = annotations.get(labels.RESOURCE_SPEC, "")
         numa = annotations.get(labels.NUMA_TOPOLOGY_SPEC, "")
         qos_class = pod.pod.metadata.labels.get(labels.QOS_CLASS, "")
+        chosen = ""
+        if labels.SCHEDULING_HINT in annotations or labels.DEPRECATED_SCHEDULING_HINT in annotations:
+            chosen = annotations.get(labels.RESOURCE_STATUS, "")
         if qos_class in _SPECIAL_QOS:
-            return pod.request_key, spec, numa, qos.raw(pod.pod), priority.default(pod.pod)
-        return pod.request_key, spec, numa
+            return pod.request_key, spec, numa, chosen, qos.raw(pod.pod), priority.default(pod.pod)
+        return pod.request_key, spec, numa, chosen
 
     def prepare(self, pod: PodInfo) -> NUMAState:
         names = self._table.registry.names
@@ -162,7 +138,12 @@ class NodeNUMAResource(
             for column, amount in zip(pod.request_columns.tolist(), pod.request_amounts.tolist(), strict=True)
         }
         plan = policy.plan_pod(pod.pod, self._args.default_cpu_bind_policy, requests)
-        return NUMAState(pod, plan, tuple(self._providers(pod)))
+        chosen = None
+        try:
+            chosen = designated.designated_for(pod.pod, pod.uid)
+        except ProtocolError as problem:
+            plan = PodPlan(status=error(str(problem)))
+        return NUMAState(pod, plan, chosen, tuple(self._providers(pod)))
 
     def _providers(self, pod: PodInfo) -> Iterator[Provider]:
         """Other plugins that have an opinion, with their states for the pod."""
@@ -174,9 +155,13 @@ class NodeNUMAResource(
     def pre_filter(self, state: NUMAState) -> PreFilterResult:
         if not state.plan.status.is_success:
             return PreFilterResult(state.plan.status)
-        if self._demand(state).is_ordinary and not self.books.special_count:
+        if self._is_ordinary(state) and not self.books.special_count:
             return PreFilterResult(SKIP)
         return PreFilterResult()
+
+    def _is_ordinary(self, state: NUMAState) -> bool:
+        """Whether nodes without policies of their own need not be asked."""
+        return state.chosen is None and self._demand(state).is_ordinary
 
     def _demand(self, state: NUMAState) -> Demand:
         """The demand in terms of the columns, which may have learned more resources."""
@@ -190,7 +175,7 @@ class NodeNUMAResource(
 
     def filter(self, state: NUMAState, rows: Rows) -> ReasonCodes:
         self.books.sync()
-        if rows.size <= FEW and not state.providers:
+        if rows.size <= FEW and not state.needs_trial:
             return np.array([self._code_at(state, row) for row in rows.tolist()], np.uint16)
         cpu = resource_vector.CPU_COLUMN
         judgement = bulk.judge(
@@ -201,7 +186,9 @@ class NodeNUMAResource(
             at(self._table.requested[cpu], rows),
         )
         codes, is_open = judgement.codes, judgement.is_open
-        if state.providers:
+        if state.chosen is not None:
+            codes[:], is_open = 0, np.ones(rows.size, np.bool_)
+        elif state.providers:
             is_open = self._under_policy(state, rows) & ((codes == 0) | (codes == NUMAReason.UNALIGNED))
         for i in np.flatnonzero(is_open).tolist():
             codes[i] = state.code_of(self._tried(state, int(rows[i])).status)
@@ -244,7 +231,7 @@ class NodeNUMAResource(
 
     def _tried(self, state: NUMAState, row: int) -> Placement:
         """What a trial on the node says; equal nodes share one."""
-        if state.providers:
+        if state.needs_trial:
             return self.trial(state, state.pod, row)
         key = (self.books.signature(row), self._usage(row))
         found = state.trials.get(key)
@@ -264,6 +251,8 @@ class NodeNUMAResource(
             )
             for provider, provided in state.providers
         ]
+        if state.chosen is not None:
+            return designated.place(state.plan, record.facts, record.ledger, state.chosen, others)
         usage = self._usage(row, state.plan.cpu_milli if counted else 0)
         return admission.place(
             state.plan, record.facts, record.ledger, usage, self._strategies, others=others
@@ -296,12 +285,14 @@ class NodeNUMAResource(
 
     def score(self, state: NUMAState, rows: Rows) -> Scores:
         self.books.sync()
-        if rows.size <= FEW and not state.providers:
+        if rows.size <= FEW and not state.needs_trial:
             return np.array([self._points_at(state, row) for row in rows.tolist()], np.int64)
         points, is_open = bulk.score(
             self.books.columns, self._demand(state), rows, self._node_amounts(rows), self._strategies
         )
-        if state.providers:
+        if state.chosen is not None:
+            is_open = np.ones(rows.size, np.bool_)
+        elif state.providers:
             is_open = self._under_policy(state, rows)
         for i in np.flatnonzero(is_open).tolist():
             points[i] = self.exact_score(state, int(rows[i]))
@@ -358,9 +349,7 @@ class NodeNUMAResource(
     # Reserve and PreBind
 
     def reserve(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
-        if state.plan.status.is_skip or (
-            self._demand(state).is_ordinary and self.books.at(row).facts.is_plain
-        ):
+        if state.plan.status.is_skip or (self._is_ordinary(state) and self.books.at(row).facts.is_plain):
             return SUCCESS
         placement = self._reservable(state, pod, row)
         if not placement.status.is_success:
@@ -370,7 +359,7 @@ class NodeNUMAResource(
 
     def _reservable(self, state: NUMAState, pod: PodInfo, row: int) -> Placement:
         """What the pod, which is among the row's requests already, gets."""
-        if not state.providers:
+        if not state.needs_trial:
             self.books.sync()
             record = self.books.at(row)
             terms, usage = self._terms(state, record), self._usage(row, state.plan.cpu_milli)
@@ -417,6 +406,26 @@ class NodeNUMAResource(
 
     def _happened(self, name: str, event: ClusterEvent, old: Any, new: Any) -> None:
         self.handle.happened(Happening(event, self._table.row_of(name), old, new))
+
+    # For people
+
+    def details(self, state: NUMAState, row: int) -> tuple[str, ...]:
+        """What is free of the node, by NUMA node."""
+        self.books.sync()
+        return tuple(one_node.facts_for_people(self.books.at(row).view))
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (Endpoint("nodes/{name}", self._describe),)
+
+    def _describe(self, request: ApiRequest) -> ApiAnswer:
+        name = request.path["name"]
+        row = self._table.row_of(name)
+        if row is None:
+            return ApiAnswer({"message": f"node {name} is not known"}, 500)
+        record = self.books.at(row)
+        if not record.facts.options.cpus.is_valid:
+            return ApiAnswer({"message": f"node {name}: {policy.INVALID_TOPOLOGY.message}"}, 500)
+        return ApiAnswer(node_report.describe(name, record.facts, record.ledger))
 
 
 _NO_USAGE = CPUUsage(0, 0, 0)

@@ -1,0 +1,85 @@
+"""CPUs and NUMA nodes that somebody chose for a pod before it is scheduled. Source: spec 04, section 12.
+
+Another scheduler names this plugin in the extensions of its hint and writes what it chose as the pod's
+`resource-status`; the pod then gets exactly that, or the node is refused.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from koordinator.api.annotations import placement
+from koordinator.api.core import Pod
+from koordinator.scheduler.plugins.node_numa_resource import allocate, holdings, policy
+from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
+from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
+from koordinator.scheduler.plugins.node_numa_resource.admission import OtherHints, Placement
+from koordinator.scheduler.plugins.node_numa_resource.allocate import NOTHING_GIVEN_BACK, NodeState, Room
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import mask_of
+from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
+from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
+from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
+from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+
+PLUGIN = "NodeNUMAResource"
+
+
+def designated_for(pod: Pod, uid: str) -> PodHolding | None:
+    """What was chosen for the pod, if its hint says that this is to be followed.
+
+    Raises: ProtocolError when one of the annotations is malformed.
+    """
+    hint = placement.scheduling_hint(pod.metadata.annotations, f"Pod {pod.key}")
+    if hint is None or PLUGIN not in hint.extensions:
+        return None
+    return holdings.holding_of(pod, uid)
+
+
+def place(
+    plan: PodPlan,
+    facts: NodeFacts,
+    ledger: Ledger,
+    chosen: PodHolding,
+    others: Sequence[OtherHints] = (),
+) -> Placement:
+    """The chosen CPUs and amounts, if they are free on this node and all that the pod asks for."""
+    merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
+    binding = policy.decide_binding(plan, facts.bind_policy)
+    status = merged.status if not merged.status.is_success else binding.status
+    if status.is_success:
+        status = policy.check_binding(plan, binding, facts.options.cpus)
+    state = facts.state(ledger)
+    if status.is_success:
+        status = _is_free(state, chosen)
+    if not status.is_success:
+        return Placement(status=status)
+    hint = Hint(mask_of(chosen.numa) if chosen.numa else None)
+    cpus = state.options.cpus.mask_of(chosen.cpus)
+    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK)
+    room = Room(msgspec.structs.replace(free, cpus=cpus), chosen.numa)
+    allocation = allocate.allocate_in(room, state, policy.request_of(plan, binding), hint.numa_nodes)
+    status = allocation.status
+    if status.is_success and allocation.cpus != cpus:
+        status = NOT_ENOUGH
+    for other in others:
+        if status.is_success:
+            status = other.trial(hint)
+    if not status.is_success:
+        return Placement(status=status)
+    return Placement(allocation, binding, merged.policy, hint)
+
+
+def _is_free(state: NodeState, chosen: PodHolding) -> Status:
+    """Nothing that was chosen may be held by others, or be more than there is."""
+    free = allocate.free_cpus(state, NOTHING_GIVEN_BACK).cpus
+    if any(not free >> cpu & 1 for cpu in chosen.cpus):
+        return NOT_ENOUGH
+    zones = ledgers.free_zones(state.ledger, state.options.cpus, state.zones, {}, state.cpu_ratio)
+    short = {
+        name
+        for numa, amounts in chosen.numa.items()
+        for name, amount in amounts.items()
+        if amount > zones.available.get(numa, {}).get(name, 0)
+    }
+    return unschedulable(*(f"Insufficient NUMA {name}" for name in sorted(short))) if short else SUCCESS

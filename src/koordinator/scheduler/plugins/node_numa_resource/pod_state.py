@@ -1,0 +1,55 @@
+"""What NodeNUMAResource knows of a class of pods: what they ask for, and what trials said about it so far."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
+from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, Demand, NUMAReason
+from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
+from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
+from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import Status
+
+OWN_CODES_MAX = 40_000
+"""Texts that a class of pods tells apart; codes have two bytes."""
+
+Provider = tuple[NUMATopologyHintProvider[Any], Any]
+"""A plugin that takes part in the choice of NUMA nodes, with its state for a pod."""
+
+
+class NUMAState:
+    """What a class of pods asks for, and what trials said about it so far."""
+
+    def __init__(
+        self, pod: PodInfo, plan: PodPlan, chosen: PodHolding | None, providers: tuple[Provider, ...]
+    ) -> None:
+        self.pod = pod
+        self.chosen = chosen
+        """What was chosen for the pod before it came here (`designated`)."""
+        self.providers = providers
+        self.plan = plan
+        self.demand: Demand | None = None
+        self.demand_width = -1
+        self.terms: dict[Hashable, Terms] = {}
+        self.trials: dict[Hashable, Placement] = {}
+        self.statuses: list[Status] = []
+        self._codes: dict[Status, int] = {}
+
+    @property
+    def needs_trial(self) -> bool:
+        """Whether only a trial on each node tells, wherever the plugin has a say at all."""
+        return self.chosen is not None or bool(self.providers)
+
+    def code_of(self, status: Status) -> int:
+        """A number for a refusal; 0 for success."""
+        if status.is_success:
+            return 0
+        code = self._codes.get(status)
+        if code is None:
+            if len(self.statuses) == OWN_CODES_MAX:
+                return NUMAReason.UNALIGNED
+            code = self._codes[status] = FIRST_OWN_CODE + len(self.statuses)
+            self.statuses.append(status)
+        return code

@@ -1,0 +1,211 @@
+"""How much of a node reservations give back to a pod, and in what order it is taken. Source: spec 04, section 11.
+
+A reservation and the pods that use it are both in the ledger, so what its owners use is counted twice and has to be
+given back once; what is left of a reservation is given back to pods that may use it. The reservations that matter
+to a pod are an input: without any, everything is as if there were none.
+"""
+
+import enum
+from collections.abc import Iterable
+
+import msgspec
+
+from koordinator.scheduler.plugins.node_numa_resource import allocate
+from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
+from koordinator.scheduler.plugins.node_numa_resource.allocate import (
+    Allocation,
+    AllocationRequest,
+    GivenBack,
+    NodeState,
+    NUMAMask,
+)
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology
+from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.zones import Zones, total
+from koordinator.scheduler.status import unschedulable
+
+NO_NOMINATION = unschedulable("no nominated reservation")
+NO_NOMINATED_POD = unschedulable("no nominated pre-allocatable pod")
+OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")
+
+
+class AllocatePolicy(enum.StrEnum):
+    """Whether a pod that uses a reservation may take more from beside it."""
+
+    DEFAULT = ""
+    """As Aligned."""
+    ALIGNED = "Aligned"
+    RESTRICTED = "Restricted"
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """One reservation on a node: what it holds, what its owners use of it and what is left.
+
+    `remained` may be negative where owners use more than the reservation holds.
+    """
+
+    uid: str
+    allocatable: Zones = {}
+    allocated: Zones = {}
+    remained: Zones = {}
+    cpus: CPUMask = 0
+    remained_cpus: CPUMask = 0
+    policy: AllocatePolicy = AllocatePolicy.DEFAULT
+
+    @classmethod
+    def of(
+        cls,
+        holding: PodHolding,
+        owners: Iterable[PodHolding],
+        topology: CPUTopology,
+        policy: AllocatePolicy = AllocatePolicy.DEFAULT,
+    ) -> "Restored | None":
+        """From the ledger's entries of the reservation and its owner pods; None when it holds nothing of ours."""
+        if not holding.numa and not holding.cpus:
+            return None
+        owners = tuple(owners)
+        allocated = _summed(owner.numa for owner in owners)
+        cpus = topology.mask_of(holding.cpus)
+        used = topology.mask_of(cpu for owner in owners for cpu in owner.cpus)
+        return cls(
+            uid=holding.uid,
+            allocatable=holding.numa,
+            allocated=allocated,
+            remained=_less(holding.numa, allocated),
+            cpus=cpus,
+            remained_cpus=cpus & ~used,
+            policy=policy,
+        )
+
+
+class RestoreState(msgspec.Struct, frozen=True):
+    """The reservations of a node, as one pod sees them: those that it may use, and the others."""
+
+    matched: tuple[Restored, ...] = ()
+    unmatched: tuple[Restored, ...] = ()
+
+    def node_path(self) -> GivenBack:
+        """For a pod that takes none of the reservations: only what is counted twice."""
+        unmatched_used = (_less(each.allocatable, _floored(each.remained)) for each in self.unmatched)
+        return GivenBack(zones=_summed([*unmatched_used, *(each.allocated for each in self.matched)]))
+
+    def reservation_path(
+        self, reservation: Restored, *, is_real: bool = True, victims: PodHolding | None = None
+    ) -> GivenBack:
+        """For a pod that takes of one of `matched`. A probe (not `is_real`) of a restricted one is not confined.
+
+        `victims` are pods within the reservation that a preemption would evict, taken together.
+        """
+        shared = self.node_path()
+        zones = _summed((shared.zones, reservation.remained))
+        if reservation.policy is not AllocatePolicy.RESTRICTED or not is_real:
+            preferred = _joined(each.cpus for each in self.matched) | reservation.remained_cpus
+            return GivenBack(zones=zones, preferred_cpus=preferred)
+        preemptible = 0
+        required = reservation.remained
+        if victims is not None:
+            preemptible = sum(1 << cpu for cpu in victims.cpus)
+            required = _summed((required, victims.numa))
+        return GivenBack(
+            zones=zones,
+            preferred_cpus=reservation.remained_cpus | preemptible,
+            preemptible_cpus=preemptible,
+            required_zones=_floored(required),
+        )
+
+    def ignored_path(self) -> GivenBack:
+        """For a pod that takes no notice of reservations: all that is left of them is its own."""
+        shared = self.node_path()
+        zones = _summed([shared.zones, *(each.remained for each in self.matched)])
+        preferred = _joined(each.cpus | each.remained_cpus for each in self.matched)
+        return GivenBack(zones=zones, preferred_cpus=preferred)
+
+
+NO_RESERVATIONS = RestoreState()
+
+
+def allocate_from(
+    node: NodeState,
+    request: AllocationRequest,
+    numa_nodes: NUMAMask | None,
+    state: RestoreState,
+    reservation: Restored,
+    victims: PodHolding | None = None,
+) -> Allocation:
+    """The pod's part of one reservation; of a restricted one no CPU that the reservation does not hold."""
+    given_back = state.reservation_path(reservation, victims=victims)
+    is_restricted = reservation.policy is AllocatePolicy.RESTRICTED
+    own = given_back.preferred_cpus
+    if is_restricted and request.cpu_count > own.bit_count():
+        return Allocation(status=NOT_ENOUGH)
+    allocation = allocate.allocate(node, request, numa_nodes, given_back)
+    if is_restricted and allocation.cpus & ~own:
+        return Allocation(status=NOT_ENOUGH)
+    return allocation
+
+
+def allocate_anywhere(
+    node: NodeState,
+    request: AllocationRequest,
+    numa_nodes: NUMAMask | None,
+    state: RestoreState = NO_RESERVATIONS,
+    *,
+    requires_reservation: bool = False,
+) -> Allocation:
+    """The pod's part of the first reservation that can give it, else of the node unless it requires one."""
+    reasons: list[str] = []
+    for reservation in state.matched:
+        allocation = allocate_from(node, request, numa_nodes, state, reservation)
+        if allocation.status.is_success:
+            return allocation
+        reasons += [f"Reservation(s) {reason}" for reason in allocation.status.reasons]
+    if requires_reservation:
+        return Allocation(status=unschedulable(*reasons) if reasons else NO_NOMINATION)
+    return allocate.allocate(node, request, numa_nodes, state.node_path())
+
+
+def allocate_nominated(
+    node: NodeState,
+    request: AllocationRequest,
+    numa_nodes: NUMAMask | None,
+    state: RestoreState,
+    nominated: str,
+    *,
+    requires_reservation: bool = False,
+) -> Allocation:
+    """What Reserve books: of the nominated reservation ("" is none) if it holds anything of ours, else of the node."""
+    if not nominated:
+        if requires_reservation:
+            return Allocation(status=NO_NOMINATION)
+        return allocate.allocate(node, request, numa_nodes, state.node_path())
+    reservation = next((each for each in state.matched if each.uid == nominated), None)
+    if reservation is None:
+        return allocate.allocate(node, request, numa_nodes, state.node_path())
+    allocation = allocate_from(node, request, numa_nodes, state, reservation)
+    return allocation if allocation.status.is_success else Allocation(status=OUT_OF_SCOPE)
+
+
+def _summed(parts: Iterable[Zones]) -> Zones:
+    found: Zones = {}
+    for zones in parts:
+        for numa, amounts in zones.items():
+            found[numa] = total((found.get(numa, {}), amounts))
+    return found
+
+
+def _less(zones: Zones, others: Zones) -> Zones:
+    """Differences, negative ones too; what only `others` have counts as well."""
+    return _summed((zones, {numa: {n: -a for n, a in amounts.items()} for numa, amounts in others.items()}))
+
+
+def _floored(zones: Zones) -> Zones:
+    return {
+        numa: {name: max(0, amount) for name, amount in amounts.items()} for numa, amounts in zones.items()
+    }
+
+
+def _joined(masks: Iterable[CPUMask]) -> CPUMask:
+    joined = 0
+    for mask in masks:
+        joined |= mask
+    return joined

@@ -1,0 +1,119 @@
+"""How: a reservation and its owners are on one node; what a pod may take is compared with what nobody else holds."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NodeState
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
+from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.reservations import (
+    NO_NOMINATION,
+    OUT_OF_SCOPE,
+    AllocatePolicy,
+    Restored,
+    RestoreState,
+    allocate_anywhere,
+    allocate_nominated,
+)
+from tests.scheduler.node_numa_resource.machines import held, machine, node
+
+TOPOLOGY = machine()
+RESERVED = mask_of(range(8, 16))
+
+
+def world(owned: int, policy: AllocatePolicy, others: int = 0) -> tuple[NodeState, RestoreState]:
+    """A reservation of NUMA node 1, an owner with `owned` of its CPUs, and another pod with `others`."""
+    reservation = held("reservation", TOPOLOGY, RESERVED)
+    owner = held("owner", TOPOLOGY, owned)
+    state = node(TOPOLOGY, reservation, *([owner] if owned else []), held("other", TOPOLOGY, others))
+    restored = Restored.of(reservation, [owner] if owned else [], TOPOLOGY, policy)
+    assert restored is not None
+    return state, RestoreState(matched=(restored,))
+
+
+policies = st.sampled_from(tuple(AllocatePolicy))
+
+
+@given(st.integers(0, 255), st.integers(0, 255), st.integers(1, 12), policies)
+@settings(max_examples=300, deadline=None)
+def test_a_pod_never_gets_cpus_of_owners_or_others(
+    owned: int, others: int, count: int, policy: AllocatePolicy
+) -> None:
+    state, restore = world(owned << 8, policy, others)
+
+    request = AllocationRequest({"cpu": 1_000 * count}, count, "FullPCPUs")
+    allocation = allocate_anywhere(state, request, None, restore)
+
+    assert not allocation.cpus & (owned << 8 | others)
+    free = 16 - owned.bit_count() - others.bit_count()
+    free_beside = 8 - others.bit_count()
+    if policy is AllocatePolicy.RESTRICTED:
+        fits = count <= 8 - owned.bit_count() or count <= free_beside
+    else:
+        fits = count <= free
+    assert allocation.status.is_success == fits
+
+
+def test_what_a_reservation_keeps_free_is_used_first() -> None:
+    state, restore = world(mask_of((8, 9)), AllocatePolicy.ALIGNED)
+
+    allocation = allocate_anywhere(state, AllocationRequest({"cpu": 4_000}, 4, "FullPCPUs"), None, restore)
+
+    assert set(cpus_of(allocation.cpus)) == {10, 11, 12, 13}
+
+
+def test_a_numa_node_that_a_reservation_fills_is_open_to_pods_that_use_it() -> None:
+    state, restore = world(0, AllocatePolicy.DEFAULT)
+    request = AllocationRequest({"cpu": 6_000})
+
+    assert not allocate_anywhere(state, request, 0b10).status.is_success
+    assert allocate_anywhere(state, request, 0b10, restore).numa == {1: {"cpu": 6_000}}
+
+
+def test_what_owners_use_is_given_back_once() -> None:
+    reservation = held("reservation", TOPOLOGY, RESERVED)
+    owner = PodHolding("owner", numa={1: {"cpu": 3_000}})
+    state = node(TOPOLOGY, reservation, owner)
+    restored = Restored.of(reservation, [owner], TOPOLOGY)
+    assert restored is not None
+
+    assert RestoreState(unmatched=(restored,)).node_path().zones == {1: {"cpu": 3_000}}
+    assert RestoreState(matched=(restored,)).ignored_path().zones == {1: {"cpu": 8_000}}
+    request = AllocationRequest({"cpu": 5_000})
+    assert allocate_anywhere(state, request, 0b10, RestoreState(matched=(restored,))).status.is_success
+    too_much = AllocationRequest({"cpu": 6_000})
+    assert not allocate_anywhere(state, too_much, 0b10, RestoreState(matched=(restored,))).status.is_success
+
+
+@pytest.mark.parametrize("nominated", ["", "reservation", "unknown"])
+def test_reserve_uses_the_nominated_reservation_only(nominated: str) -> None:
+    state, restore = world(mask_of((8, 9)), AllocatePolicy.RESTRICTED, mask_of(range(4)))
+    four = AllocationRequest({"cpu": 4_000}, 4, "FullPCPUs")
+
+    allocation = allocate_nominated(state, four, None, restore, nominated)
+
+    expected = {10, 11, 12, 13} if nominated == "reservation" else {4, 5, 6, 7}
+    assert set(cpus_of(allocation.cpus)) == expected
+
+
+def test_reserve_does_not_fall_back_silently() -> None:
+    state, restore = world(mask_of((8, 9, 10, 11)), AllocatePolicy.RESTRICTED)
+    six = AllocationRequest({"cpu": 6_000}, 6, "FullPCPUs")
+
+    assert allocate_nominated(state, six, None, restore, "reservation").status == OUT_OF_SCOPE
+    required = allocate_nominated(state, six, None, restore, "", requires_reservation=True)
+    assert required.status == NO_NOMINATION
+    refused = allocate_anywhere(state, six, None, restore, requires_reservation=True)
+    assert refused.status.reasons == ("Reservation(s) not enough cpus available to satisfy request",)
+
+
+def test_victims_within_a_restricted_reservation_make_room_for_a_pod() -> None:
+    _, restore = world(RESERVED, AllocatePolicy.RESTRICTED)
+    [reservation] = restore.matched
+    victim = held("owner", TOPOLOGY, mask_of((8, 9)))
+
+    given_back = restore.reservation_path(reservation, victims=victim)
+
+    assert given_back.preferred_cpus == given_back.preemptible_cpus == mask_of((8, 9))
+    assert given_back.required_zones == {1: {"cpu": 2_000}}
