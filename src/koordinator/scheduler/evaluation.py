@@ -162,11 +162,16 @@ class Evaluation:
             return frozenset((self.status.plugin,))
         return self._all_refusals().plugins()
 
-    def fit_error(self, post_filter_message: str = "", more: Iterable[Status] = ()) -> str:
-        """The message when no row is feasible, or those that are were refused for reasons of their own."""
+    @property
+    def reason_counts(self) -> dict[str, int]:
+        """Nodes per reason, to be read only; empty when the pod as a whole was refused."""
         if self._fit_error is None:
             self._fit_error = diagnosis.count_reasons(self.refusals()) if self.status.is_success else {}
-        reasons = self._fit_error
+        return self._fit_error
+
+    def fit_error(self, post_filter_message: str = "", more: Iterable[Status] = ()) -> str:
+        """The message when no row is feasible, or those that are were refused for reasons of their own."""
+        reasons = self.reason_counts
         if further := diagnosis.count_reasons((status, 1) for status in more):
             reasons = dict(Counter(reasons) + Counter(further))
         return diagnosis.fit_error(self._table.node_count, reasons, self.status.message, post_filter_message)

@@ -357,7 +357,7 @@ class FilterPlugin(Plugin[S]):
         makes preemption slower."""
         return np.ones(rows.size, np.bool_)
 
-    def details(self, state: S, row: int) -> tuple[str, ...]:
+    def facts(self, state: S, row: int) -> tuple[str, ...]:
         """The facts behind the answer for one row, for people (`koordinator explain`)."""
         return ()
 

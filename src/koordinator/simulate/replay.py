@@ -317,7 +317,7 @@ def reasons_of(result: Unplaced) -> tuple[str, ...]:
     evaluation = result.evaluation
     if evaluation is None or not evaluation.status.is_success:
         return result.status.reasons
-    return tuple(sorted({reason for status, _ in evaluation.refusals() for reason in status.reasons}))
+    return tuple(sorted(evaluation.reason_counts))
 
 
 def without_preemption(config: SchedulerConfig) -> SchedulerConfig:

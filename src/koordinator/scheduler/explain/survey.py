@@ -11,7 +11,7 @@ from koordinator.scheduler.cycle import KeptFree
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.explain.answer import NodeScore, PluginAnswer, PluginScore, ReasonCount
-from koordinator.scheduler.framework import FilterPlugin
+from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
@@ -76,13 +76,22 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo) -> Survey:
     codes = np.zeros((len(filters), rows.size), np.uint16)
     if evaluation.status.is_success and rows.size:
         for index, plugin in enumerate(filters):
-            codes[index] = plugin.filter(evaluation.state_of(plugin.name), rows)
+            codes[index] = _codes(plugin, evaluation.state_of(plugin.name), rows)
     left_out = np.zeros(rows.size, np.bool_)
     if evaluation.narrowed_by:
         left_out = ~np.isin(rows, evaluation.candidates)
     return Survey(
         engine, profile, pod, evaluation, kept_free, rows, filters, codes, left_out, tuple(pre_filter)
     )
+
+
+def _codes(plugin: FilterPlugin[Any], state: Any, rows: Rows) -> ReasonCodes:
+    """Every reason of the plugin, also those that Filter itself has no need for."""
+    codes = np.array(plugin.filter(state, rows), np.uint16)
+    refused = codes != 0
+    if refused.any() and type(plugin).detail is not FilterPlugin.detail:
+        codes[refused] = plugin.detail(state, rows[refused], codes[refused])
+    return codes
 
 
 def _pre_filter(profile: Profile, evaluation: Evaluation) -> tuple[list[PluginAnswer], set[str]]:
@@ -183,7 +192,7 @@ def plugin_answers(found: Survey, position: int) -> list[PluginAnswer]:
     for index, plugin in enumerate(found.filters):
         code = int(found.codes[index, position])
         state = found.evaluation.state_of(plugin.name)
-        details = plugin.details(state, row)
+        details = plugin.facts(state, row)
         if code:
             answers.append(_refusal(found.status_of(index, code), details))
         else:

@@ -89,7 +89,7 @@ class TaintToleration(
             return passes(rows)
         return state.codes.take(at(self._set_of_row.values, rows))
 
-    def details(self, state: TaintState, row: int) -> tuple[str, ...]:
+    def facts(self, state: TaintState, row: int) -> tuple[str, ...]:
         taints = self._sets[int(self._set_of_row.values[row])]
         hard = [taint for taint in taints if tolerations.keeps_out(state.tolerations, (taint,))]
         return tuple(f"{tolerations.text_of(taint)} is not tolerated" for taint in hard)
