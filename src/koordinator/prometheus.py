@@ -48,10 +48,18 @@ class Counter:
         assert len(values) == len(self.labels), (self.name, values)
         self.values[values] = self.values.get(values, 0) + by
 
+    def head(self) -> tuple[str, str]:
+        """HELP and TYPE."""
+        return _head(self.name, self.description, self.kind)
+
+    def line(self, number: float, *values: str) -> str:
+        """One sample."""
+        return f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+
     def lines(self) -> Iterator[str]:
-        yield from _head(self.name, self.description, self.kind)
+        yield from self.head()
         for values, number in sorted(self.values.items()):
-            yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+            yield self.line(number, *values)
 
 
 class Gauge(Counter):

@@ -13,6 +13,7 @@ from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler import config
 from koordinator.scheduler.config import ConfigError
+from koordinator.scheduler.controllers import ControllerFilter, ControllerFilterError
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -120,3 +121,14 @@ def test_the_configuration_in_force_can_be_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(command.main, ["--write-config-to", str(path)])
     assert result.exit_code == 0, result.output
     assert config.parse(path.read_bytes()).profiles[0].scheduler_name == "koord-scheduler"
+
+
+def test_controllers_are_chosen_among_the_plugins_that_there_are() -> None:
+    chosen = ControllerFilter.of(
+        flags("--controller-plugins=*,-Reservation").controller_plugins, command.known_plugins()
+    )
+    assert chosen.allows("ElasticQuota") and not chosen.allows("Reservation")
+    with pytest.raises(ControllerFilterError, match="Nonsense"):
+        ControllerFilter.of(
+            flags("--controller-plugins=Nonsense").controller_plugins, command.known_plugins()
+        )

@@ -199,7 +199,10 @@ def test_resource_metrics_tell_requests_and_limits_of_each_pod() -> None:
     body["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "2"}
     ended = {**pod("ended"), "status": {"phase": "Succeeded"}}
 
-    lines = list(gauges.resource_metrics(iter([from_builtins(each, Pod) for each in (body, ended)])))
+    found = gauges.ResourceMetrics()
+    for each in (body, ended):
+        found.add(from_builtins(each, Pod))
+    lines = found.text().splitlines()
 
     labels = 'namespace="default",pod="web",node="n-1",scheduler="koord-scheduler",priority="0"'
     assert f'kube_pod_resource_request{{{labels},resource="cpu",unit="cores"}} 0.5' in lines

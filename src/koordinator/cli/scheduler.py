@@ -26,7 +26,7 @@ from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.rate_limit import Rate
-from koordinator.scheduler import config, default_plugins, effective_config, http, sync_barrier
+from koordinator.scheduler import config, default_plugins, effective_config, http, plugin_args, sync_barrier
 from koordinator.scheduler.config import ConfigError, SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter
 from koordinator.scheduler.debugging import DebugOptions, DumpOptions
@@ -155,6 +155,11 @@ def _refuse_what_is_missing(flags: Flags) -> None:
             raise Refused(f"--{name.replace('_', '-')}: this version does not have it; leave the flag out")
 
 
+def known_plugins() -> frozenset[str]:
+    """Names that `--controller-plugins` may have: those that configurations may have."""
+    return frozenset((*installed(built_in.PLUGINS), *plugin_args.ARGS))
+
+
 def observing(flags: Flags) -> ObserverOptions:
     """What the flags say about the monitor and debugging."""
     return ObserverOptions(
@@ -193,7 +198,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             clock=clock,
             seed=flags.seed,
             gates=gates,
-            controller_filter=ControllerFilter.of(flags.controller_plugins),
+            controller_filter=ControllerFilter.of(flags.controller_plugins, known_plugins()),
             observing=observing(flags),
             unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
         )

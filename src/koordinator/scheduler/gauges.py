@@ -1,10 +1,10 @@
 """Metrics that are read from the scheduler's state when somebody asks, at no cost in between."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from koordinator.api import pod_resources, quantity, resources
 from koordinator.api.core import Pod
-from koordinator.prometheus import Labels, Reading
+from koordinator.prometheus import Gauge, Reading
 from koordinator.scheduler.scheduler import Scheduler
 
 _RESOURCE_LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
@@ -64,35 +64,48 @@ def add_gauges(scheduler: Scheduler) -> None:
     )
 
 
-def resource_metrics(pods: Iterator[Pod]) -> Iterator[str]:
-    """`/metrics/resources`: what each pod that has not ended requests and is limited to."""
-    requests: dict[Labels, float] = {}
-    limits: dict[Labels, float] = {}
-    for pod in pods:
+class ResourceMetrics:
+    """`/metrics/resources`: what each pod that has not ended requests and is limited to.
+
+    Pods are added one by one, so that a large cluster can be told in pieces.
+    """
+
+    def __init__(self) -> None:
+        self._requests = Gauge(
+            "kube_pod_resource_request",
+            "[STABLE] Resources requested by workloads on the cluster, broken down by pod. This shows the "
+            "resource usage the scheduler and kubelet expect per pod for resources along with the unit for "
+            "the resource if any.",
+            _RESOURCE_LABELS,
+        )
+        self._limits = Gauge(
+            "kube_pod_resource_limit",
+            "[STABLE] Resources limit for workloads on the cluster, broken down by pod. This shows the "
+            "resource usage the scheduler and kubelet expect per pod for resources along with the unit for "
+            "the resource if any.",
+            _RESOURCE_LABELS,
+        )
+        self._lines: dict[str, list[str]] = {gauge.name: [] for gauge in (self._requests, self._limits)}
+
+    def add(self, pod: Pod) -> None:
+        """Raises: QuantityError when an amount is none."""
         if pod.status.phase in ("Succeeded", "Failed"):
-            continue
+            return
         spec = pod.spec
-        of_pod = (pod.metadata.namespace, pod.metadata.name, spec.node_name, spec.scheduler_name)
         priority = "" if spec.priority is None else str(spec.priority)
+        of_pod = (pod.metadata.namespace, pod.metadata.name, spec.node_name, spec.scheduler_name, priority)
         for name, raw in pod_resources.wire_requests(pod).items():
             unit, amount = _in_unit(name, raw)
-            requests[(*of_pod, priority, name, unit)] = amount
+            self._lines[self._requests.name].append(self._requests.line(amount, *of_pod, name, unit))
         for name, amount in _limits(pod).items():
-            limits[(*of_pod, priority, name, _unit(name))] = amount
-    yield from Reading(
-        "kube_pod_resource_request",
-        "[STABLE] Resources requested by workloads on the cluster, broken down by pod. This shows the resource "
-        "usage the scheduler and kubelet expect per pod for resources along with the unit for the resource if any.",
-        _RESOURCE_LABELS,
-        lambda: requests,
-    ).lines()
-    yield from Reading(
-        "kube_pod_resource_limit",
-        "[STABLE] Resources limit for workloads on the cluster, broken down by pod. This shows the resource "
-        "usage the scheduler and kubelet expect per pod for resources along with the unit for the resource if any.",
-        _RESOURCE_LABELS,
-        lambda: limits,
-    ).lines()
+            self._lines[self._limits.name].append(self._limits.line(amount, *of_pod, name, _unit(name)))
+
+    def text(self) -> str:
+        """In the Prometheus text format."""
+        return "".join(
+            "\n".join([*gauge.head(), *self._lines[gauge.name], ""])
+            for gauge in (self._requests, self._limits)
+        )
 
 
 def _limits(pod: Pod) -> dict[str, float]:

@@ -2,7 +2,8 @@
 and what plugins answer. Source: spec 03, A6.
 """
 
-import itertools
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,15 +12,20 @@ from aiohttp import web
 
 from koordinator import prometheus
 from koordinator.api import scalars
+from koordinator.api.quantity import QuantityError
 from koordinator.scheduler import effective_config, gauges, health, profiling
 from koordinator.scheduler.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.explain import service as explanations
 from koordinator.scheduler.health import Check
 from koordinator.scheduler.scheduler import Scheduler
 
+log = logging.getLogger(__name__)
+
 NOT_LEADER = {"message": "the instance is not leader"}
 API_PREFIX = "/apis/v1"
 FLAG_BYTES_MAX = 1_024
+PODS_PER_TURN = 200
+"""Pods that `/metrics/resources` tells before others have a turn: about 5 ms."""
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +87,15 @@ def _add_metrics(app: web.Application, scheduler: Scheduler, options: HttpOption
     async def resource_metrics(_: web.Request) -> web.Response:
         if not options.is_leader():
             return _metrics_text("")  # as upstream: each pod is told by one scheduler
-        pods = iter(list(scheduler.caches.pods.objects.values()))
-        return _metrics_text("\n".join(itertools.chain(gauges.resource_metrics(pods), [""])))
+        found = gauges.ResourceMetrics()
+        for number, pod in enumerate(list(scheduler.caches.pods.objects.values()), 1):
+            try:
+                found.add(pod)
+            except QuantityError as error:
+                log.debug("pod left out of the resource metrics: %s", error, extra={"pod": pod.key})
+            if number % PODS_PER_TURN == 0:
+                await asyncio.sleep(0)  # pods are scheduled meanwhile
+        return _metrics_text(found.text())
 
     async def configz(_: web.Request) -> web.Response:
         body = effective_config.effective(scheduler.config, scheduler.engine.plugin_types)
