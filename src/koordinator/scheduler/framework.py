@@ -8,25 +8,20 @@ Nothing here reads a clock or does I/O, except for PreBind and Bind, which are c
 """
 
 import abc
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api.core import Pod
-from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.meta import Object
 from koordinator.api.resource_vector import I64
-from koordinator.clock import Clock
-from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.failures import After, Before
-from koordinator.scheduler.metrics import Metrics
-from koordinator.scheduler.nodes import Column, ColumnSpec, NodeTable, Rows
-from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.handle import Actions as Actions
+from koordinator.scheduler.handle import Handle as Handle
+from koordinator.scheduler.handle import Watch as Watch
+from koordinator.scheduler.nodes import ColumnSpec, Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status
@@ -62,135 +57,10 @@ ENTRY_POINTS = "koordinator.scheduler.plugins"
 """Group of entry points under which packages offer plugins; the entry's name is the plugin's."""
 
 S = TypeVar("S")
-T = TypeVar("T", bound=Object)
-C = TypeVar("C")
 
 
 class NoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of plugins that have none."""
-
-
-class Watch(msgspec.Struct, Generic[T], frozen=True):
-    """Objects that a plugin wants to be told about, apart from pods and nodes."""
-
-    view: type[T]
-    on_add: Callable[[T], Any]
-    on_update: Callable[[T, T], Any]
-    on_delete: Callable[[T], Any]
-
-
-class Actions:
-    """What plugins may ask of a running scheduler. This one only decides: asking changes nothing."""
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> bool:
-        """Run `work` in the background, guarded: its failure is logged and costs nobody else anything.
-        Whether it will run at all."""
-        work.close()
-        return False
-
-    def activate(self, uids: Iterable[str]) -> None:
-        """Try waiting pods again at once."""
-
-    def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
-        """Turn down a pod that waits for Permit; whether there is one."""
-        return False
-
-    def allow_waiting(self, uid: str, plugin: str) -> bool:
-        """Let a pod go that waits for Permit of this plugin; whether there is one."""
-        return False
-
-    def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
-        """Tell users what happened to an object; `kind` is Normal or Warning."""
-
-    def enter_pod(self, old: Pod | None, pod: Pod) -> None:
-        """A pod that only the scheduler knows (a reserve pod) came or changed: it is queued, or counted on its
-        node when it has one."""
-
-    def remove_pod(self, pod: Pod) -> None:
-        """A pod that only the scheduler knows is gone."""
-
-
-class Handle:
-    """What the framework lends a plugin for its life.
-
-    `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
-    constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
-    are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`.
-    """
-
-    def __init__(
-        self,
-        table: NodeTable,
-        clock: Clock,
-        *,
-        columns: Mapping[str, Column] | None = None,
-        cluster: Cluster | None = None,
-        happened: Callable[[Happening], None] = lambda _: None,
-        actions: Actions | None = None,
-        nominations: Nominations | None = None,
-        gates: FeatureGates | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self.metrics = metrics if metrics is not None else Metrics()
-        self.table = table
-        self.clock = clock
-        self.columns = columns or {}
-        self.happened = happened
-        self.actions = actions or Actions()
-        self.nominations = nominations if nominations is not None else Nominations()
-        self.watches: list[Watch[Any]] = []
-        self.forget_handlers: list[Callable[[PodInfo, str], None]] = []
-        self.before_failures: list[Before] = []
-        self.after_failures: list[After] = []
-        self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
-        self._cluster = cluster
-        self._profile: ProfileParts | None = None
-
-    @property
-    def cluster(self) -> Cluster:
-        """The API, for plugins that act (Bind, PreBind)."""
-        assert self._cluster is not None, "this scheduler only decides"
-        return self._cluster
-
-    def watch(self, watch: Watch[Any]) -> None:
-        """Keep `watch` informed about all objects of its kind, from before the first pod is scheduled."""
-        self.watches.append(watch)
-
-    def on_forget(self, handler: Callable[[PodInfo, str], None]) -> None:
-        """Call `handler` with each pod whose placement on a node is undone, by whatever plugin."""
-        self.forget_handlers.append(handler)
-
-    def on_failure(self, handler: Before) -> None:
-        """Ask `handler` about each failed attempt, before the scheduler queues the pod again and tells users."""
-        self.before_failures.append(handler)
-
-    def after_failure(self, handler: After) -> None:
-        """Tell `handler` of each failed attempt, however it was handled."""
-        self.after_failures.append(handler)
-
-    @property
-    def profile(self) -> "ProfileParts":
-        """The profile of a plugin that asks for one of its own (`Plugin.per_profile`), once it is built."""
-        assert self._profile is not None, "the plugin is not `per_profile`, or its profile is not built yet"
-        return self._profile
-
-    def join(self, profile: "ProfileParts") -> None:
-        """The plugin stands in this profile; called by the framework."""
-        self._profile = profile
-
-    def companions(self, kind: type[C]) -> tuple[C, ...]:
-        """Plugins of the same profile that are of a kind (a capability), in order of creation."""
-        return tuple(plugin for plugin in self.profile.plugins if isinstance(plugin, kind))
-
-
-class ProfileParts(Protocol):
-    """The profile that a plugin stands in, as far as plugins use it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def plugins(self) -> "Sequence[Plugin[Any]]": ...
 
 
 class WakeIndex(abc.ABC):
