@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.scheduler import config, pick
-from tests.scheduler.world import World, play, pod
+from koordinator.scheduler import config, pick, zone_order
+from tests.scheduler.world import World, node, play, pod
 
 
 def test_ties_are_spread_and_repeat_with_the_seed() -> None:
@@ -60,3 +60,28 @@ def test_the_nominated_node_is_taken_if_it_fits_whatever_the_scores() -> None:
         assert world.api.placements()["web"] == "other"
 
     play(story)
+
+
+def test_zones_are_looked_at_in_turn() -> None:
+    zones = [("r", "a"), ("r", "a"), ("r", "a"), ("r", "b"), ("", ""), ("r", "b")]
+
+    order = zone_order.interleaved(np.arange(6), zones)
+
+    assert order.tolist() == [0, 3, 4, 1, 5, 2]
+
+
+def test_a_sample_takes_nodes_of_all_zones() -> None:
+    async def story(world: World) -> None:
+        for number in range(200):
+            labels = {"topology.kubernetes.io/zone": "far" if number >= 150 else "near"}
+            world.api.put("Node", node(f"node-{number}", labels=labels))
+        far = [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["far"]}]
+        wish = {"weight": 100, "preference": {"matchExpressions": far}}
+        affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
+        world.api.put("Pod", pod("web", affinity=affinity))
+        await world.settle()
+
+        # The first hundred nodes are near ones, but every second that is looked at is far.
+        assert int(world.api.placements()["web"].removeprefix("node-")) >= 150
+
+    play(story, config.decode({"percentageOfNodesToScore": 1, "profiles": [{}]}))

@@ -23,6 +23,7 @@ from koordinator.scheduler.refusals import left_out_reason
 from koordinator.scheduler.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.steering import FREE, Steering, steer
 from koordinator.scheduler.view import View
+from koordinator.scheduler.zone_order import ZoneOrder
 
 KeptFree = dict[int, Status]
 """Rows that pass the filters, but not together with the pods nominated to them: why."""
@@ -194,7 +195,8 @@ class Cycle:
             if not advice.failure.is_success:
                 return refused(pod, advice.failure, evaluation)
             kept_free |= self._advised_against(evaluation, advice)
-        rows = self._candidates(profile, pod, evaluation, kept_free, steering)
+        is_advised = advice is not None
+        rows = self._candidates(profile, pod, evaluation, kept_free, steering, is_advised=is_advised)
         if (evaluation.feasible_count if rows is None else rows.size) == 0:
             return self._no_fit(profile, pod, evaluation, kept_free, steering)
         chance = pick.chance_of(self._seed, pod.uid, attempt)
@@ -298,6 +300,8 @@ class Cycle:
         evaluation: Evaluation,
         kept_free: KeptFree,
         steering: Steering = FREE,
+        *,
+        is_advised: bool = False,
     ) -> Rows | None:
         """Feasible rows to choose from, None for all: the nominated node alone if it is feasible, then the
         planned one or the first of those preferred, or a sample."""
@@ -322,8 +326,10 @@ class Cycle:
             return feasible
         all_rows = evaluation.candidates
         wanted = pick.nodes_to_find(int(all_rows.size), profile.sample_percent)
+        if not profile.scorers and not is_advised:
+            wanted = 1  # nobody would tell one from the other
         start = self._sample_start % max(int(all_rows.size), 1)
-        rows, looked_at = pick.sample(feasible, all_rows, start, wanted)
+        rows, looked_at = pick.sample(feasible, self._table.shared(ZoneOrder).of(all_rows), start, wanted)
         self._sample_start = (self._sample_start + looked_at) % self._table.node_count
         return rows
 

@@ -58,11 +58,13 @@ def sample_percent(global_percent: int | None, profile_percent: int | None) -> i
     return profile_percent if profile_percent is not None else global_percent
 
 
-def sample(feasible: Rows, all_rows: Rows, start: int, wanted: int) -> tuple[Rows, int]:
-    """The first `wanted` feasible rows from position `start` of `all_rows` on, ascending, and how many
-    nodes were looked at to find them."""
+def sample(feasible: Rows, order: Rows, start: int, wanted: int) -> tuple[Rows, int]:
+    """The first `wanted` feasible rows from position `start` of `order` (all rows that come into question) on,
+    ascending, and how many nodes were looked at to find them."""
     if feasible.size <= wanted:
-        return feasible, int(all_rows.size)
-    positions = (np.searchsorted(all_rows, feasible) - start) % all_rows.size
-    order = np.argsort(positions, kind="stable")[:wanted]
-    return np.sort(feasible[order]), int(positions[order[-1]]) + 1
+        return feasible, int(order.size)
+    position_of = np.empty(int(order.max()) + 1, np.intp)
+    position_of[order] = np.arange(order.size)
+    positions = (position_of[feasible] - start) % order.size
+    nearest = np.argsort(positions, kind="stable")[:wanted]
+    return np.sort(feasible[nearest]), int(positions[nearest[-1]]) + 1
