@@ -115,3 +115,21 @@ def test_measured_cycles_leave_the_plugins_as_they_were() -> None:
         assert sum(searched.counts) == 40
 
     play(story, observing=ObserverOptions(debug=DebugOptions()))
+
+
+def test_victims_and_attempts_of_preemption_are_counted() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="2")
+        for name in ("a", "b"):
+            world.api.put("Pod", pod(name))
+        await world.settle()
+        world.api.put("Pod", pod("important", cpu="2", priority=1_000))
+        await world.settle(3)
+
+        metrics = world.scheduler.metrics
+        assert world.api.placements()["important"] == "node-0"
+        assert metrics.preemption_attempts.values == {(): 1}
+        assert metrics.preemption_victims.of().total == 2
+        assert metrics.point_duration.of("Bind", "Success", "koord-scheduler").counts[0] == 3
+
+    play(story)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from koordinator import __version__
+from koordinator.api.feature_gate_tables import Stage
 from koordinator.api.feature_gates import REGISTRIES, Component, FeatureGates
 from koordinator.prometheus import Gauge, Labels, Reading, Registry
 
@@ -50,7 +51,11 @@ def add_to(registry: Registry, started_s: float) -> None:
 
 def add_gates(registry: Registry, gates: FeatureGates) -> None:
     """Which feature gates are on, and the version."""
-    stages = {name: gate.stage.name for name, gate in REGISTRIES[Component.SCHEDULER].items()}
+    # As upstream: features that are generally available have no stage.
+    stages = {
+        name: "" if gate.stage is Stage.GA else gate.stage.name
+        for name, gate in REGISTRIES[Component.SCHEDULER].items()
+    }
     states = {(name, stages[name]): float(is_on) for name, is_on in gates.states.items()}
     build = Gauge(
         "kubernetes_build_info",

@@ -5,6 +5,7 @@ run the bare methods, so measuring costs them nothing.
 """
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,12 @@ _POINTS = (
     ("scorers", "normalize_at", "ScoreExtensionNormalize"),
     ("reserves", "reserve", "Reserve"),
     ("permits", "permit", "Permit"),
+    ("extensions.before_pre_filters", "before_pre_filter", "BeforePreFilter"),
+    ("extensions.after_pre_filters", "after_pre_filter", "AfterPreFilter"),
+    ("extensions.before_filters", "before_filter", "BeforeFilter"),
+    ("extensions.before_scores", "before_score", "BeforeScore"),
+    ("extensions.after_post_filters", "after_post_filter", "AfterPostFilter"),
+    ("extensions.prefer_nodes", "prefer_nodes", "PreferNodesPlugin"),
 )
 """(plugins of a profile, their method, name of the extension point)."""
 
@@ -59,8 +66,7 @@ class Probe:
             codes[point] = code
 
         for plugins, method, point in _POINTS:
-            for entry in getattr(profile, plugins):
-                plugin = entry[0] if isinstance(entry, tuple) else entry
+            for plugin in _plugins(operator.attrgetter(plugins)(profile)):
                 if method not in vars(plugin):
                     setattr(plugin, method, self._timed(getattr(plugin, method), point, plugin.name, record))
                     timed.append((plugin, method))
@@ -87,6 +93,14 @@ class Probe:
             return answer
 
         return measured
+
+
+def _plugins(found: Any) -> Iterator[Plugin[Any]]:
+    """The plugins of a point: several, several with weights, one, or none."""
+    for entry in found if isinstance(found, tuple) else (found,):
+        plugin = entry[0] if isinstance(entry, tuple) else entry
+        if plugin is not None:
+            yield plugin
 
 
 def _code_of(answer: Any) -> Code:
