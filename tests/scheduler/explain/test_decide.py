@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.explain.answer import Verdict
+from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench, stock_config
 
 TAINT = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
@@ -83,6 +85,21 @@ def test_a_nominated_pod_keeps_its_room_from_less_important_ones() -> None:
 
     assert answer.verdict is Verdict.UNSCHEDULABLE
     assert any("nominated" in line for each in answer.nodes[0].plugins for line in each.details)
+
+
+def test_a_hinted_node_comes_before_the_scores() -> None:
+    bench = Bench().node("small", cpu="2").node("large", cpu="64")
+    body = world.pod("web", cpu="1")
+    body["metadata"]["annotations"] = {
+        "scheduling.koordinator.sh/scheduling-hint": '{"preferredNodeNames": ["gone", "small"]}'
+    }
+    pod = bench.of(body)
+
+    answer = bench.ask(pod)
+
+    assert answer.node == "small"
+    result = bench.cycle(pod)
+    assert isinstance(result, Placed) and result.node_name == "small"
 
 
 def test_a_gated_pod_is_told_its_gates() -> None:

@@ -24,6 +24,7 @@ from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import Status
+from koordinator.scheduler.steering import FREE, steer
 from koordinator.scheduler.view import View
 
 BEST_NODES = 5
@@ -139,9 +140,23 @@ def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
 def _fits(found: Survey, rows: Rows, question: Question, base: PodAnswer) -> PodAnswer:
     """The node that the next cycle would choose."""
     pod, table = found.pod, found.engine.table
-    row = _nominated(found, base.nominated_node, rows)
+    row = _row_among(rows, found, base.nominated_node)
     notes = list(base.notes)
-    if row is None:
+    steering = FREE
+    if row is None and found.profile.extensions.steers:
+        steering = steer(found.profile.extensions, found.evaluation, pod)
+        if not steering.status.is_success:
+            sentence = (
+                f"Pod {pod.key} is pending: {steering.status.plugin} refuses it: {steering.status.message}."
+            )
+            answer = _with(base, Verdict.UNSCHEDULABLE, sentence)
+            return msgspec.structs.replace(answer, message=steering.status.message)
+    wanted = (steering.planned,) if steering.planned else steering.preferred
+    hinted = next((r for name in wanted if (r := _row_among(rows, found, name)) is not None), None)
+    if hinted is not None:
+        row = hinted
+        notes.append("a plugin prefers this node, which takes the pod: no other one is compared")
+    elif row is None:
         totals = found.evaluation.totals_of(rows)
         row = pick.pick(rows, totals, pick.chance_of(found.engine.seed, pod.uid, question.attempt))
         assert row is not None, pod.key
@@ -167,8 +182,9 @@ def _fits(found: Survey, rows: Rows, question: Question, base: PodAnswer) -> Pod
     )
 
 
-def _nominated(found: Survey, nominated: str, rows: Rows) -> int | None:
-    row = found.engine.table.row_of(nominated) if nominated else None
+def _row_among(rows: Rows, found: Survey, name: str) -> int | None:
+    """The node's row if it is one of `rows`."""
+    row = found.engine.table.row_of(name) if name else None
     return row if row is not None and bool(np.isin(row, rows)) else None
 
 
