@@ -34,9 +34,17 @@ def place(engine, name):
     return engine.cycle.run(profile, info, profile.class_key(info), attempt=1, now_s=0.0).node_name
 
 
-def test_cheap_nodes_are_filled_first():
-    engine = Engine(config.parse(CONFIG.read_bytes()), FixedClock())
+def placements(**options):
+    """Where nine pods of one core go, one after the other."""
+    engine = Engine(config.parse(CONFIG.read_bytes()), FixedClock(), **options)
     for name, price in (("dear", "3.5"), ("cheap", "0.5"), ("fair", "1.5"), ("odd", "a lot")):
         engine.table.set_node(decode.from_builtins(node(name, price), Node))
+    return [place(engine, f"p{number}") for number in range(9)]
 
-    assert [place(engine, f"p{number}") for number in range(9)] == ["cheap"] * 4 + ["fair"] * 4 + ["dear"]
+
+def test_cheap_nodes_are_filled_first():
+    assert placements() == ["cheap"] * 4 + ["fair"] * 4 + ["dear"]
+
+
+def test_sharing_evaluations_changes_nothing():
+    assert placements() == placements(classes_max=0)

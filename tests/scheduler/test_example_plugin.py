@@ -51,7 +51,7 @@ def test_the_installed_example_is_found_by_its_entry_point_and_changes_placement
     done = run_example_test([installed], tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_without_the_package_the_configuration_is_refused_by_name(tmp_path: Path) -> None:
