@@ -6,6 +6,7 @@ evaluations), and the same pods without any such wish. Options: `--nodes`, `--po
 """
 
 import argparse
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -166,14 +167,17 @@ def drain(stage: Stage, queue: SchedulingQueue) -> int:
 def place_s(
     case: str, nodes: int, pods: int, apps: int, existing: int = 0, classes: int = CLASSES_MAX
 ) -> float:
-    """CPU seconds per pod."""
-    stage = Stage(nodes, existing, case, classes)
-    queue = stage.queue(pods, apps)
-    started_s = time.process_time()
-    placed = drain(stage, queue)
-    took_s = time.process_time() - started_s
-    assert placed == pods, (case, placed, pods)
-    return took_s / pods
+    """CPU seconds per pod, the best of two runs: neighbours on the machine do not count."""
+    found = []
+    for _ in range(2):
+        stage = Stage(nodes, existing, case, classes)
+        queue = stage.queue(pods, apps)
+        gc.collect()  # what set-up left behind is not the placements' doing
+        started_s = time.process_time()
+        placed = drain(stage, queue)
+        found.append(time.process_time() - started_s)
+        assert placed == pods, (case, placed, pods)
+    return min(found) / pods
 
 
 def cases(nodes: int, pods: int, wanted: str) -> None:

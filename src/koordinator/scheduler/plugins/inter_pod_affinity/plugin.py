@@ -158,6 +158,8 @@ class InterPodAffinity(
 
     def epoch(self, state: PodAffinityState) -> Hashable:
         """Whether filter and score take part at all depends on what is booked, too."""
+        if not (state.wishes.key or state.existing_anti or state.existing_scored):
+            return None
         flips = [domains.flips for domains in self._wanted(state)]
         flips += [domains.flips for domains in self._unwanted(state)]
         flips += [domains.flips for domains in self._holders(state)]
