@@ -8,9 +8,14 @@ import pytest
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.scheduler import config
+from koordinator.scheduler.capabilities import PreFilterTransformer
 from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
+from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.monitor import Attempt, Monitor, MonitorOptions, Overdue
+from koordinator.scheduler.nodes import Trial
 from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_diagnosis import PodDiagnosis
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.world import World, node, play, pod
@@ -133,3 +138,26 @@ def test_victims_and_attempts_of_preemption_are_counted() -> None:
         assert metrics.point_duration.of("Bind", "Success", "koord-scheduler").counts[0] == 3
 
     play(story)
+
+
+class Looking(PreFilterTransformer[None], PreFilterPlugin[None]):
+    name = "Looking"
+
+    def before_pre_filter(self, pod: PodInfo, what_if: Trial) -> PodInfo:
+        return pod
+
+    def pre_filter(self, state: None) -> PreFilterResult:
+        return PreFilterResult()
+
+
+def test_transformers_are_measured_like_plugins() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        world.api.put("Pod", pod("web"))
+        await world.settle()
+        measured = world.scheduler.metrics.plugin_duration.of("Looking", "BeforePreFilter", "Success")
+        assert sum(measured.counts) == 1
+
+    looking = {"multiPoint": {"enabled": [{"name": "Looking"}]}}
+    settings = config.decode({"profiles": [{"plugins": looking}]})
+    play(story, settings, plugins={**built_in.PLUGINS, "Looking": Looking})
