@@ -1,13 +1,18 @@
 """HTTP extenders: a real server on the loopback is asked, believed, and survived."""
 
 import asyncio
+import base64
 import contextlib
+import pathlib
+import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
 from koordinator.cluster.supervise import strictly
+from koordinator.manager.webhooks import certificates
 from koordinator.scheduler import config
 from tests.scheduler.world import World, node, pod
 
@@ -36,12 +41,12 @@ class Oracle:
 
 
 @contextlib.asynccontextmanager
-async def serving(oracle: Oracle) -> AsyncIterator[None]:
+async def serving(oracle: Oracle, tls: ssl.SSLContext | None = None) -> AsyncIterator[None]:
     app = web.Application()
     app.router.add_post("/api/{verb}", oracle.handle)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     oracle.port = runner.addresses[0][1]
     try:
@@ -50,13 +55,16 @@ async def serving(oracle: Oracle) -> AsyncIterator[None]:
         await runner.cleanup()
 
 
-def play(story: Callable[[World, Oracle], Awaitable[None]], **extender: Any) -> None:
+def play(
+    story: Callable[[World, Oracle], Awaitable[None]], tls: ssl.SSLContext | None = None, **extender: Any
+) -> None:
     """A story in real time (sockets do not know virtual time) with one extender."""
 
     async def main() -> None:
         oracle = Oracle()
-        async with serving(oracle):
-            described = {"urlPrefix": f"http://127.0.0.1:{oracle.port}/api/", **extender}
+        async with serving(oracle, tls):
+            scheme = "http" if tls is None else "https"
+            described = {"urlPrefix": f"{scheme}://127.0.0.1:{oracle.port}/api/", **extender}
             world = World(config.decode({"extenders": [described], "podMaxBackoffSeconds": 0}))
             with strictly():
                 task = asyncio.create_task(world.scheduler.run())
@@ -223,3 +231,30 @@ def test_a_slow_extender_is_given_up_after_its_timeout() -> None:
         oracle.pause_s = 0.0
 
     play(story, filterVerb="filter", httpTimeout="100ms", nodeCacheCapable=True)
+
+
+def test_tls_verifies_the_server_by_the_given_authority(tmp_path: pathlib.Path) -> None:
+    certs = certificates.generate(["oracle.example"], time.time())
+    (tmp_path / "cert").write_bytes(certs.cert)
+    (tmp_path / "key").write_bytes(certs.key)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    ca = base64.b64encode(certs.ca_cert).decode()
+
+    async def trusted(world: World, oracle: Oracle) -> None:
+        oracle.answers["filter"] = lambda body: {"NodeNames": body["NodeNames"]}
+        world.nodes(1)
+        world.api.put("Pod", pod("web"))
+        await until(lambda: world.api.placements()["web"])
+
+    async def another_name(world: World, oracle: Oracle) -> None:
+        world.nodes(1)
+        world.api.put("Pod", pod("web"))
+        await until(lambda: world.condition("web"))
+        assert "CERTIFICATE_VERIFY_FAILED" in world.condition("web")["message"]
+        assert not oracle.asked
+
+    options: Json = {"filterVerb": "filter", "nodeCacheCapable": True, "enableHTTPS": True}
+    play(trusted, server, **options, tlsConfig={"caData": ca, "serverName": "oracle.example"})
+    play(another_name, server, **options, tlsConfig={"caData": ca})
+    play(trusted, server, **options)  # as upstream: without an authority nothing is verified

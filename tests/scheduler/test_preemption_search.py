@@ -46,7 +46,7 @@ class Scene:
         diagnosis, refusals = self.diagnosis(preemptor), Counter[str]()
         found = []
         for row in self.table.rows.tolist():
-            answer = self.plugin._search.try_row(preemptor, row, diagnosis)
+            answer = self.plugin.try_row(preemptor, row, diagnosis)
             if isinstance(answer, Candidate):
                 found.append(answer)
             else:

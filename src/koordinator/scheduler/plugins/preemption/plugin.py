@@ -178,6 +178,10 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
         wanted = min(max(int(rows.size) * self._percentage // 100, self._absolute), int(rows.size))
         return self._search.run(pod, self._from_somewhere(pod, rows, wanted), diagnosis, wanted)
 
+    def try_row(self, pod: PodInfo, row: int, diagnosis: Diagnosis) -> Candidate | Status:
+        """The candidate that one node makes, or why it is none, by moving its pods in a trial."""
+        return self._search.try_row(pod, row, diagnosis)
+
     def _from_somewhere(self, pod: PodInfo, rows: Rows, wanted: int) -> Rows:
         """All rows; those that were left out last time come first sooner or later."""
         if rows.size <= wanted:
