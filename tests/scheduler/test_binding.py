@@ -54,6 +54,7 @@ class Desk:
             scheduler.queue.add(info, self._profile.name, key, 0.0)
             entry = scheduler.queue.pop(0.0)
             assert entry is not None
+            self.uid = info.uid
             placed: Any = scheduler.engine.cycle.run(self._profile, info, key, 1, 0.0)
             self.binder.start(Job(self._profile, entry, placed))
 
@@ -145,5 +146,24 @@ def test_where_bindings_never_wait_one_worker_does_them_all() -> None:
             assert len(workers) <= 2
             await desk.binder.close()
         assert len(desk.bound) == 50
+
+    play(story)
+
+
+def test_a_binder_that_ended_begins_again() -> None:
+    async def story() -> None:
+        async def bind(_: PodInfo) -> Status:
+            await asyncio.sleep(1.0)
+            return SUCCESS
+
+        desk = Desk(bind)
+        for _ in range(2):
+            async with asyncio.TaskGroup() as group:
+                desk.binder.open(group)
+                desk.start(1)
+                await asyncio.sleep(2.0)
+                await desk.binder.close()
+            desk.world.scheduler.table.unassign(desk.uid)
+        assert desk.bound == [("default/pod-0", True)] * 2
 
     play(story)

@@ -107,6 +107,7 @@ class Binder:
             await asyncio.gather(*tasks, return_exceptions=True)
             for job in list(self._apart):
                 self._hand_back(job)  # cancelled before it began
+            self._workers.clear()
             self._group = None
 
     def start(self, job: Job) -> None:
