@@ -15,36 +15,21 @@ Invariants after `__init__` and `update`, for every row of the table:
 * `totals` is `_own` + `_wide_part` where feasible, and `NOT_FEASIBLE` elsewhere.
 """
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
-from koordinator.scheduler import diagnosis
+from koordinator.scheduler.answers import Answers, WideFilter, WideScorer
 from koordinator.scheduler.changes import Changes
-from koordinator.scheduler.framework import (
-    FilterPlugin,
-    Mask,
-    Plugin,
-    ReasonCodes,
-    ScorePlugin,
-    Scores,
-    is_pass,
-)
+from koordinator.scheduler.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.lookahead import LocalFilter, LocalScorer, Lookahead, foresee
 from koordinator.scheduler.nodes import NodeTable, Rows, at, put
 from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.refusals import (
-    LEFT_OUT,
-    NO_NODE,
-    Refusals,
-    RefusedBy,
-    nothing_left_reason,
-)
-from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable
+from koordinator.scheduler.refusals import LEFT_OUT, NO_NODE, nothing_left_reason
+from koordinator.scheduler.status import SUCCESS, unresolvable
 
 FORESEEN_FROM = 2
 """Placements in a row, with no other change in the table between them, that make looking ahead worth it."""
@@ -59,165 +44,13 @@ cache, and below the size from which memory is fetched from the system each time
 _NO_ROWS: Rows = np.empty(0, np.intp)
 
 
-class WideFilter:
-    """A filter that looks beyond the row, and its answers: valid where the local filters pass."""
-
-    def __init__(self, index: int, plugin: FilterPlugin[Any], capacity: int) -> None:
-        self.index = index
-        self.plugin = plugin
-        self.codes: ReasonCodes = np.zeros(capacity, np.uint16)
-
-
-class WideScorer:
-    """A scorer that looks beyond the row, and its raw scores: valid where the local filters pass."""
-
-    def __init__(self, plugin: ScorePlugin[Any], weight: int, capacity: int) -> None:
-        self.plugin = plugin
-        self.weight = weight
-        self.raw: Scores = np.zeros(capacity, np.int64)
-
-
-class Evaluation:
-    """What the plugins of a profile say about each row for pods of one class."""
+class Evaluation(Answers):
+    """Works the answers out, and keeps them current."""
 
     def __init__(self, profile: Profile, table: NodeTable, pod: PodInfo) -> None:
-        self._profile = profile
-        self._table = table
+        super().__init__(profile, table)
         self._pod = pod
-        self._feasible: Rows | None = None
-        self._refusals: Refusals | None = None
-        self._fit_error: dict[str, int] | None = None
         self._run_all()
-
-    # Reading
-
-    @property
-    def feasible(self) -> Rows:
-        """Rows that passed all filters, ascending."""
-        if self._feasible is None:
-            self._feasible = np.flatnonzero(self._is_feasible)
-        return self._feasible
-
-    @property
-    def candidates(self) -> Rows:
-        """Rows that the filters were asked about, ascending."""
-        return self._table.rows if self._allowed is None else self._allowed
-
-    @property
-    def failure(self) -> Status | None:
-        """An error of a plugin: the pod can neither be placed nor refused."""
-        for status in (self.status, self.score_status):
-            if not (status.is_success or status.is_rejected):
-                return status
-        return None
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of what is kept per row."""
-        per_row = 20 + 2 * len(self._wide_filters) + 8 * len(self._wide_scorers)
-        if not isinstance(self._wide_part, int):
-            per_row += 8
-        ahead_bytes = 0 if self._lookahead is None else self._lookahead.size_bytes
-        return per_row * self.totals.size + ahead_bytes
-
-    def is_feasible(self, row: int) -> bool:
-        return bool(self._is_feasible[row])
-
-    def totals_of(self, rows: Rows) -> Scores:
-        """Weighted sums of normalised scores, for some feasible rows.
-
-        Normalisation is over exactly these rows, as they are all that take part.
-        """
-        if rows is self._feasible or not self._wide_scorers:
-            return at(self.totals, rows)
-        total = self._own[rows]
-        for scorer in self._wide_scorers:
-            total += scorer.weight * self._normalised(scorer, rows)
-        return total
-
-    @property
-    def states(self) -> Mapping[str, Any]:
-        """Plugin → the state that `Plugin.prepare` made for this class."""
-        return self._states
-
-    def state_of(self, plugin: str) -> Any:
-        """The state that `Plugin.prepare` made for this class."""
-        return self._states[plugin]
-
-    # Refusals
-
-    @property
-    def refused_by(self) -> RefusedBy:
-        """(capacity,): 0 for feasible rows, else the position (from 1) of the first filter that refused."""
-        return self._all_refusals().refused_by
-
-    @property
-    def codes(self) -> ReasonCodes:
-        """(capacity,): reason codes of the plugins in `refused_by`."""
-        return self._all_refusals().codes
-
-    def rejected_by(self) -> frozenset[str]:
-        """Plugins that refused at least one node, or the pod as a whole."""
-        if not self.status.is_success:
-            return frozenset((self.status.plugin,))
-        return self._all_refusals().plugins()
-
-    @property
-    def reason_counts(self) -> dict[str, int]:
-        """Nodes per reason, to be read only; empty when the pod as a whole was refused."""
-        if self._fit_error is None:
-            self._fit_error = diagnosis.count_reasons(self.refusals()) if self.status.is_success else {}
-        return self._fit_error
-
-    def fit_error(self, post_filter_message: str = "", more: Iterable[Status] = ()) -> str:
-        """The message when no row is feasible, or those that are were refused for reasons of their own."""
-        reasons = self.reason_counts
-        if further := diagnosis.count_reasons((status, 1) for status in more):
-            reasons = dict(Counter(reasons) + Counter(further))
-        return diagnosis.fit_error(self._table.node_count, reasons, self.status.message, post_filter_message)
-
-    def unresolvable_rows(self) -> Mask:
-        """(capacity,): rows that no eviction can help."""
-        if not self.status.is_success:
-            is_hopeless = self.status.code is not Code.UNSCHEDULABLE
-            return np.full(self._table.capacity, is_hopeless, np.bool_)
-        return self._all_refusals().unresolvable_rows()
-
-    def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
-        """The filters that take part, in configured order, with their states; None when PreFilter refused."""
-        if not self.status.is_success:
-            return None
-        plugins = [each for each in self._profile.filters if each.name not in self._skips_filter]
-        return [(plugin, self._states[plugin.name]) for plugin in plugins]
-
-    def status_of(self, row: int) -> Status:
-        """Why a row was refused; success for feasible rows."""
-        return self._all_refusals().status_of(row) if self.status.is_success else self.status
-
-    def refusals(self) -> list[tuple[Status, int]]:
-        """Each distinct refusal with the number of nodes that it concerns."""
-        return self._all_refusals().counts()
-
-    def _all_refusals(self) -> Refusals:
-        """Who refused first in configured order, wide filters included: worked out when somebody asks.
-
-        A wide filter may stand before the local one that refused a row, so it is asked about such rows, too.
-        """
-        if self._refusals is None:
-            refused_by, codes = self._refused_by, self._codes
-            if self._wide_filters:
-                refused_by, codes = refused_by.copy(), codes.copy()
-            for wide in self._wide_filters:
-                is_later = (refused_by > wide.index + 1) & (refused_by < LEFT_OUT)
-                rows = np.flatnonzero((refused_by == 0) | is_later)
-                found = wide.plugin.filter(self._states[wide.plugin.name], rows)
-                refused = found != 0
-                refused_by[rows[refused]] = wide.index + 1
-                codes[rows[refused]] = found[refused]
-            self._refusals = Refusals(
-                self._profile, self._table, self._states, refused_by, codes, self.narrowed_by
-            )
-        return self._refusals
 
     # From scratch
 
@@ -235,24 +68,22 @@ class Evaluation:
         self._sequence = table.changes.sequence
         self._membership = table.membership
         self._prepare(pod)
-        self._refused_by: RefusedBy = np.full(table.capacity, NO_NODE, np.uint8)
-        self._codes: ReasonCodes = np.zeros(table.capacity, np.uint16)
-        self._own: Scores = np.zeros(table.capacity, np.int64)
-        self._is_feasible: Mask = np.zeros(table.capacity, np.bool_)
-        self._wide_part: Scores | int = 0
-        self._wide_filters: list[WideFilter] = []
-        self._wide_scorers: list[WideScorer] = []
+        self._refused_by = np.full(table.capacity, NO_NODE, np.uint8)
+        self._codes = np.zeros(table.capacity, np.uint16)
+        self._own = np.empty(table.capacity, np.int64)
+        self._is_feasible = np.zeros(table.capacity, np.bool_)
+        self._wide_part = 0
+        self._wide_filters = []
+        self._wide_scorers = []
         self._normal_epochs: list[Hashable] = []
-        self.totals: Scores = np.full(table.capacity, NOT_FEASIBLE, np.int64)
+        self.totals = np.full(table.capacity, NOT_FEASIBLE, np.int64)
         self.feasible_count = 0
         self._forget_answers()
-        self._lookahead: Lookahead | None = None
+        self._lookahead = None
         self._placed_in_a_row = 0
 
     def _prepare(self, pod: PodInfo) -> None:
-        self._states: dict[str, Any] = {
-            plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators
-        }
+        self._states = {plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators}
         self._epochs: dict[str, Hashable] = {
             plugin.name: plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal
         }
@@ -264,29 +95,27 @@ class Evaluation:
             put(self._refused_by, rows, LEFT_OUT)
             rows = self._allowed
         put(self._refused_by, rows, 0)
-        self._judge(rows)
+        passing_count = self._judge(rows)
+        passing = rows if passing_count == rows.size else np.flatnonzero(self._refused_by == 0)
         self._choose_wide()
         self._foresees: bool | None = None
-        passing = np.flatnonzero(self._refused_by == 0)
         for wide in self._wide_filters:
             self._ask_filter(wide, passing)
-        self._update_feasible(passing)
+        if self._wide_filters:
+            self._update_feasible(passing)
+        else:
+            put(self._is_feasible, passing, 1)
+            self._feasible, self.feasible_count = passing, passing.size
         for scorer in self._wide_scorers:
             self._ask_scorer(scorer, passing)
         self._normal_epochs = self._normal_epochs_now()
         self._normalise()
 
-    def _forget_answers(self) -> None:
-        """What is only worked out when somebody asks."""
-        self._feasible = None
-        self._refusals = None
-        self._fit_error = None
-
     def _pre_filter(self) -> None:
         """Which filters take part, on which rows, and whether the pod is rejected as a whole."""
-        self._skips_filter: set[str] = set()
-        self._allowed: Rows | None = None
-        self.narrowed_by: tuple[str, ...] = ()
+        self._skips_filter = set()
+        self._allowed = None
+        self.narrowed_by = ()
         self.node_names: frozenset[str] | None = None
         """The only nodes that PreFilter plugins left, None for all."""
         self.status = SUCCESS
@@ -575,11 +404,7 @@ class Evaluation:
         """Whether a raw score is another one now."""
         if not rows.size:
             return False
-        raw = scorer.plugin.score(self._states[scorer.plugin.name], rows)
-        is_other = not np.array_equal(at(scorer.raw, rows), raw)
-        if is_other:
-            put(scorer.raw, rows, raw)
-        return is_other
+        return scorer.set(rows, scorer.plugin.score(self._states[scorer.plugin.name], rows))
 
     def _update_feasible(self, rows: Rows) -> bool:
         """Which of `rows` are feasible now; whether one is that was not before, or the other way round."""
@@ -605,25 +430,21 @@ class Evaluation:
 
     def _normalise(self) -> None:
         """What wide scorers add, and with it all totals."""
-        self._wide_part = 0
         rows = self.feasible
-        if self._wide_scorers and rows.size:
-            part = np.zeros(rows.size, np.int64)
-            for scorer in self._wide_scorers:
-                part += scorer.weight * self._normalised(scorer, rows)
-            lowest = int(part.min())
-            if lowest == int(part.max()):
-                self._wide_part = lowest
+        same, part = 0, None
+        for scorer in self._wide_scorers if rows.size else ():
+            final = self._normalised(scorer, rows)
+            if isinstance(final, int):
+                same += scorer.weight * final
             else:
-                self._wide_part = np.zeros(self.totals.size, np.int64)
-                put(self._wide_part, rows, part)
-        self.totals = np.where(self._is_feasible, self._own + self._wide_part, NOT_FEASIBLE)
-
-    def _normalised(self, scorer: WideScorer, rows: Rows) -> Scores:
-        raw = at(scorer.raw, rows)
-        if not scorer.plugin.normalizes:
-            return raw
-        return scorer.plugin.normalize_at(self._states[scorer.plugin.name], raw, rows)
+                part = scorer.weight * final if part is None else part + scorer.weight * final
+        self._wide_part = same
+        if part is not None:
+            part += same
+            self._wide_part = np.zeros(self.totals.size, np.int64)
+            put(self._wide_part, rows, part)
+        self.totals.fill(NOT_FEASIBLE)
+        put(self.totals, rows, at(self._own, rows) + (same if part is None else part))
 
     def _total(self, rows: Rows) -> None:
         totals = self._own.take(rows)

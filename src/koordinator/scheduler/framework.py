@@ -328,7 +328,8 @@ class ScorePlugin(Plugin[S]):
         return self.score(state, rows)
 
     def normalize(self, state: S, scores: Scores) -> Scores:
-        """Final scores from the raw ones of all feasible rows."""
+        """Final scores from the raw ones of all feasible rows. Where these are all 0, what they become must not
+        depend on how many there are."""
         return scores
 
     def normalize_at(self, state: S, scores: Scores, rows: Rows) -> Scores:
