@@ -12,6 +12,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
 from koordinator.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koordinator.scheduler.pod_info import PodInfo
@@ -104,6 +105,7 @@ class Cluster:
     """An engine, driven as the scheduler drives it, with the API played by hand."""
 
     def __init__(self, **options: Any) -> None:
+        options.setdefault("plugins", built_in.PLUGINS)
         self.engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S), **options)
         [self.profile] = self.engine.profiles.values()
         self.plugin = next(p for p in self.profile.plugins if isinstance(p, NodeNUMAResource))

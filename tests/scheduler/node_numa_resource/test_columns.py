@@ -127,7 +127,7 @@ def many(ask: Any, state: NUMAState, rows: Rows) -> Any:
 
 
 @given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_columns_say_what_a_trial_on_each_node_says(
     drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
 ) -> None:

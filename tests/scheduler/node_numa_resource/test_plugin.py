@@ -288,3 +288,21 @@ async def test_what_a_report_takes_away_and_brings_back_changes_nothing_for_thos
 
     assert books_of(cluster) == before
     assert not cpus_of(bound) & cpus_of(await cluster.place(pod("r", qos="LSR")))
+
+
+def test_what_is_foreseen_of_ordinary_pods_comes_true() -> None:
+    cluster = Cluster()
+    for name in ("a", "b"):
+        cluster.machine(name)
+    info = cluster.info(pod("p", cpu="1500m"))
+    state = cluster.plugin.prepare(info)
+    assert cluster.plugin.foresees(state)
+    rows = cluster.table.rows
+    foreseen = cluster.plugin.score_ahead(state, rows, np.array([2, 1]))
+
+    for number, name in enumerate(("a", "a", "b")):
+        cluster.table.assign(cluster.info(pod(f"p{number}", cpu="1500m")), name)
+
+    assert cluster.plugin.score(state, rows).tolist() == foreseen.tolist()
+    cluster.machine("b", labels=SINGLE_LABEL)
+    assert not cluster.plugin.foresees(state)

@@ -137,10 +137,13 @@ class _Accumulator:
                 self.topology.numa_nodes[self.topology.places[cpu].numa] for cpu in cpus
             )
 
-    def _take_first_fitting(self, lists: Iterable[list[int]]) -> bool:
-        for cpus in lists:
-            if len(cpus) >= self.need:
-                self._take(cpus[: self.need])
+    def _take_first_fitting(
+        self, groups: Iterable[CPUMask], in_order: Callable[[CPUMask], list[int]]
+    ) -> bool:
+        """Take all from the first group that has enough; only that one is put in order."""
+        for cpus in groups:
+            if cpus.bit_count() >= self.need:
+                self._take(in_order(cpus)[: self.need])
                 return True
         return False
 
@@ -149,68 +152,67 @@ class _Accumulator:
     def _take_whole_cores(self) -> None:
         if self.need <= self.topology.cpus_per_numa_node:
             for avoids in (True, False):
-                if self._take_first_fitting(self._whole_cores_by_numa(avoids)):
+                if self._take_first_fitting(self._whole_cores_by_numa(avoids), self._in_core_order):
                     return
-        lists = self._whole_cores_by_socket()
-        if self.need <= self.topology.cpus_per_socket and self._take_first_fitting(lists):
+        groups = self._whole_cores_by_socket()
+        if self.need <= self.topology.cpus_per_socket and self._take_first_fitting(
+            groups, self._in_core_order
+        ):
             return
         too_long = []
-        for cpus in sorted(lists, key=len, reverse=True):
-            if self.need < len(cpus):
+        for cpus in sorted(groups, key=int.bit_count, reverse=True):
+            if self.need < cpus.bit_count():
                 too_long.append(cpus)
             else:
-                self._take(cpus)
+                self._take(self._in_core_order(cpus))
         per_core = self.topology.cpus_per_core
-        for cpus in sorted(too_long, key=len):
-            count = min(self.need // per_core, len(cpus) // per_core) * per_core
-            self._take(cpus[:count])
+        for cpus in sorted(too_long, key=int.bit_count):
+            count = min(self.need // per_core, cpus.bit_count() // per_core) * per_core
+            if count:
+                self._take(self._in_core_order(cpus)[:count])
 
-    def _whole_cores_by_numa(self, avoids: bool) -> list[list[int]]:
+    def _whole_cores_by_numa(self, avoids: bool) -> list[CPUMask]:
         candidates = self.free & ~self._blocked_numa if avoids else self.free
         whole = self.topology.whole_cores(candidates)
-        lists = {numa: self._in_core_order(whole & mask) for numa, mask in self.topology.numa_nodes.items()}
-        return self._numa_lists(lists, {numa: len(cpus) for numa, cpus in lists.items()}, candidates)
+        groups = {numa: whole & mask for numa, mask in self.topology.numa_nodes.items()}
+        return self._numa_order(groups, candidates)
 
-    def _whole_cores_by_socket(self) -> list[list[int]]:
+    def _whole_cores_by_socket(self) -> list[CPUMask]:
         whole = self.topology.whole_cores(self.free)
-        return self._socket_lists(
-            {socket: self._in_core_order(whole & mask) for socket, mask in self.topology.sockets.items()}
-        )
+        return self._socket_order({socket: whole & mask for socket, mask in self.topology.sockets.items()})
 
     # CPUs that need not share cores
 
     def _take_near_each_other(self) -> None:
-        levels: tuple[tuple[int, Callable[[bool], list[list[int]]]], ...] = (
-            (self.topology.cpus_per_numa_node, self._cpus_by_numa),
-            (self.topology.cpus_per_socket, self._cpus_by_socket),
-        )
-        for size, lists_of in levels:
-            if self.need > size:
-                continue
+        if self.need <= self.topology.cpus_per_numa_node:
             for avoids in (True, False):
-                for cpus in lists_of(avoids):
-                    if len(cpus) >= self.need:
-                        self._take(self._spread(cpus)[: self.need])
-                        return
+                blocked = self._blocked_cores | self._blocked_numa if avoids else 0
+                candidates = self.free & ~blocked
+                groups = {numa: candidates & mask for numa, mask in self.topology.numa_nodes.items()}
+                if self._take_spread(self._numa_order(groups, candidates), avoids):
+                    return
+        if self.need <= self.topology.cpus_per_socket:
+            for avoids in (True, False):
+                candidates = self.free & ~self._blocked_cores if avoids else self.free
+                groups = {socket: candidates & mask for socket, mask in self.topology.sockets.items()}
+                sizes = {
+                    socket: self.topology.core_count_of(cpus) if avoids else cpus.bit_count()
+                    for socket, cpus in groups.items()
+                }
+                if self._take_spread(self._socket_order(groups, sizes), avoids):
+                    return
 
-    def _cpus_by_numa(self, avoids: bool) -> list[list[int]]:
-        candidates = self.free & ~(self._blocked_cores | self._blocked_numa) if avoids else self.free
-        lists = {
-            numa: self._in_cpu_order(candidates & mask) for numa, mask in self.topology.numa_nodes.items()
-        }
-        counts = {numa: len(cpus) for numa, cpus in lists.items()}
-        if avoids:
-            lists = {numa: self._first_of_each_core(cpus) for numa, cpus in lists.items()}
-        return self._numa_lists(lists, counts, candidates)
-
-    def _cpus_by_socket(self, avoids: bool) -> list[list[int]]:
-        candidates = self.free & ~self._blocked_cores if avoids else self.free
-        lists = {
-            socket: self._in_cpu_order(candidates & mask) for socket, mask in self.topology.sockets.items()
-        }
-        if avoids:
-            lists = {socket: self._first_of_each_core(cpus) for socket, cpus in lists.items()}
-        return self._socket_lists(lists)
+    def _take_spread(self, groups: Iterable[CPUMask], one_per_core: bool) -> bool:
+        """Take all from the first group that has enough CPUs, or enough cores where only one of each counts."""
+        for cpus in groups:
+            size = self.topology.core_count_of(cpus) if one_per_core else cpus.bit_count()
+            if size >= self.need:
+                ordered = self._in_cpu_order(cpus)
+                if one_per_core:
+                    ordered = self._first_of_each_core(ordered)
+                self._take(self._spread(ordered)[: self.need])
+                return True
+        return False
 
     def _all_free(self, avoids: bool) -> list[int]:
         """Everything free: sockets where the pod is already come first, then broken cores before whole ones."""
@@ -238,20 +240,26 @@ class _Accumulator:
 
     # Orders
 
-    def _numa_lists(
-        self, lists: Mapping[int, list[int]], counts: Mapping[int, int], candidates: CPUMask
-    ) -> list[list[int]]:
+    def _numa_order(self, groups: Mapping[int, CPUMask], candidates: CPUMask) -> list[CPUMask]:
+        """The CPUs of NUMA nodes, in the order in which these are tried."""
         topology, sign = self.topology, self._sign
+        in_socket = {
+            socket: sign * (mask & candidates).bit_count() for socket, mask in topology.sockets.items()
+        }
 
         def rank(numa: int) -> tuple[int, int, int]:
-            socket = topology.places[next(cpus_of(topology.numa_nodes[numa]))].socket
-            in_socket = (topology.sockets[socket] & candidates).bit_count()
-            return sign * counts[numa], sign * in_socket, numa
+            return sign * groups[numa].bit_count(), in_socket[topology.socket_of_numa[numa]], numa
 
-        return [lists[numa] for numa in sorted(lists, key=rank)]
+        return [groups[numa] for numa in sorted(groups, key=rank)]
 
-    def _socket_lists(self, lists: Mapping[int, list[int]]) -> list[list[int]]:
-        return [lists[s] for s in sorted(lists, key=lambda s: (self._sign * len(lists[s]), s)) if lists[s]]
+    def _socket_order(
+        self, groups: Mapping[int, CPUMask], sizes: Mapping[int, int] | None = None
+    ) -> list[CPUMask]:
+        """The CPUs of sockets that have any, in the order in which these are tried."""
+        if sizes is None:
+            sizes = {socket: cpus.bit_count() for socket, cpus in groups.items()}
+        order = sorted(groups, key=lambda socket: (self._sign * sizes[socket], socket))
+        return [groups[socket] for socket in order if groups[socket]]
 
     def _in_core_order(self, cpus: CPUMask) -> list[int]:
         """Cores with the most of these CPUs first, then those that fewer pods share, then by id."""

@@ -266,6 +266,13 @@ def score(
     return _points(strategies.node, used, capacity, amounts, rows.size), is_open
 
 
+def score_plain(demand: Demand, nodes: NodeAmounts, strategy: ScoringStrategy) -> Scores:
+    """Score where no node has a policy, and the pod asks for nothing special."""
+    amounts: dict[str, int | I64] = dict(demand.plan.requests)
+    size = next(iter(nodes.requested.values())).size
+    return _points(strategy, nodes.requested, nodes.allocatable, amounts, size)
+
+
 def _count_zones(
     columns: Columns,
     rows: Rows,

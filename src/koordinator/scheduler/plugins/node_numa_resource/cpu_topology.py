@@ -58,6 +58,8 @@ class CPUTopology(msgspec.Struct, frozen=True, eq=False):
     all: CPUMask
     thread_distance: int = 0
     """Where all cores have equally many CPUs at the same distance from each other, that distance; else 0."""
+    socket_of_numa: Mapping[int, int] = {}
+    """NUMA node → its socket; where it lies on several, that of its lowest CPU."""
     first_threads: CPUMask = 0
     """The CPU with the lowest id of each core."""
 
@@ -167,6 +169,7 @@ def topology_of(rows: Iterable[tuple[int, int, int, int]]) -> CPUTopology:
         numa_node_count=len(numa_nodes),
         core_count=len(cores),
         all=mask_of(places),
+        socket_of_numa={places[cpu].numa: places[cpu].socket for cpu in sorted(places, reverse=True)},
         thread_distance=distance,
         first_threads=_joined(core & -core for core in by_core.values()),
     )

@@ -8,7 +8,12 @@ import msgspec
 from koordinator.api import amplification, resources
 from koordinator.api.cpuset import CPUSet
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import CPUHold, FreeCPUs
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, CPUTopology, cpus_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import (
+    CPUMask,
+    CPUTopology,
+    cpus_of,
+    mask_of,
+)
 from koordinator.scheduler.plugins.node_numa_resource.zones import CPU_MILLI, Zones
 
 
@@ -50,12 +55,18 @@ class Ledger:
         self.holdings: dict[str, PodHolding] = {}
         self.holds: dict[int, CPUHold] = {}
         self.numa: Zones = {}
+        self.mask: CPUMask = 0
+        """All CPUs of `holds`."""
+        self._masks: dict[str, CPUMask] = {}
 
     def add(self, holding: PodHolding) -> None:
         """Notes a pod; nothing when its UID is known (`update` replaces)."""
         if holding.uid in self.holdings:
             return
         self.holdings[holding.uid] = holding
+        if holding.cpus:
+            mask = self._masks[holding.uid] = mask_of(holding.cpus)
+            self.mask |= mask
         for cpu in holding.cpus:
             held = self.holds.get(cpu)
             self.holds[cpu] = CPUHold(held.ref_count + 1 if held else 1, holding.exclusive)
@@ -69,10 +80,12 @@ class Ledger:
         holding = self.holdings.pop(uid, None)
         if holding is None:
             return
+        self._masks.pop(uid, None)
         for cpu in holding.cpus:
             held = self.holds[cpu]
             if held.ref_count == 1:
                 del self.holds[cpu]
+                self.mask &= ~(1 << cpu)
             else:
                 self.holds[cpu] = CPUHold(held.ref_count - 1, held.exclusive)
         for numa in holding.numa:
@@ -97,13 +110,12 @@ class Ledger:
 
     def pinned(self, topology: CPUTopology) -> CPUMask:
         """The CPUs of the machine that any pod holds."""
-        return topology.mask_of(self.holds)
+        return self.mask & topology.all
 
     def numa_status(self, topology: CPUTopology) -> dict[int, NUMAStatus]:
         """Who binds CPUs of each NUMA node of the machine."""
         statuses = dict.fromkeys(topology.numa_nodes, NUMAStatus.IDLE)
-        for holding in self.holdings.values():
-            mask = topology.mask_of(holding.cpus)
+        for mask in self._masks.values():
             touched = [numa for numa, cpus in topology.numa_nodes.items() if cpus & mask]
             for numa in touched:
                 if len(touched) > 1:
@@ -122,6 +134,8 @@ def free_cpus(
 ) -> FreeCPUs:
     """CPUs that another pod may hold once each set of `given_back` has let go of its CPUs, one holder each."""
     holds = ledger.holds
+    if ref_count_max == 1 and not any(given_back):
+        return FreeCPUs(topology.all & ~ledger.mask & ~reserved, holds, ref_count_max)
     if any(given_back):
         holds = dict(holds)
         for mask in given_back:

@@ -15,6 +15,7 @@ from koordinator.api.annotations import placement as wire
 from koordinator.api.annotations.placement import NUMATopologyPolicy, ResourceSpec
 from koordinator.api.errors import ProtocolError
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.events import ClusterEvent, Happening
@@ -284,6 +285,8 @@ class NodeNUMAResource(
         return SKIP if state.plan.status.is_skip else SUCCESS
 
     def score(self, state: NUMAState, rows: Rows) -> Scores:
+        if self.foresees(state):
+            return bulk.score_plain(self._demand(state), self._node_amounts(rows), self._strategies.node)
         self.books.sync()
         if rows.size <= FEW and not state.needs_trial:
             return np.array([self._points_at(state, row) for row in rows.tolist()], np.int64)
@@ -345,6 +348,22 @@ class NodeNUMAResource(
         return score.numa_score(
             self._strategies.node, usage, zones, allocated, requests, placement.allocation
         )
+
+    def foresees(self, state: NUMAState) -> bool:
+        """Pods that ask for nothing special, where no node has a policy: then only requests count."""
+        return self._is_ordinary(state) and not self.books.special_count
+
+    def filter_ahead(self, state: NUMAState, rows: Rows, ahead: I64) -> ReasonCodes:
+        return np.zeros(rows.size, np.uint16)
+
+    def score_ahead(self, state: NUMAState, rows: Rows, ahead: I64) -> Scores:
+        amounts = self._node_amounts(rows)
+        requests = state.plan.requests
+        requested = {
+            name: values + ahead * requests.get(name, 0) for name, values in amounts.requested.items()
+        }
+        nodes = NodeAmounts(amounts.allocatable, requested)
+        return bulk.score_plain(self._demand(state), nodes, self._strategies.node)
 
     # Reserve and PreBind
 
