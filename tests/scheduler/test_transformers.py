@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from koordinator.scheduler.capabilities import (
     FilterTransformer,
@@ -20,6 +22,7 @@ from koordinator.scheduler.capabilities import (
     ResizePodPlugin,
     ScoreTransformer,
 )
+from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.framework import (
     Diagnosis,
     FilterPlugin,
@@ -420,3 +423,30 @@ class Unkeyed(FilterPlugin[str]):
 def test_a_plugin_that_does_not_say_what_it_looks_at_has_its_pods_evaluated_one_by_one() -> None:
     desk = Desk(Unkeyed).nodes("a", "b", "c")
     assert [desk.place(pod(name)) for name in ("b", "a", "c")] == ["b", "a", "c"]
+
+
+KINDS = st.sampled_from(("tenant", "stranger", "gone"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kinds=st.lists(KINDS, min_size=1, max_size=12), rooms=st.lists(st.integers(1, 4), min_size=4, max_size=4)
+)
+def test_sharing_evaluations_changes_nothing_where_transformers_show_other_nodes(
+    kinds: list[str], rooms: list[int]
+) -> None:
+    def placements(classes_max: int) -> list[str]:
+        desk = Desk(GivingBack, classes_max=classes_max).nodes("a", "b", "c", "d")
+        for name, cores in zip("abcd", rooms, strict=True):
+            desk.table.assign(desk.info(keeping(f"room-{name}", "t", str(cores))), name)
+        found = []
+        for number, kind in enumerate(kinds):
+            if kind == "gone":
+                desk.table.unassign(f"p{number - 2}")
+                continue
+            wanted = tenant_pod(f"p{number}", "t", "1") if kind == "tenant" else pod(f"p{number}", cpu="1")
+            placed = desk.run(wanted)
+            found.append(placed.node_name if isinstance(placed, Placed) else placed.status.message)
+        return found
+
+    assert placements(16_384) == placements(0)
