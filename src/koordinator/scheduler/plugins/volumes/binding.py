@@ -228,14 +228,13 @@ class VolumeBinding(
             # Its volume is being made for that node.
             is_unbound |= rows != self.handle.table.row_of(selected)
             return is_served
-        volumes = [self._commitments.with_claim(volume) for volume in self._catalog.all(PersistentVolume)]
-        meant = [each for each in volumes if matching.is_meant_for(each, claim)]
-        for volume in meant:
-            if matching.could_serve(volume, claim):
+        for volume in self._commitments.meant_for(claim):
+            if matching.is_meant_for(volume, claim) and matching.could_serve(volume, claim):
                 reaches = self._reaches(volume, rows)
                 is_unbound |= ~reaches
                 _note(plan, claim, volume, reaches, filling)
                 return np.ones(rows.size, np.bool_)
+        volumes = self._commitments.free_volumes(class_of(claim))
         for volume in matching.free_volumes(claim, volumes):
             name = volume.metadata.name
             takes = ~is_served & self._reaches(volume, rows)

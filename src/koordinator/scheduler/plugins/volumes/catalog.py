@@ -43,6 +43,8 @@ class VolumeCatalog:
         self.on_change: Callable[[Any, Any], None] = lambda old, new: None
         self._handle = handle
         self._objects: dict[type[Object], dict[ClaimKey, Any]] = {view: {} for view in views}
+        self._free: dict[str, dict[str, PersistentVolume]] = {}
+        self._meant: dict[ClaimKey, dict[str, PersistentVolume]] = {}
         for view in self._objects:
             handle.watch(
                 Watch(
@@ -67,6 +69,14 @@ class VolumeCatalog:
     def volume(self, name: str) -> PersistentVolume | None:
         return self.find(PersistentVolume, name)
 
+    def free_volumes(self, class_name: str) -> Iterable[PersistentVolume]:
+        """Volumes of a class that name no claim."""
+        return self._free.get(class_name, {}).values()
+
+    def meant_for(self, claim: ClaimKey) -> Iterable[PersistentVolume]:
+        """Volumes that name a claim of this name."""
+        return self._meant.get(claim, {}).values()
+
     def storage_class(self, name: str) -> StorageClass | None:
         return self.find(StorageClass, name)
 
@@ -78,9 +88,33 @@ class VolumeCatalog:
             of_kind.pop(key, None)
         else:
             of_kind[key] = new
+        if isinstance(obj, PersistentVolume):
+            self._index(old, new)
         self.version += 1
         self.on_change(old, new)
         self._handle.happened(Happening(ClusterEvent.STORAGE, None, old, new))
+
+    def _index(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        """File a volume under the claim that it names, or under its class."""
+        for volume, is_new in ((old, False), (new, True)):
+            if volume is None:
+                continue
+            claim = _reference_of(volume)
+            if claim is None:
+                volumes = self._free.setdefault(class_of_volume(volume), {})
+            else:
+                volumes = self._meant.setdefault(claim, {})
+            if is_new:
+                volumes[volume.metadata.name] = volume
+            else:
+                volumes.pop(volume.metadata.name, None)
+                if not volumes and claim is not None:
+                    del self._meant[claim]
+
+
+def _reference_of(volume: PersistentVolume) -> ClaimKey | None:
+    ref = volume.spec.claim_ref
+    return None if ref is None else (ref.namespace, ref.name)
 
 
 _HELPS_BY_GOING = (CSINode, CSIDriver, VolumeAttachment)

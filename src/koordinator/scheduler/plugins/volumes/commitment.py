@@ -34,6 +34,7 @@ class Promises(RowKeeper):
         self.version = 0
         self.claim_of: dict[str, ObjectReference] = {}
         """By name of the volume."""
+        self.volume_of: dict[ClaimKey, str] = {}
         self.node_of: dict[ClaimKey, str] = {}
 
 
@@ -51,12 +52,22 @@ class Commitments:
 
     # What others see
 
-    def with_claim(self, volume: PersistentVolume) -> PersistentVolume:
-        """The volume as if the promise were written already."""
-        promised = self._promises.claim_of.get(volume.metadata.name)
-        if promised is None or volume.spec.claim_ref is not None:
-            return volume
-        return msgspec.structs.replace(volume, spec=msgspec.structs.replace(volume.spec, claim_ref=promised))
+    def meant_for(self, claim: PersistentVolumeClaim) -> list[PersistentVolume]:
+        """Volumes that name a claim of this name, as if the promise were written already."""
+        key = (claim.metadata.namespace, claim.metadata.name)
+        found = list(self._catalog.meant_for(key))
+        name = self._promises.volume_of.get(key)
+        volume = self._catalog.volume(name) if name is not None else None
+        if volume is not None and volume.spec.claim_ref is None:
+            promised = self._promises.claim_of[volume.metadata.name]
+            spec = msgspec.structs.replace(volume.spec, claim_ref=promised)
+            found.append(msgspec.structs.replace(volume, spec=spec))
+        return found
+
+    def free_volumes(self, class_name: str) -> list[PersistentVolume]:
+        """Volumes of a class that are promised to nobody."""
+        promised = self._promises.claim_of
+        return [each for each in self._catalog.free_volumes(class_name) if each.metadata.name not in promised]
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str:
         """The node for which the claim's volume is made, "" before it is known."""
@@ -71,6 +82,7 @@ class Commitments:
         self._plans[uid] = plan
         for claim, volume in plan.static:
             self._promises.claim_of[volume.metadata.name] = _reference(claim)
+            self._promises.volume_of[(claim.metadata.namespace, claim.metadata.name)] = volume.metadata.name
         for claim in plan.dynamic:
             self._promises.node_of[(claim.metadata.namespace, claim.metadata.name)] = node_name
         self._promises.version += 1
@@ -80,8 +92,9 @@ class Commitments:
         plan = self._plans.pop(uid, None)
         if plan is None:
             return
-        for _, volume in plan.static:
+        for claim, volume in plan.static:
             self._promises.claim_of.pop(volume.metadata.name, None)
+            self._promises.volume_of.pop((claim.metadata.namespace, claim.metadata.name), None)
         for claim in plan.dynamic:
             self._promises.node_of.pop((claim.metadata.namespace, claim.metadata.name), None)
         self._promises.version += 1

@@ -1,7 +1,7 @@
 """NodeVolumeLimits: how many volumes of a CSI driver a node can have attached. Source: spec 03, B1 and B9."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -68,10 +68,15 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._catalog = VolumeCatalog(handle, KINDS)
+        self._catalog.on_change = self._changed
         self._claims: dict[int, Counter[ClaimKey]] = {}
+        self._rows_of: dict[ClaimKey, Counter[int]] = {}
         self._attached: dict[int, Attached] = {}
-        self._attachments: dict[str, list[VolumeAttachment]] = {}
-        self._seen_version = 0
+        self._attachments: dict[str, dict[str, VolumeAttachment]] = {}
+        self._nodes_of: dict[str, set[str]] = {}
+        """Nodes that a volume is attached to, by its name."""
+        self._limits: dict[str, dict[str, int]] = {}
+        """Most volumes by driver and node."""
 
     # A pod
 
@@ -107,10 +112,13 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
         codes = np.zeros(rows.size, np.uint16)
         if not state.volumes:
             return codes
-        table = self.handle.table
+        limited = [self._limits[driver] for driver in state.volumes if driver in self._limits]
+        if not limited:
+            return codes
+        name_of = self.handle.table.name_of
         for index, row in enumerate(rows.tolist()):
-            limits = self._limits_of(table.name_of(row))
-            if limits and self._is_over(state.volumes, limits, self._attached_at(row)):
+            name = name_of(row)
+            if any(name in limits for limits in limited) and self._is_over(state.volumes, name, row):
                 codes[index] = _TOO_MANY
         return codes
 
@@ -125,32 +133,20 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             return unresolvable(state.missing)
         return unschedulable("node(s) exceed max volume count")
 
-    def _is_over(self, new: Attached, limits: dict[str, int], attached: Attached) -> bool:
+    def _is_over(self, new: Attached, node_name: str, row: int) -> bool:
+        attached = self._attached_at(row)
         for driver, handles in new.items():
+            limit = self._limits.get(driver, {}).get(node_name)
             there = attached.get(driver, set())
             # Volumes that are there already need no new place.
-            if driver in limits and handles - there and len(there | handles) > limits[driver]:
+            if limit is not None and len(there) + len(handles - there) > limit and not handles <= there:
                 return True
         return False
-
-    def _limits_of(self, node_name: str) -> dict[str, int]:
-        csi_node = self._catalog.find(CSINode, node_name)
-        if csi_node is None:
-            return {}
-        return {
-            driver.name: driver.allocatable.count
-            for driver in csi_node.spec.drivers
-            if driver.allocatable is not None and driver.allocatable.count is not None
-        }
 
     # What is attached where
 
     def _attached_at(self, row: int) -> Attached:
         """Volumes of the pods on a row, and those attached to the node without one."""
-        if self._seen_version != self._catalog.version:
-            self._seen_version = self._catalog.version
-            self._attached.clear()
-            self._attachments = _by_node(self._catalog.all(VolumeAttachment))
         found = self._attached.get(row)
         if found is None:
             found = defaultdict(set)
@@ -158,7 +154,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
                 claim = self._catalog.claim(key)
                 if claim is not None:
                     self._add(found, claim)
-            for attachment in self._attachments.get(self.handle.table.name_of(row), ()):
+            for attachment in self._attachments.get(self.handle.table.name_of(row), {}).values():
                 volume = self._catalog.volume(attachment.spec.source.persistent_volume_name or "")
                 if volume is not None and volume.spec.csi is not None:
                     found[volume.spec.csi.driver].add(volume.spec.csi.volume_handle)
@@ -177,20 +173,81 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
             # A blank cannot be in a handle: no volume is mistaken for the claim.
             volumes[storage_class.provisioner].add(f"claim {claim.key}")
 
+    def _changed(self, old: Any, new: Any) -> None:
+        """Forget what was worked out for the nodes that a change concerns."""
+        subject = old if new is None else new
+        if isinstance(subject, CSINode):
+            self._set_limits(subject, is_there=new is not None)
+        elif isinstance(subject, VolumeAttachment):
+            for attachment, is_there in ((old, False), (new, True)):
+                if attachment is not None:
+                    self._set_attachment(attachment, is_there=is_there)
+        elif isinstance(subject, PersistentVolumeClaim):
+            self._forget_users((subject.metadata.namespace, subject.metadata.name))
+        elif isinstance(subject, PersistentVolume):
+            for volume in (old, new):
+                if volume is not None and volume.spec.claim_ref is not None:
+                    self._forget_users((volume.spec.claim_ref.namespace, volume.spec.claim_ref.name))
+            for node_name in self._nodes_of.get(subject.metadata.name, ()):
+                self._forget_node(node_name)
+        else:
+            self._attached.clear()
+
+    def _set_limits(self, node: CSINode, *, is_there: bool) -> None:
+        name = node.metadata.name
+        for limits in self._limits.values():
+            limits.pop(name, None)
+        for driver in node.spec.drivers if is_there else ():
+            if driver.allocatable is not None and driver.allocatable.count is not None:
+                self._limits.setdefault(driver.name, {})[name] = driver.allocatable.count
+
+    def _set_attachment(self, attachment: VolumeAttachment, *, is_there: bool) -> None:
+        node_name, key = attachment.spec.node_name, attachment.metadata.name
+        volume_name = attachment.spec.source.persistent_volume_name or ""
+        of_node = self._attachments.setdefault(node_name, {})
+        nodes = self._nodes_of.setdefault(volume_name, set())
+        if is_there:
+            of_node[key] = attachment
+            nodes.add(node_name)
+        else:
+            of_node.pop(key, None)
+            nodes.discard(node_name)
+            if not of_node:
+                del self._attachments[node_name]
+            if not nodes:
+                del self._nodes_of[volume_name]
+        self._forget_node(node_name)
+
+    def _forget_users(self, claim: ClaimKey) -> None:
+        for row in self._rows_of.get(claim, ()):
+            self._attached.pop(row, None)
+
+    def _forget_node(self, name: str) -> None:
+        row = self.handle.table.row_of(name)
+        if row is not None:
+            self._attached.pop(row, None)
+
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
         if not pod.pod.spec.volumes:
             return
-        self._claims.setdefault(row, Counter()).update(use.key for use in claims_of(pod.pod))
+        for use in claims_of(pod.pod):
+            self._claims.setdefault(row, Counter())[use.key] += 1
+            self._rows_of.setdefault(use.key, Counter())[row] += 1
         self._attached.pop(row, None)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
         if not pod.pod.spec.volumes:
             return
-        claims = self._claims[row]
         for use in claims_of(pod.pod):
+            claims, users = self._claims[row], self._rows_of[use.key]
             claims[use.key] -= 1
+            users[row] -= 1
             if not claims[use.key]:
                 del claims[use.key]
+            if not users[row]:
+                del users[row]
+            if not users:
+                del self._rows_of[use.key]
         self._attached.pop(row, None)
 
     def node_changed(self, row: int, node: Any) -> None:
@@ -199,10 +256,3 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
     def row_freed(self, row: int) -> None:
         self._claims.pop(row, None)
         self._attached.pop(row, None)
-
-
-def _by_node(attachments: Iterable[VolumeAttachment]) -> dict[str, list[VolumeAttachment]]:
-    found: dict[str, list[VolumeAttachment]] = {}
-    for attachment in attachments:
-        found.setdefault(attachment.spec.node_name, []).append(attachment)
-    return found

@@ -1,0 +1,109 @@
+"""Volumes per node are counted in place; the answers are those of counting anew."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, VolumeAttachment
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.pod_info import PodInfo
+from tests.scheduler.test_volumes import claim, user_of
+from tests.scheduler.world import node
+
+NAMES = st.integers(0, 2)
+DRIVER = "csi.example.com"
+STEP = st.one_of(
+    st.tuples(st.just("limit"), NAMES, st.one_of(st.none(), NAMES)),
+    st.tuples(st.just("volume"), NAMES, st.one_of(st.none(), NAMES)),
+    st.tuples(st.just("claim"), NAMES, st.one_of(st.none(), NAMES)),
+    st.tuples(st.just("attachment"), NAMES, st.one_of(st.none(), st.tuples(NAMES, NAMES))),
+    st.tuples(st.just("pod"), NAMES, st.one_of(st.none(), st.tuples(NAMES, NAMES))),
+)
+Key = tuple[str, int]
+
+
+def object_of(kind: str, number: int, value: Any) -> tuple[type[Any], dict[str, Any]]:
+    """What a step is about."""
+    if kind == "limit":
+        driver = {"name": DRIVER, "nodeID": "x", "allocatable": {"count": value}}
+        return CSINode, {"metadata": {"name": f"n{number}"}, "spec": {"drivers": [driver]}}
+    if kind == "volume":
+        spec = {
+            "csi": {"driver": DRIVER, "volumeHandle": f"h{value}"},
+            "claimRef": {"namespace": "default", "name": f"c{number}"},
+        }
+        return PersistentVolume, {"metadata": {"name": f"v{number}"}, "spec": spec}
+    if kind == "claim":
+        return PersistentVolumeClaim, claim(f"c{number}", volumeName=f"v{value}")
+    volume, where = value
+    spec = {
+        "attacher": DRIVER,
+        "nodeName": f"n{where}",
+        "source": {"persistentVolumeName": f"v{volume}"},
+    }
+    return VolumeAttachment, {"metadata": {"name": f"a{number}"}, "spec": spec}
+
+
+class Counted:
+    """A scheduler that hears of steps."""
+
+    def __init__(self) -> None:
+        self.engine = Engine(config.SchedulerConfig(), FixedClock())
+        [profile] = self.engine.profiles.values()
+        self.plugin: Any = next(each for each in profile.plugins if each.name == "NodeVolumeLimits")
+        self.objects: dict[Key, Any] = {}
+        for number in range(3):
+            self.engine.table.set_node(from_builtins(node(f"n{number}"), Node))
+
+    def step(self, kind: str, number: int, value: Any) -> None:
+        key, old = (kind, number), self.objects.pop((kind, number), None)
+        if kind == "pod":
+            self.engine.table.unassign(f"p{number}")
+            if value is not None:
+                self.objects[key] = value
+                self.engine.table.assign(self.user(f"p{number}", f"c{value[0]}"), f"n{value[1]}")
+            return
+        view = type(old) if value is None else object_of(kind, number, value)[0]
+        new = None if value is None else from_builtins(object_of(kind, number, value)[1], view)
+        if new is not None:
+            self.objects[key] = new
+        for handle in self.engine.handles:
+            for watch in handle.watches:
+                if watch.view is view and old is not None and new is not None:
+                    watch.on_update(old, new)
+                elif watch.view is view and new is not None:
+                    watch.on_add(new)
+                elif watch.view is view and old is not None:
+                    watch.on_delete(old)
+
+    def user(self, name: str, *claims: str) -> PodInfo:
+        body = user_of(name, *claims)
+        body["metadata"]["uid"] = name
+        return PodInfo.of(from_builtins(body, Pod), self.engine.table.registry)
+
+    def answers(self) -> list[list[int]]:
+        wishes = [("c0",), ("c1",), ("c0", "c2")]
+        states = [self.plugin.prepare(self.user("new", *wish)) for wish in wishes]
+        return [self.plugin.filter(state, self.engine.table.rows).tolist() for state in states]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(STEP, max_size=20))
+def test_counts_kept_in_place_are_those_counted_anew(steps: list[tuple[str, int, Any]]) -> None:
+    kept = Counted()
+    last: dict[Key, Any] = {}
+    for kind, number, value in steps:
+        kept.step(kind, number, value)
+        kept.answers()  # fills what is remembered
+        last[(kind, number)] = value
+
+    anew = Counted()
+    for (kind, number), value in last.items():
+        if value is not None:
+            anew.step(kind, number, value)
+    assert kept.answers() == anew.answers()
