@@ -273,10 +273,10 @@ class Evaluation(Answers):
         nothing is done here: the log tells the next `update` to look again.
         """
         log = self._table.changes
-        if self._sequence != sequence or log.sequence != sequence + 1 or not self._can_foresee():
+        if self._sequence != sequence or log.sequence != sequence + 1:
             return
         self._placed_in_a_row += 1
-        if self._placed_in_a_row < FORESEEN_FROM:
+        if self._placed_in_a_row < FORESEEN_FROM or not self._can_foresee():
             return
         if self._lookahead is None:
             self._lookahead = Lookahead(self.totals.size)

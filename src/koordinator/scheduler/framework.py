@@ -79,6 +79,9 @@ class WakeIndex(abc.ABC):
         """(slot_count,): slots where `Plugin.wakes` has to be asked; the others it would refuse."""
 
 
+_BY_PLACEMENT = Change.PODS | Change.USAGE
+
+
 class Plugin(abc.ABC, Generic[S]):
     """What every plugin declares before it runs.
 
@@ -137,7 +140,7 @@ class Plugin(abc.ABC, Generic[S]):
 
         A keeper of columns that does more on such a placement than was foreseen logs the row as changed.
         """
-        return not self.reads & (Change.PODS | Change.USAGE)
+        return not self.reads & _BY_PLACEMENT
 
     def refresh(self, now_s: float) -> None:
         """Before each cycle: bring columns that depend on the time up to date, logging changed rows."""

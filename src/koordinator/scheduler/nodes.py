@@ -183,6 +183,7 @@ class NodeTable:
         self._free = self.add_column(ColumnSpec("free", np.int64, width))
         self._free_pods = self.add_column(ColumnSpec("freePods", np.int64))
         self._nonzero_free = self.add_column(ColumnSpec("nonzeroFree", np.float64, 2))
+        self._used = self.add_column(ColumnSpec("used", np.float64, 2))
         self._divisor = self.add_column(ColumnSpec("divisor", np.float64, width, fill=1.0))
         self.has_small_amounts = True
         """Whether no allocatable amount was ever above `SMALL_AMOUNT_MAX`."""
@@ -236,6 +237,11 @@ class NodeTable:
     def divisor(self) -> F64:
         """(resources, rows): `allocatable`, but 1 where there is none."""
         return self._divisor.values
+
+    @property
+    def used(self) -> F64:
+        """(2, rows): `requested` of the same two resources, in floating point."""
+        return self._used.values
 
     @property
     def nonzero_divisor(self) -> F64:
@@ -439,8 +445,11 @@ class NodeTable:
         # One number after the other: for so few, an operation on arrays costs several times as much.
         requested, free = self._requested.values, self._free.values
         for column, amount in pod.requests:
-            requested[column, row] += sign * amount
+            total = requested.item(column, row) + sign * amount
+            requested[column, row] = total
             free[column, row] -= sign * amount
+            if column < len(_NONZERO_COLUMNS):
+                self._used.values[column, row] = total
         nonzero, allocatable = self._nonzero.values, self._allocatable.values
         for index, amount in enumerate(pod.nonzero_amounts):
             used = nonzero.item(index, row) + sign * amount

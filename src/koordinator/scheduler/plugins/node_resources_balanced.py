@@ -35,7 +35,7 @@ class BalancedState(msgspec.Struct, frozen=True):
 
     resources: tuple[tuple[int, int], ...]
     is_best_effort: bool
-    amounts: I64
+    amounts: F64
     """(resources, 1): the amounts in `resources`."""
 
 
@@ -61,7 +61,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
             if amount or not is_scalar(name):
                 counted.append((column, amount))
         table.widen()
-        amounts_of = np.array([[amount] for _, amount in counted], np.int64)
+        amounts_of = np.array([[amount] for _, amount in counted], np.float64)
         return BalancedState(tuple(counted), not any(amount for _, amount in counted), amounts_of)
 
     def pre_score(self, state: BalancedState) -> Status:
@@ -80,8 +80,9 @@ class NodeResourcesBalancedAllocation(PreScorePlugin[BalancedState], ScorePlugin
         table = self.handle.table
         columns = [column for column, _ in state.resources]
         if columns == [0, 1] and table.is_everywhere(0) and table.is_everywhere(1):
-            requested = at(table.requested[:2], rows) + state.amounts * copies
-            return balanced_pair(requested / at(table.nonzero_divisor, rows))
+            fractions = at(table.used, rows) + state.amounts * copies
+            fractions /= at(table.nonzero_divisor, rows)
+            return balanced_pair(fractions)
         amounts = [at(table.requested[column], rows) + amount * copies for column, amount in state.resources]
         capacity = [at(table.allocatable[column], rows) for column in columns]
         shape = (len(state.resources), rows.size)
