@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,14 @@ from koordinator.api.references import ObjectReference
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.event_correlation import Action, Correlator, Occurrence
-from koordinator.cluster.events import MESSAGE_BYTES_MAX, QUEUE_MAX, WRITERS, EventRecorder
+from koordinator.cluster.events import (
+    MESSAGE_BYTES_MAX,
+    QUEUE_MAX,
+    STAND_BACK_MAX,
+    STAND_BACK_S_MAX,
+    WRITERS,
+    EventRecorder,
+)
 from koordinator.cluster.memory import MemoryCluster
 from tests.cluster import virtual_loop
 from tests.cluster.fake_backend import FakeBackend
@@ -110,9 +117,12 @@ class EventServer(FakeBackend):
 
 
 @contextlib.asynccontextmanager
-async def recording() -> AsyncIterator[tuple[EventServer, EventRecorder]]:
+async def recording(
+    stand_back: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[tuple[EventServer, EventRecorder]]:
     server = EventServer(LoopClock(asyncio.get_running_loop(), EPOCH_S))
-    recorder = EventRecorder(MemoryCluster(server), "koord-scheduler", rng=random.Random(1))
+    cluster = MemoryCluster(server)
+    recorder = EventRecorder(cluster, "koord-scheduler", rng=random.Random(1), stand_back=stand_back)
     task = asyncio.create_task(recorder.run())
     try:
         yield server, recorder
@@ -171,6 +181,44 @@ def test_recording_never_blocks_and_counts_what_does_not_fit() -> None:
             for n in range(QUEUE_MAX + 5):
                 recorder.normal(ObjectReference(kind="Node", name=f"n{n}"), "NodeReady", "ready")
             assert recorder.dropped_count == 5
+
+    virtual_loop.run(scenario())
+
+
+def test_events_stand_back_while_something_is_more_urgent_but_not_for_long() -> None:
+    async def scenario() -> None:
+        urgent = [True]
+        async with recording(lambda: urgent[0]) as (server, recorder):
+            recorder.normal(occurrence("a").regarding, "Scheduled", "to n1")
+            await asyncio.sleep(1)
+            assert server.events() == []
+
+            urgent[0] = False
+            await asyncio.sleep(0.01)
+            assert len(server.events()) == 1
+
+            urgent[0] = True
+            recorder.normal(occurrence("b").regarding, "Scheduled", "to n1")
+            await asyncio.sleep(STAND_BACK_S_MAX - 0.1)
+            assert len(server.events()) == 1
+            await asyncio.sleep(0.2)
+            assert len(server.events()) == 2
+
+            recorder.normal(occurrence("c").regarding, "Scheduled", "to n1")
+            await recorder.flush()
+            assert len(server.events()) == 3
+
+    virtual_loop.run(scenario())
+
+
+def test_events_do_not_stand_back_once_half_of_the_queue_is_full() -> None:
+    async def scenario() -> None:
+        async with recording(lambda: True) as (server, recorder):
+            for n in range(STAND_BACK_MAX + 20):
+                recorder.normal(ObjectReference(kind="Node", name=f"n{n}"), "NodeReady", "ready")
+            await asyncio.sleep(1)
+            assert len(server.events()) == 20
+            assert recorder.pending_count == STAND_BACK_MAX
 
     virtual_loop.run(scenario())
 

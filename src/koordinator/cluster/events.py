@@ -32,6 +32,8 @@ QUEUE_MAX = 10_000
 # With more events waiting than this, writing does not stand back for anybody.
 STAND_BACK_MAX = QUEUE_MAX // 2
 STAND_BACK_S = 0.005
+# Nor with events older than this.
+STAND_BACK_S_MAX = 5.0
 # Events of one lane written before other tasks get their turn.
 TURN = 16
 # Events written at a time. Those about one object are written one after the other, in order.
@@ -147,7 +149,7 @@ class EventRecorder:
             finally:
                 lane.parked = None
         for _ in range(min(TURN, len(lane.waiting))):
-            if self._has_to_wait():
+            if self._has_to_wait(lane.waiting[0][1]):
                 await self._wait()
                 break
             occurrence, at_s = lane.waiting.popleft()
@@ -161,8 +163,14 @@ class EventRecorder:
                 self._settled()
         return 0.0
 
-    def _has_to_wait(self) -> bool:
-        return not self._flushed and self.pending_count <= STAND_BACK_MAX and self._stand_back()
+    def _has_to_wait(self, at_s: float) -> bool:
+        """Whether an event that was recorded at `at_s` must not be written yet."""
+        return (
+            self._stand_back()
+            and not self._flushed
+            and self.pending_count <= STAND_BACK_MAX
+            and self._cluster.clock.now() - at_s < STAND_BACK_S_MAX
+        )
 
     async def _wait(self) -> None:
         """Stand back for a moment."""
