@@ -108,3 +108,21 @@ def test_a_new_leader_leaves_every_cpu_where_it_is() -> None:
             assert holders(successor.scheduler) == before
 
     play(story)
+
+
+def test_people_are_told_when_a_pod_shares_numa_nodes_that_it_wants_alone() -> None:
+    async def story(world: World) -> None:
+        world.api.put("Node", node("a"))
+        world.api.put("NodeResourceTopology", report("a"))
+        await world.settle()
+        world.api.put("Pod", pod("wide", cpu="10", qos="LSR"))
+        await world.settle(1)
+        numa = {"numaTopologyPolicy": "BestEffort"}
+        world.api.put("Pod", pod("p", cpu="2", numa=numa))
+        await world.settle(5)
+
+        assert world.api.placements()["p"] == "a"
+        [event] = world.api.events("NUMANodeShared")
+        assert event["involvedObject"]["name"] == "p"
+
+    play(story)

@@ -4,18 +4,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api.annotations.placement import NUMATopologyPolicy
+from koordinator.scheduler.plugins.node_numa_resource import admission
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, NodeState
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of, mask_of
 from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
+from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
+from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.reservations import (
     NO_NOMINATION,
     OUT_OF_SCOPE,
     AllocatePolicy,
+    ReservationUse,
     Restored,
     RestoreState,
     allocate_anywhere,
     allocate_nominated,
 )
+from koordinator.scheduler.plugins.node_numa_resource.score import Strategies
 from tests.scheduler.node_numa_resource.machines import held, machine, node
 
 TOPOLOGY = machine()
@@ -117,3 +123,18 @@ def test_victims_within_a_restricted_reservation_make_room_for_a_pod() -> None:
 
     assert given_back.preferred_cpus == given_back.preemptible_cpus == mask_of((8, 9))
     assert given_back.required_zones == {1: {"cpu": 2_000}}
+
+
+def test_a_numa_policy_is_met_within_the_reservation_that_a_pod_may_use() -> None:
+    state, restore = world(0, AllocatePolicy.ALIGNED, mask_of(range(8)))
+    facts = NodeFacts(state.options, has_report=True, zones=state.zones)
+    plan = PodPlan(requests={"cpu": 6_000}, numa_policy=NUMATopologyPolicy.SINGLE_NUMA_NODE)
+    usage = CPUUsage(0, 0, 0)
+
+    alone = admission.place(plan, facts, state.ledger, usage, Strategies())
+    within = admission.place(plan, facts, state.ledger, usage, Strategies(), ReservationUse(restore))
+    reserved = ReservationUse(restore, nominated="reservation")
+
+    assert not alone.status.is_success
+    assert within.allocation.numa == {1: {"cpu": 6_000}}
+    assert admission.place(plan, facts, state.ledger, usage, Strategies(), reserved) == within

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from koordinator.api.annotations.placement import NUMANodeExclusive, NUMATopologyPolicy
-from koordinator.scheduler.plugins.node_numa_resource import allocate, hints, policy
+from koordinator.scheduler.plugins.node_numa_resource import hints, policy
 from koordinator.scheduler.plugins.node_numa_resource.allocate import (
-    NOTHING_GIVEN_BACK,
     Allocation,
     AllocationRequest,
-    GivenBack,
     NodeState,
+    NUMAMask,
 )
 from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import mask_of
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
@@ -29,6 +28,7 @@ from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
 from koordinator.scheduler.plugins.node_numa_resource.policy import BindDecision, CPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import ProvidedHints
+from koordinator.scheduler.plugins.node_numa_resource.reservations import NO_USE, ReservationUse
 from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy, Strategies
 from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
 
@@ -52,6 +52,8 @@ class Placement(msgspec.Struct, frozen=True):
     policy: NUMATopologyPolicy = NUMATopologyPolicy.NONE
     hint: Hint | None = None
     """The choice of NUMA nodes, where a policy asks for one."""
+    breaks_exclusivity: bool = False
+    """Whether the pod does not get what it demands of its NUMA nodes' other pods; BestEffort allows that."""
     status: Status = SUCCESS
 
     @property
@@ -73,12 +75,12 @@ def place(
     ledger: Ledger,
     usage: CPUUsage,
     strategies: Strategies,
-    given_back: GivenBack = NOTHING_GIVEN_BACK,
+    reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
 ) -> Placement:
     """Whether the node can take the pod, and what the pod gets there.
 
-    `others` have a say in which NUMA nodes are chosen.
+    `reservations` are those that the pod may use, or must; `others` have a say in which NUMA nodes are chosen.
     """
     merged = policy.merge_numa_policies(facts.numa_policy, plan.numa_policy)
     status = _check(plan, facts, ledger, usage, merged)
@@ -90,22 +92,24 @@ def place(
     if not merged.policy:
         allocation = Allocation()
         if binding.binds_cpus:
-            allocation = allocate.allocate(state, request, None, given_back)
+            allocation = reservations.allocate(state, request, None)
         return Placement(allocation, binding, status=allocation.status)
     if not facts.zones:
         return Placement(status=MISSING_ZONES)
     exclusivity = Exclusivity(exclusivity_of(plan), ledger.numa_status(facts.options.cpus))
-    admission = choose(state, request, merged.policy, exclusivity, strategies.numa, given_back, others)
+    admission = choose(state, request, merged.policy, exclusivity, strategies.numa, reservations, others)
     if not admission.status.is_success:
         return Placement(status=admission.status)
-    allocation = allocate.allocate(state, request, admission.hint.numa_nodes, given_back)
+    allocation = reservations.allocate(state, request, admission.hint.numa_nodes)
     status = allocation.status
     for other in others:
         if status.is_success:
             status = other.trial(admission.hint)
     if not status.is_success:
         return Placement(status=status)
-    return Placement(allocation, binding, merged.policy, admission.hint)
+    chosen = admission.hint.numa_nodes
+    breaks = chosen is not None and not exclusivity.allows(chosen)
+    return Placement(allocation, binding, merged.policy, admission.hint, breaks_exclusivity=breaks)
 
 
 def _check(
@@ -138,7 +142,7 @@ def choose(
     numa_policy: NUMATopologyPolicy,
     exclusivity: Exclusivity,
     strategy: ScoringStrategy | None = None,
-    given_back: GivenBack = NOTHING_GIVEN_BACK,
+    reservations: ReservationUse = NO_USE,
     others: Sequence[OtherHints] = (),
 ) -> Admission:
     """The NUMA nodes for the pod. Larger sets are looked at only when they can be chosen or named in the refusal."""
@@ -149,12 +153,18 @@ def choose(
         if not found.status.is_success:
             return Admission(Hint(None, is_preferred=False), unschedulable(*found.status.reasons))
         provided.append(found.by_resource)
+
+    def fits(numa_nodes: NUMAMask) -> bool:
+        return reservations.allocate(state, request, numa_nodes).status.is_success
+
+    given_back = reservations.state.hint_path()
+    trial = fits if reservations.state.matched or reservations.is_required else None
     is_single = numa_policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
     if is_single and len(state.zones) > 1:
-        own = hints.generate(state, request, numa_policy, strategy, given_back, sizes_max=1)
+        own = hints.generate(state, request, numa_policy, strategy, given_back, trial, sizes_max=1)
         if all(own.values()):
             admission = admit(numa_policy, numa_nodes, [own, *provided], exclusivity)
             if admission.status.is_success:
                 return admission
-    own = hints.generate(state, request, numa_policy, strategy, given_back)
+    own = hints.generate(state, request, numa_policy, strategy, given_back, trial)
     return admit(numa_policy, numa_nodes, [own, *provided], exclusivity)

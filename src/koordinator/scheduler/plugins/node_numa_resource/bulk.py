@@ -263,14 +263,14 @@ def score(
         if resources.CPU in used:
             is_bound = has_policy & binds
             used[resources.CPU] = np.where(is_bound, at(columns.pinned_milli, rows), used[resources.CPU])
-    return _points(strategies.node, used, capacity, amounts, rows.size), is_open
+    return _points(strategies.node, used, capacity, amounts, rows.shape), is_open
 
 
 def score_plain(demand: Demand, nodes: NodeAmounts, strategy: ScoringStrategy) -> Scores:
     """Score where no node has a policy, and the pod asks for nothing special."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
-    size = next(iter(nodes.requested.values())).size
-    return _points(strategy, nodes.requested, nodes.allocatable, amounts, size)
+    shape = next(iter(nodes.requested.values())).shape
+    return _points(strategy, nodes.requested, nodes.allocatable, amounts, shape)
 
 
 def _count_zones(
@@ -312,25 +312,21 @@ def _best_slots(
     strategy: ScoringStrategy,
 ) -> npt.NDArray[np.intp]:
     """(rows,): of the fitting NUMA nodes the one with the most points, the first among equals."""
-    usable = _by_kind(columns.usable, kinds, rows) if binds.any() else None
-    points = np.full(fits.shape, -1, np.int64)
-    for slot in range(fits.shape[0]):
-        if not fits[slot].any():
+    used: dict[str, I64] = {}
+    capacity: dict[str, I64] = {}
+    for resource in strategy.resources:
+        index = columns.resources.get(resource.name)
+        if index is None:
             continue
-        used: dict[str, I64] = {}
-        capacity: dict[str, I64] = {}
-        for resource in strategy.resources:
-            index = columns.resources.get(resource.name)
-            if index is None:
-                continue
-            capacity[resource.name] = at(columns.capacity[slot, index], rows)
-            left = at(columns.available[slot, index], rows)
-            if resource.name == resources.CPU and usable is not None:
-                is_trimmed = binds & (kinds > 0)
-                left = np.where(is_trimmed, np.minimum(left, CPU_MILLI * usable[slot]), left)
-            used[resource.name] = np.maximum(0, capacity[resource.name] - left)
-        points[slot] = np.where(fits[slot], _points(strategy, used, capacity, amounts, rows.size), -1)
-    best: npt.NDArray[np.intp] = points.argmax(axis=0)
+        offered = at(columns.capacity[:, index], rows)
+        left = at(columns.available[:, index], rows)
+        if resource.name == resources.CPU and binds.any():
+            usable_milli = CPU_MILLI * _by_kind(columns.usable, kinds, rows)
+            left = np.where(binds & (kinds > 0), np.minimum(left, usable_milli), left)
+        capacity[resource.name] = offered
+        used[resource.name] = np.maximum(0, offered - left)
+    points = _points(strategy, used, capacity, amounts, fits.shape)
+    best: npt.NDArray[np.intp] = np.where(fits, points, -1).argmax(axis=0)
     return best
 
 
@@ -339,11 +335,11 @@ def _points(
     used: dict[str, I64],
     capacity: dict[str, I64],
     amounts: dict[str, int | I64],
-    size: int,
+    shape: tuple[int, ...],
 ) -> Scores:
-    """`score.score`, elementwise."""
-    total: I64 = np.zeros(size, np.int64)
-    weights: I64 = np.zeros(size, np.int64)
+    """`score.score`, elementwise over arrays of `shape`; amounts may be of the last axis only."""
+    total: I64 = np.zeros(shape, np.int64)
+    weights: I64 = np.zeros(shape, np.int64)
     for resource in strategy.resources:
         name = resource.name
         if name not in capacity or (is_scalar(name) and name not in amounts):

@@ -255,7 +255,7 @@ def place(
     free = msgspec.structs.replace(view.free, cpus=view.usable[terms.kind])
     state = view.facts.state(ledger, strategies.numa.type)
     allocation = allocate.allocate_in(Room(free, dict(available)), state, terms.request, numa_nodes)
-    return Placement(allocation, terms.binding, terms.policy, hint, allocation.status)
+    return Placement(allocation, terms.binding, terms.policy, hint, status=allocation.status)
 
 
 def facts_for_people(view: NodeView) -> Iterator[str]:

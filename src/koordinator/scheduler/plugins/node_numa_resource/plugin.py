@@ -398,6 +398,8 @@ class NodeNUMAResource(
                 # Left from an attempt that did not succeed: it would bind CPUs that are not the pod's.
                 patch.annotations[labels.RESOURCE_STATUS] = wire.RESOURCE_STATUS.encode(wire.ResourceStatus())
             return SUCCESS
+        if placement.breaks_exclusivity:
+            self.handle.actions.event(self.handle.profile.name, pod.pod, "Warning", *_SHARES_NUMA_NODES)
         if placement.binding.binds_cpus:
             spec = wire.RESOURCE_SPEC.read(annotations, pod.key) or ResourceSpec()
             completed = policy.completed_spec(spec, placement.binding)
@@ -447,4 +449,9 @@ class NodeNUMAResource(
         return ApiAnswer(node_report.describe(name, record.facts, record.ledger))
 
 
+_SHARES_NUMA_NODES = (
+    "NUMANodeShared",
+    "no NUMA node was free of pods that reach beyond it: the policy BestEffort takes what there is; "
+    "SingleNUMANode or Restricted would wait",
+)
 _NO_USAGE = CPUUsage(0, 0, 0)

@@ -113,6 +113,12 @@ class RestoreState(msgspec.Struct, frozen=True):
             required_zones=_floored(required),
         )
 
+    def hint_path(self) -> GivenBack:
+        """For the ranking of NUMA nodes: matched reservations count as free, whatever policy they have."""
+        shared = self.node_path()
+        zones = _summed([shared.zones, *(each.remained for each in self.matched)])
+        return GivenBack(zones=zones, preferred_cpus=_joined(each.remained_cpus for each in self.matched))
+
     def ignored_path(self) -> GivenBack:
         """For a pod that takes no notice of reservations: all that is left of them is its own."""
         shared = self.node_path()
@@ -122,6 +128,31 @@ class RestoreState(msgspec.Struct, frozen=True):
 
 
 NO_RESERVATIONS = RestoreState()
+
+
+class ReservationUse(msgspec.Struct, frozen=True):
+    """How a pod stands to the reservations of a node."""
+
+    state: RestoreState = NO_RESERVATIONS
+    nominated: str | None = None
+    """uid of the reservation that Reserve has to use, "" for none; None in Filter, where all are tried."""
+    is_required: bool = False
+    """Whether the pod may run in a reservation only."""
+
+    def allocate(
+        self, node: NodeState, request: AllocationRequest, numa_nodes: NUMAMask | None
+    ) -> Allocation:
+        """The pod's part of a reservation or of the node."""
+        if self.nominated is None:
+            return allocate_anywhere(
+                node, request, numa_nodes, self.state, requires_reservation=self.is_required
+            )
+        return allocate_nominated(
+            node, request, numa_nodes, self.state, self.nominated, requires_reservation=self.is_required
+        )
+
+
+NO_USE = ReservationUse()
 
 
 def allocate_from(
