@@ -15,7 +15,9 @@ from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.eviction import DISRUPTION_TARGET, PREEMPTION
+from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.world import World, play, pod
 
@@ -311,3 +313,27 @@ def test_pods_of_one_job_do_not_keep_room_from_each_other() -> None:
 
     assert nominations.that_count("node-0", member("b", "job")) == ()
     assert [each.uid for each in nominations.that_count("node-0", member("c", "other"))] == ["a"]
+
+
+def test_a_preemption_that_is_cancelled_before_it_began_gates_nobody() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="4", priority=1))
+        await world.settle(2)
+        scheduler = world.scheduler
+        [profile] = scheduler.profiles.values()
+        plugin = next(each for each in profile.plugins if isinstance(each, DefaultPreemption))
+        [low] = scheduler.table.pods_at(0).values()
+        body = pod("high", cpu="4", priority=9)
+        body["metadata"]["uid"] = "high"
+        high = PodInfo.of(from_builtins(body, Pod), scheduler.table.registry)
+
+        victim = victims.Victim.of(low, 0.0)
+        plugin._eviction.start(high, victims.Candidate("node-0", (victim,), 0), profile.name)
+        assert not plugin.pre_enqueue(high).is_success
+        await scheduler._actions.stop()
+
+        assert plugin.pre_enqueue(high).is_success
+        assert world.api.placements() == {"low": "node-0"}
+
+    play(story)

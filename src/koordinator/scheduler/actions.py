@@ -40,11 +40,14 @@ class RunningActions(Actions):
         """Where pods go that plugins bring."""
         self._pods = pods
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> bool:
+    def spawn(
+        self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] = lambda: None
+    ) -> bool:
         task = asyncio.get_running_loop().create_task(self._run(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # cancelled before it began
+        task.add_done_callback(lambda _: on_end())
         return True
 
     def activate(self, uids: Iterable[str]) -> None:

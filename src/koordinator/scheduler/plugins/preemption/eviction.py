@@ -58,8 +58,10 @@ class Eviction:
             else:
                 leaving.append(victim.pod)
         work = self._run(preemptor, candidate.node_name, leaving, losers, profile_name)
-        if actions.spawn(work, f"preemption by {preemptor.key}") and leaving:
-            self._under_way.add(preemptor.uid)
+        uid = preemptor.uid
+        name = f"preemption by {preemptor.key}"
+        if actions.spawn(work, name, lambda: self._under_way.discard(uid)) and leaving:
+            self._under_way.add(uid)
 
     async def _run(
         self,

@@ -104,6 +104,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         self._attempt_count += 1
+        self.handle.metrics.preemption_attempts.inc()
         result, found = self._decide(pod, diagnosis)
         reviewer = self.reviewer
         if found.options and reviewer is not None and reviewer.preempts(pod):
@@ -112,7 +113,6 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
                 unschedulable(), later=lambda: self._reviewed(reviewer, pod, found, profile_name)
             )
         best = found.best
-        self.handle.metrics.preemption_attempts.inc()
         if best is not None:
             self.handle.metrics.preemption_victims.of().observe(len(best.victims))
             self._eviction.start(pod, best, diagnosis.profile_name)
@@ -134,6 +134,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
         if best is None:
             refusals = Counter({REVIEWED: len(options)})
             return PostFilterResult(unschedulable(self._message(refusals, 0)), nominated_node="")
+        self.handle.metrics.preemption_victims.of().observe(len(best.victims))
         self._eviction.start(pod, best, profile_name)
         return PostFilterResult(SUCCESS, nominated_node=best.node_name)
 
