@@ -36,9 +36,13 @@ class Watch(msgspec.Struct, Generic[T], frozen=True):
 class Actions:
     """What plugins may ask of a running scheduler. This one only decides: asking changes nothing."""
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> bool:
+    def spawn(
+        self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] = lambda: None
+    ) -> bool:
         """Run `work` in the background, guarded: its failure is logged and costs nobody else anything.
-        Whether it will run at all."""
+
+        Whether it will run at all; `on_end` is called then, also when it is cancelled before it began.
+        """
         work.close()
         return False
 
