@@ -10,6 +10,7 @@ from koordinator.scheduler import diagnosis
 from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.lookahead import Lookahead
 from koordinator.scheduler.nodes import NodeTable, Rows, at, put
+from koordinator.scheduler.pick import Totals
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.refusals import LEFT_OUT, Refusals, RefusedBy
 from koordinator.scheduler.status import Code, Status
@@ -78,13 +79,13 @@ class Answers:
     _skips_filter: set[str]
     _refused_by: RefusedBy
     _codes: ReasonCodes
-    _own: Scores
+    _own: Totals
     _is_feasible: Mask
-    _wide_part: Scores | int
+    _wide_part: Totals | int
     _wide_filters: list[WideFilter]
     _wide_scorers: list[WideScorer]
     _lookahead: Lookahead | None
-    totals: Scores
+    totals: Totals
     feasible_count: int
     status: Status
     score_status: Status
@@ -126,9 +127,9 @@ class Answers:
     @property
     def size_bytes(self) -> int:
         """Memory of what is kept per row."""
-        per_row = 20 + 2 * len(self._wide_filters)
+        per_row = 12 + 2 * len(self._wide_filters)
         if not isinstance(self._wide_part, int):
-            per_row += 8
+            per_row += 4
         ahead_bytes = 0 if self._lookahead is None else self._lookahead.size_bytes
         wide_bytes = sum(scorer.size_bytes for scorer in self._wide_scorers)
         return per_row * self.totals.size + wide_bytes + ahead_bytes
@@ -136,14 +137,14 @@ class Answers:
     def is_feasible(self, row: int) -> bool:
         return bool(self._is_feasible[row])
 
-    def totals_of(self, rows: Rows) -> Scores:
+    def totals_of(self, rows: Rows) -> Totals | Scores:
         """Weighted sums of normalised scores, for some feasible rows.
 
         Normalisation is over exactly these rows, as they are all that take part.
         """
         if rows is self._feasible or not self._wide_scorers:
             return at(self.totals, rows)
-        total = self._own[rows]
+        total = self._own[rows].astype(np.int64)
         for scorer in self._wide_scorers:
             total += scorer.weight * self._normalised(scorer, rows)
         return total

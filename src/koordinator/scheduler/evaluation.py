@@ -70,13 +70,13 @@ class Evaluation(Answers):
         self._prepare(pod)
         self._refused_by = np.full(table.capacity, NO_NODE, np.uint8)
         self._codes = np.zeros(table.capacity, np.uint16)
-        self._own = np.empty(table.capacity, np.int64)
+        self._own = np.empty(table.capacity, np.int32)
         self._is_feasible = np.zeros(table.capacity, np.bool_)
         self._wide_part = 0
         self._wide_filters = []
         self._wide_scorers = []
         self._normal_epochs: list[Hashable] = []
-        self.totals = np.full(table.capacity, NOT_FEASIBLE, np.int64)
+        self.totals = np.full(table.capacity, NOT_FEASIBLE, np.int32)
         self.feasible_count = 0
         self._forget_answers()
         self._lookahead = None
@@ -441,7 +441,7 @@ class Evaluation(Answers):
         self._wide_part = same
         if part is not None:
             part += same
-            self._wide_part = np.zeros(self.totals.size, np.int64)
+            self._wide_part = np.zeros(self.totals.size, np.int32)
             put(self._wide_part, rows, part)
         self.totals.fill(NOT_FEASIBLE)
         put(self.totals, rows, at(self._own, rows) + (same if part is None else part))

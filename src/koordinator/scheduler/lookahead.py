@@ -15,7 +15,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.framework import FilterPlugin, ScorePlugin, Scores
 from koordinator.scheduler.nodes import Rows
-from koordinator.scheduler.pick import NOT_FEASIBLE
+from koordinator.scheduler.pick import NOT_FEASIBLE, Totals
 
 STATES_MAX = 8_192
 """Rows × pods foreseen at once: as much as a block of a full scan."""
@@ -65,7 +65,7 @@ class Lookahead:
             if self._next.pop(row, None) is not None:
                 self._left[row] = 0
 
-    def choose(self, row: int, totals: Scores) -> Rows:
+    def choose(self, row: int, totals: Totals | Scores) -> Rows:
         """The rows to look at next, ascending: `row`, which had no prediction left, and the best of those that
         have at most one."""
         if row in self._next:
@@ -80,7 +80,7 @@ class Lookahead:
         rows = np.flatnonzero((self._left <= 1) & (totals != NOT_FEASIBLE))
         if rows.size > self._width:
             candidates = totals[rows]
-            candidates[rows.searchsorted(row)] = np.iinfo(np.int64).max
+            candidates[rows.searchsorted(row)] = np.iinfo(candidates.dtype).max
             rows = np.sort(rows[candidates.argpartition(rows.size - self._width)[-self._width :]])
         return rows
 

@@ -3,18 +3,22 @@
 import zlib
 
 import numpy as np
+import numpy.typing as npt
 
 from koordinator.scheduler.framework import Scores
 from koordinator.scheduler.nodes import Rows
 
-NOT_FEASIBLE = int(np.iinfo(np.int64).min)
+Totals = npt.NDArray[np.int32]
+"""Weighted sums of final scores; 32 bits hold them, as weights are limited (`profile.WEIGHT_SUM_MAX`)."""
+
+NOT_FEASIBLE = int(np.iinfo(np.int32).min)
 """Total of a row that is out of the question."""
 
 SAMPLE_MIN = 100
 _PERCENT_MIN = 5
 
 
-def pick(rows: Rows, totals: Scores, chance: int) -> int | None:
+def pick(rows: Rows, totals: Totals | Scores, chance: int) -> int | None:
     """A row with the highest total; among equals, `chance` decides. None when there are no rows.
 
     Shapes: `rows` (n,), `totals` (n,) of these rows.
@@ -23,7 +27,7 @@ def pick(rows: Rows, totals: Scores, chance: int) -> int | None:
     return None if position is None else int(rows[position])
 
 
-def best(totals: Scores, chance: int) -> int | None:
+def best(totals: Totals | Scores, chance: int) -> int | None:
     """The position that `pick` chooses; `NOT_FEASIBLE` entries are out of the question."""
     highest = totals.max(initial=NOT_FEASIBLE)
     if highest == NOT_FEASIBLE:
