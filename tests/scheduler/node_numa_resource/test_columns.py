@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins.node_numa_resource.bulk import NUMAReason
 from koordinator.scheduler.plugins.node_numa_resource.plugin import FEW, NodeNUMAResource, NUMAState
+from koordinator.scheduler.status import SUCCESS
 from tests.scheduler.node_numa_resource.cluster import Cluster, Json, bound_to, node, pod, report
 
 POLICIES = ("", "", "BestEffort", "Restricted", "SingleNUMANode", "nonsense")
@@ -142,7 +143,7 @@ def test_columns_say_what_a_trial_on_each_node_says(
 
     for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
         exact = plugin.trial(state, state.pod, row)
-        said = plugin.refusal(state, code) if code else exact.status.__class__(exact.status.code.SUCCESS)
+        said = plugin.refusal(state, code) if code else SUCCESS
         assert code != NUMAReason.UNALIGNED
         assert said == exact.status
     feasible = rows[codes == 0]
@@ -195,3 +196,27 @@ def test_what_filter_lets_pass_reserve_can_book(
         assert got is None or (got.allocation, got.binding) == (expected.allocation, expected.binding)
         plugin.unreserve(state, info, name)
         cluster.table.unassign(info.uid)
+
+
+@given(st.lists(bound_pods(), min_size=3, max_size=12), asking_pods(), st.sampled_from(POLICIES))
+@settings(max_examples=150, deadline=None)
+def test_nodes_that_share_a_trial_get_the_same_words_as_from_trials_of_their_own(
+    held: list[Json], asks: Json, policy: str
+) -> None:
+    labels = {"node.koordinator.sh/numa-topology-policy": policy}
+    alike = [
+        (node("x", cpus=16, labels=labels), report("x", numa_per_socket=2, cores=2, memory_gi=3))
+        for _ in range(6)
+    ]
+    cluster = drawn_cluster(alike, held)
+    plugin = cluster.plugin
+    state = state_of(plugin, cluster, asks)
+    if not state.plan.status.is_success:
+        return
+    rows = cluster.table.rows
+
+    codes = plugin.detail(state, rows, many(plugin.filter, state, rows))
+
+    for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
+        exact = plugin.trial(state, state.pod, row).status
+        assert (plugin.refusal(state, code) if code else SUCCESS) == exact

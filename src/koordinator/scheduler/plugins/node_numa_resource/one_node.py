@@ -154,6 +154,27 @@ def has_room(view: NodeView, terms: Terms) -> bool:
     return sum(view.usable_counts[terms.kind]) >= terms.request.cpu_count
 
 
+def verdict_key(view: NodeView, plan: PodPlan, terms: Terms) -> tuple[object, ...] | None:
+    """Equal for nodes of one kind on which a trial says the same of the pod, words included.
+
+    What is more than the pod asks for cannot matter, so that on full clusters most nodes are alike. None where it
+    does matter: with BestEffort an exclusive pod may be sent to NUMA nodes that are too small, by their scores.
+    """
+    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
+    if exclusive and terms.policy is NUMATopologyPolicy.BEST_EFFORT:
+        return None
+    need = terms.request.cpu_count
+    available = tuple(
+        min(view.available[numa].get(name, 0), amount)
+        for numa in view.facts.zones
+        for name, amount in terms.amounts
+    )
+    usable = tuple([min(count, need) for count in view.usable_counts[terms.kind]])
+    statuses = tuple([view.statuses.get(numa) for numa in view.facts.zones]) if exclusive else ()
+    total = min(view.usable[terms.kind].bit_count(), need)
+    return (tuple(view.facts.zones), available, usable, statuses, total, view.facts.cpu_ratio)
+
+
 def _fits(view: NodeView, terms: Terms, slot: int, numa: int, *, exclusive: bool) -> bool:
     """Whether one NUMA node can hold the pod alone."""
     if not terms.is_known:

@@ -88,6 +88,7 @@ class NodeNUMAResource(
     per_profile = True
     reads = Change.NODE | Change.PODS
     reasons = NUMAReason
+    wakes_for_row = True
     wakes_on = (
         ClusterEvent.NODE_TOPOLOGY_ADDED,
         ClusterEvent.NODE_TOPOLOGY_UPDATED,
@@ -192,7 +193,7 @@ class NodeNUMAResource(
         elif state.providers:
             is_open = self._under_policy(state, rows) & ((codes == 0) | (codes == NUMAReason.UNALIGNED))
         for i in np.flatnonzero(is_open).tolist():
-            codes[i] = state.code_of(self._tried(state, int(rows[i])).status)
+            codes[i] = state.code_of(self._verdict(state, int(rows[i])))
         return codes
 
     def _code_at(self, state: NUMAState, row: int) -> int:
@@ -206,7 +207,7 @@ class NodeNUMAResource(
             has_room = one_node.has_room(record.view, terms)
             if not has_room or terms.policy is NUMATopologyPolicy.SINGLE_NUMA_NODE:
                 return NUMAReason.UNALIGNED
-        return state.code_of(self._tried(state, row).status)
+        return state.code_of(self._verdict(state, row))
 
     def _terms(self, state: NUMAState, record: Record) -> Terms:
         terms = state.terms.get(record.kind)
@@ -219,7 +220,7 @@ class NodeNUMAResource(
         self.books.sync()
         detailed = codes.copy()
         for i in np.flatnonzero(codes == NUMAReason.UNALIGNED).tolist():
-            detailed[i] = state.code_of(self._tried(state, int(rows[i])).status) or NUMAReason.UNALIGNED
+            detailed[i] = state.code_of(self._verdict(state, int(rows[i]))) or NUMAReason.UNALIGNED
         return detailed
 
     def refusal(self, state: NUMAState, code: int) -> Status:
@@ -229,6 +230,21 @@ class NodeNUMAResource(
 
     def _under_policy(self, state: NUMAState, rows: Rows) -> Any:
         return (at(self.books.columns.numa_policy, rows) > 0) | (self._demand(state).own_policy > 0)
+
+    def _verdict(self, state: NUMAState, row: int) -> Status:
+        """What a trial on the node says; one tells it for all nodes that are alike as far as the pod goes."""
+        record = self.books.at(row)
+        terms = self._terms(state, record)
+        key = None if state.needs_trial else one_node.verdict_key(record.view, state.plan, terms)
+        if key is None:
+            return self._tried(state, row).status
+        full_key = (record.kind, key, self._usage(row))
+        found = state.verdicts.get(full_key)
+        if found is None:
+            if len(state.verdicts) >= TRIALS_MAX:
+                state.verdicts.clear()
+            found = state.verdicts[full_key] = self.trial(state, state.pod, row).status
+        return found
 
     def _tried(self, state: NUMAState, row: int) -> Placement:
         """What a trial on the node says; equal nodes share one."""

@@ -34,6 +34,7 @@ class NUMAState:
         self.demand_width = -1
         self.terms: dict[Hashable, Terms] = {}
         self.trials: dict[Hashable, Placement] = {}
+        self.verdicts: dict[Hashable, Status] = {}
         self.statuses: list[Status] = []
         self._codes: dict[Status, int] = {}
 
