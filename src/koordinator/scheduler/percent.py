@@ -1,8 +1,12 @@
 """Percentages of amounts over rows, rounded down as in integers but worked out in floating point."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from koordinator.scheduler.nodes import F64
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.framework import Scores
+from koordinator.scheduler.nodes import F64, NodeTable, Rows, at
 
 PERCENT = 100.0
 
@@ -18,3 +22,30 @@ def floor_percent(parts: F64, wholes: F64) -> F64:
     parts *= PERCENT
     parts /= wholes
     return np.floor(parts, out=parts)
+
+
+def weighted_mean(shares: Sequence[F64] | F64, weights: Sequence[int]) -> Scores:
+    """The mean over resources, rounded down: shares (resources, rows), whole numbers; returns (rows,)."""
+    total: F64 = shares[0] if weights[0] == 1 else shares[0] * weights[0]
+    for share, weight in zip(shares[1:], weights[1:], strict=True):
+        total = total + (share if weight == 1 else share * weight)
+    return (total / sum(weights)).astype(np.int64)
+
+
+def free_percent(
+    table: NodeTable, scored: Sequence[tuple[int, int, int]], rows: Rows, copies: int | I64 = 1
+) -> Scores | None:
+    """How much of each node is left with `copies` pods more, the mean over resources, rounded down.
+
+    `scored`: (column, amount of one pod, weight). Shapes: `copies` one number or (rows,); returns (rows,). None where
+    floating point would not be exact, or nodes lack one of the resources: who asks has to work it out otherwise.
+    """
+    if not any(weight for _, _, weight in scored) or not table.has_small_amounts:
+        return None
+    if not all(table.is_everywhere(column) for column, _, _ in scored):
+        return None
+    shares = []
+    for column, amount, _ in scored:
+        left: F64 = np.subtract(at(table.free[column], rows), amount * copies, dtype=np.float64)
+        shares.append(floor_percent(left, at(table.divisor[column], rows)))
+    return weighted_mean(shares, [weight for _, _, weight in scored])

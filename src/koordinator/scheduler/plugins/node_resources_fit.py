@@ -26,7 +26,7 @@ from koordinator.scheduler.framework import (
     passes,
 )
 from koordinator.scheduler.nodes import F64, NodeTable, Rows, at
-from koordinator.scheduler.percent import floor_percent
+from koordinator.scheduler.percent import floor_percent, weighted_mean
 from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Code, Status, error
@@ -372,14 +372,6 @@ def scored_resources(
 
 _CPU_AND_MEMORY_COLUMNS = [resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN]
 _NONZERO_INDEX = {resource_vector.CPU_COLUMN: 0, resource_vector.MEMORY_COLUMN: 1}
-
-
-def weighted_mean(shares: F64, weights: list[int]) -> Scores:
-    """The mean over resources, rounded down: shares (resources, rows), whole numbers; returns (rows,)."""
-    total: F64 = shares[0] if weights[0] == 1 else shares[0] * weights[0]
-    for share, weight in zip(shares[1:], weights[1:], strict=True):
-        total = total + (share if weight == 1 else share * weight)
-    return (total / sum(weights)).astype(np.int64)
 
 
 def least_allocated(used: I64, capacity: I64) -> I64:

@@ -33,6 +33,7 @@ from koordinator.scheduler.framework import (
     Watch,
 )
 from koordinator.scheduler.nodes import Rows, at
+from koordinator.scheduler.percent import free_percent
 from koordinator.scheduler.plugins.node_numa_resource import (
     admission,
     bulk,
@@ -59,6 +60,7 @@ from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopol
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
 from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
+from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, error
@@ -302,7 +304,7 @@ class NodeNUMAResource(
 
     def score(self, state: NUMAState, rows: Rows) -> Scores:
         if self.foresees(state):
-            return bulk.score_plain(self._demand(state), self._node_amounts(rows), self._strategies.node)
+            return self._plain_score(state, rows, 1)
         self.books.sync()
         if rows.size <= FEW and not state.needs_trial:
             return np.array([self._points_at(state, row) for row in rows.tolist()], np.int64)
@@ -373,13 +375,26 @@ class NodeNUMAResource(
         return np.zeros(rows.size, np.uint16)
 
     def score_ahead(self, state: NUMAState, rows: Rows, ahead: I64) -> Scores:
+        return self._plain_score(state, rows, ahead + 1)
+
+    def _plain_score(self, state: NUMAState, rows: Rows, copies: int | I64) -> Scores:
+        """Score where only requests count, with that many pods like this one on each row."""
+        strategy, requests = self._strategies.node, state.plan.requests
+        if strategy.type == "LeastAllocated":
+            weights = {each.name: each.weight for each in strategy.resources}
+            scored = [
+                (column, requests.get(name, 0), weights[name])
+                for name, column in self._columns_scored()
+                if name in requests or not is_scalar(name)
+            ]
+            found = free_percent(self._table, scored, rows, copies)
+            if found is not None:
+                return found
         amounts = self._node_amounts(rows)
-        requests = state.plan.requests
         requested = {
-            name: values + ahead * requests.get(name, 0) for name, values in amounts.requested.items()
+            name: values + (copies - 1) * requests.get(name, 0) for name, values in amounts.requested.items()
         }
-        nodes = NodeAmounts(amounts.allocatable, requested)
-        return bulk.score_plain(self._demand(state), nodes, self._strategies.node)
+        return bulk.score_plain(self._demand(state), NodeAmounts(amounts.allocatable, requested), strategy)
 
     # Reserve and PreBind
 
