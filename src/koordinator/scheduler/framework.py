@@ -8,6 +8,7 @@ Nothing here reads a clock or does I/O, except for PreBind and Bind, which are c
 """
 
 import abc
+import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -161,6 +162,11 @@ class Plugin(abc.ABC, Generic[S]):
         """For plugins that refuse many different pods, and whose events are frequent."""
         return None
 
+    def aside(self, pod: PodInfo, row: int) -> contextlib.AbstractContextManager[str]:
+        """Within: as if a pod had never been on its row, as far as a trial of the table does not see to that
+        (measurements). For explanations; the text tells what remains of the pod all the same, if anything."""
+        return contextlib.nullcontext("")
+
 
 class PreEnqueuePlugin(Plugin[S]):
     """Decides whether a pod may enter the queue at all."""
@@ -194,6 +200,15 @@ class PreFilterPlugin(Plugin[S]):
 
     @abc.abstractmethod
     def pre_filter(self, state: S) -> PreFilterResult: ...
+
+
+class Relief(msgspec.Struct, frozen=True):
+    """A change outside the pod, and the rows that a Filter then lets pass. `kind` names the sort of change,
+    `change` tells it to people."""
+
+    kind: str
+    change: str
+    rows: tuple[int, ...]
 
 
 class FilterPlugin(Plugin[S]):
@@ -232,6 +247,11 @@ class FilterPlugin(Plugin[S]):
 
     def facts(self, state: S, row: int) -> tuple[str, ...]:
         """The facts behind the answer for one row, for people (`koordinator explain`)."""
+        return ()
+
+    def reliefs(self, state: S, rows: Rows) -> Sequence[Relief]:
+        """Changes that would lift this plugin's refusal of some of `rows`, all of which it refuses; computed, not
+        guessed. Nothing when it cannot tell."""
         return ()
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:

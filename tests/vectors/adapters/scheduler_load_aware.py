@@ -14,7 +14,8 @@ from koordinator.scheduler.framework import Handle
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy
 from koordinator.scheduler.plugins.load_aware.estimate import estimate
-from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling, node_capacity
+from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
+from koordinator.scheduler.plugins.load_aware.rules import node_capacity
 from koordinator.scheduler.pod_info import PodInfo
 
 Case = dict[str, Any]

@@ -1,5 +1,6 @@
 """Why a pod is pending, or why on that node. Pure: nothing is booked, evicted, queued or remembered."""
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -24,11 +25,12 @@ from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import Status
-from koordinator.scheduler.steering import FREE, steer
+from koordinator.scheduler.steering import FREE, Steering, steer
 from koordinator.scheduler.view import View
 
 BEST_NODES = 5
 PREEMPTION_NODES_MAX = 5
+NAMED_MAX = 3
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +79,11 @@ def explain(engine: Engine, pod: PodInfo, question: Question | None = None) -> P
         note = f"scheduler {pod.pod.spec.scheduler_name!r} placed it, which is none of ours ({names})"
         sentence = f"Pod {pod.key} is on {here}; {note}."
         return _with(base, Verdict.BOUND, sentence)
-    with engine.table.trial() as trial:
+    with engine.table.trial() as trial, contextlib.ExitStack() as aside:
         trial.take(place.pod)
-        return _bound(engine, profile, _unbound(pod), here, question, base)
+        rest = [aside.enter_context(plugin.aside(place.pod, place.row)) for plugin in profile.plugins]
+        answer = _bound(engine, profile, _unbound(pod), here, question, base)
+        return msgspec.structs.replace(answer, notes=[*answer.notes, *filter(None, rest)])
 
 
 def _with(base: PodAnswer, verdict: Verdict, sentence: str) -> PodAnswer:
@@ -121,9 +125,21 @@ def _pending(
         answer = _with(base, Verdict.ERROR, sentence)
         return msgspec.structs.replace(answer, message=failure.message, rejected_by=[failure.plugin])
     rows = found.takers
-    if rows.size == 0:
-        return _no_fit(found, question, base)
-    return _fits(found, rows, question, base)
+    steering = FREE
+    if profile.extensions.steers and found.evaluation.status.is_success:
+        steering = steer(profile.extensions, found.evaluation, pod)
+    if not (steering.status.is_success or steering.status.is_rejected):
+        status = steering.status
+        sentence = f"Pod {pod.key} cannot be judged: {status.plugin} failed: {status.message}."
+        answer = _with(base, Verdict.ERROR, sentence)
+        return msgspec.structs.replace(answer, message=status.message, rejected_by=[status.plugin])
+    row = _row_among(rows, found, base.nominated_node)
+    if row is None and steering.planned:
+        row = _row_among(rows, found, steering.planned)
+        rows = rows if row is not None else rows[:0]
+    if rows.size == 0 or not steering.status.is_success:
+        return _no_fit(found, steering, question, base)
+    return _fits(found, rows, steering, question, base)
 
 
 def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
@@ -137,26 +153,20 @@ def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
     )
 
 
-def _fits(found: Survey, rows: Rows, question: Question, base: PodAnswer) -> PodAnswer:
+def _fits(found: Survey, rows: Rows, steering: Steering, question: Question, base: PodAnswer) -> PodAnswer:
     """The node that the next cycle would choose."""
     pod, table = found.pod, found.engine.table
     row = _row_among(rows, found, base.nominated_node)
-    notes = list(base.notes)
-    steering = FREE
-    if row is None and found.profile.extensions.steers:
-        steering = steer(found.profile.extensions, found.evaluation, pod)
-        if not steering.status.is_success:
-            sentence = (
-                f"Pod {pod.key} is pending: {steering.status.plugin} refuses it: {steering.status.message}."
-            )
-            answer = _with(base, Verdict.UNSCHEDULABLE, sentence)
-            return msgspec.structs.replace(answer, message=steering.status.message)
+    notes = [*base.notes, *_pointed_at(found, rows, steering)]
     wanted = (steering.planned,) if steering.planned else steering.preferred
     hinted = next((r for name in wanted if (r := _row_among(rows, found, name)) is not None), None)
-    if hinted is not None:
+    if row is not None:
+        notes.append("the pod is nominated to this node, which takes it: no other one is compared")
+    elif hinted is not None:
         row = hinted
-        notes.append("a plugin prefers this node, which takes the pod: no other one is compared")
-    elif row is None:
+        who = f"{steering.planned_by} planned" if steering.planned else "a plugin prefers"
+        notes.append(f"{who} this node, which takes the pod: no other one is compared")
+    else:
         totals = found.evaluation.totals_of(rows)
         row = pick.pick(rows, totals, pick.chance_of(found.engine.seed, pod.uid, question.attempt))
         assert row is not None, pod.key
@@ -168,8 +178,6 @@ def _fits(found: Survey, rows: Rows, question: Question, base: PodAnswer) -> Pod
                 f"the scheduler looks for {_sample_size(found)} nodes that fit and takes the best of them "
                 "(percentageOfNodesToScore): it may choose another one"
             )
-    else:
-        notes.append("the pod is nominated to this node, which takes it: no other one is compared")
     name = table.name_of(row)
     sentence = (
         f"Pod {pod.key} fits {rows.size} of {table.node_count} nodes; the next cycle would choose {name}."
@@ -194,12 +202,13 @@ def _sample_size(found: Survey) -> int:
     return pick.nodes_to_find(int(found.evaluation.candidates.size), percent)
 
 
-def _no_fit(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
+def _no_fit(found: Survey, steering: Steering, question: Question, base: PodAnswer) -> PodAnswer:
     pod, engine, profile = found.pod, found.engine, found.profile
     view = View(profile, engine.table, engine.nominations, pod)
-    asked = CycleDiagnosis(view, profile, found.evaluation, found.kept_free)
+    asked = CycleDiagnosis(view, profile, found.evaluation, found.kept_free, steering)
+    is_free = steering.status.is_success and not steering.planned
     preemption = _preemption(found, asked)
-    message = found.evaluation.fit_error(preemption.message, found.kept_free.values())
+    message = asked.fit_error(preemption.message)
     verdict = Verdict.PREEMPTION if preemption.nodes else Verdict.UNSCHEDULABLE
     if preemption.nodes:
         best = preemption.nodes[0]
@@ -208,13 +217,14 @@ def _no_fit(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:
             f"{best.node} makes room."
         )
     else:
-        sentence = f"Pod {pod.key} is pending: {_why(found, base)}."
+        sentence = f"Pod {pod.key} is pending: {_why(found, asked, steering, base)}."
     return msgspec.structs.replace(
         _with(base, verdict, sentence),
         message=message,
         preemption=preemption,
         rejected_by=sorted(asked.rejected_by),
-        remedies=remedies(found) if question.with_remedies else [],
+        # Where a plugin points at one node or refuses, a change that opens others does not help.
+        remedies=remedies(found) if question.with_remedies and is_free else [],
     )
 
 
@@ -222,7 +232,31 @@ def _counted(pods: Sequence[str]) -> str:
     return pods[0] if len(pods) == 1 else f"{len(pods)} pods"
 
 
-def _why(found: Survey, base: PodAnswer) -> str:
+def _pointed_at(found: Survey, rows: Rows, steering: Steering) -> list[str]:
+    """What plugins say about nodes beforehand, where the pod does not simply follow it."""
+    notes = []
+    if steering.plan is not None and found.profile.extensions.batches and len(steering.plan.pods) > 1:
+        notes.append(
+            f"{steering.planned_by} places it together with {len(steering.plan.pods) - 1} other pods"
+        )
+    refused = []
+    for name in steering.preferred:
+        if _row_among(rows, found, name) is not None:
+            break
+        refused.append(name)
+    if refused:
+        more = f" and {len(refused) - NAMED_MAX} more" if len(refused) > NAMED_MAX else ""
+        notes.append(f"preferred nodes that do not take it: {', '.join(refused[:NAMED_MAX])}{more}")
+    return notes
+
+
+def _why(found: Survey, asked: CycleDiagnosis, steering: Steering, base: PodAnswer) -> str:
+    if not steering.status.is_success:
+        return f"{steering.status.plugin} refuses it: {steering.status.message}"
+    if steering.planned:
+        row = found.engine.table.row_of(steering.planned)
+        why = asked.status_of(row).message if row is not None else "there is no such node"
+        return f"{steering.planned_by} planned it for {steering.planned}, which does not take it: {why}"
     if not found.evaluation.status.is_success:
         return f"{found.evaluation.status.plugin} refuses it everywhere: {found.evaluation.status.message}"
     parts = [f"{each.reason} ({each.node_count})" for each in base.reasons[:3]]

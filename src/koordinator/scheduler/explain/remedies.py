@@ -357,13 +357,25 @@ def _new_node(found: Survey) -> list[Remedy]:
 
 
 def _others(found: Survey, told: set[str]) -> list[Remedy]:
-    """Nodes to which only one plugin objects that we know no change for."""
+    """Nodes to which only one plugin objects: what it says would help, else that it objects."""
     made: list[Remedy] = []
     refused = found.refused
     alone = refused.sum(axis=0) == 1
     for index, plugin in enumerate(found.filters):
         rows = found.rows[refused[index] & alone]
         if plugin.name in told or rows.size == 0:
+            continue
+        reliefs = plugin.reliefs(found.evaluation.state_of(plugin.name), rows)
+        if reliefs:
+            made += [
+                Remedy(
+                    kind=each.kind,
+                    change=each.change,
+                    node_count=len(each.rows),
+                    examples=found.names_of(each.rows),
+                )
+                for each in reliefs
+            ]
             continue
         code = int(found.codes[index, int(np.flatnonzero(refused[index] & alone)[0])])
         reason = found.status_of(index, code).message

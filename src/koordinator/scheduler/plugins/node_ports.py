@@ -56,6 +56,15 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
         }
         return np.isin(rows, sorted(taken)).astype(np.uint16)
 
+    def facts(self, state: tuple[HostPort, ...], row: int) -> tuple[str, ...]:
+        return tuple(
+            f"port {port}/{protocol} of {their_address} is taken by pod {pod.key}"
+            for pod in self.handle.table.pods_at(row).values()
+            for their_address, their_protocol, their_port in pod.host_ports
+            for address, protocol, port in state
+            if (protocol, port) == (their_protocol, their_port) and is_taken(address, (their_address,))
+        )
+
     # Who uses what
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:

@@ -257,6 +257,19 @@ class NodeResourcesFit(
             Code.UNSCHEDULABLE_AND_UNRESOLVABLE if unresolvable else Code.UNSCHEDULABLE, tuple(reasons)
         )
 
+    def facts(self, state: FitState, row: int) -> tuple[str, ...]:
+        table = self.handle.table
+        lines = []
+        for (column, wanted), name in zip(state.checked, state.names, strict=True):
+            amounts = wanted, int(table.free[column, row]), int(table.allocatable[column, row])
+            own, free, whole = (resource_vector.amount_text(name, amount) for amount in amounts)
+            lines.append(f"{name}: {own} requested, {free} of {whole} free")
+            if wanted > amounts[1]:
+                lines[-1] += f", short by {resource_vector.amount_text(name, wanted - amounts[1])}"
+        if table.free_pods[row] < 1:
+            lines.append(f"pods: {table.pod_count[row]} of at most {table.pods_max[row]}")
+        return tuple(lines)
+
     def pre_score(self, state: FitState) -> Status:
         if not self._weights:
             return error("resources not found")

@@ -25,7 +25,7 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
 from koordinator.scheduler.nodes import Rows, at
-from koordinator.scheduler.plugins.inter_pod_affinity import hints
+from koordinator.scheduler.plugins.inter_pod_affinity import explained, hints
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     NO_WISHES,
     REQUIRED_AFFINITY,
@@ -222,6 +222,25 @@ class InterPodAffinity(
         if wishes.together:
             tallies.append(self._counts.count(wishes.together_terms))
         return np.isin(rows, [row for tally in (*tallies, *state.existing_anti) for row in tally.rows])
+
+    def facts(self, state: PodAffinityState, row: int) -> tuple[str, ...]:
+        found = explained.Neighbours(self._table, self.namespaces, self._wishes)
+        wishes = state.wishes
+        lines = [found.wanting_away(domains, each, row) for domains, each in self._objecting(state)]
+        lines += [
+            found.unwanted(domains, self._counts.count((term.pods,)), term, row)
+            for domains, term in zip(self._unwanted(state), wishes.apart, strict=True)
+        ]
+        wanted = self._wanted(state)
+        is_first = state.is_own_match and not any(domains.total for domains in wanted)
+        lines += [
+            found.wanted(domains, self._counts.count(wishes.together_terms), term, row, is_first=is_first)
+            for domains, term in zip(wanted, wishes.together, strict=True)
+        ]
+        return tuple(filter(None, lines))
+
+    def _objecting(self, state: PodAffinityState) -> Iterator[tuple[DomainCounts, Holders]]:
+        return zip(self._holders(state), state.existing_anti, strict=True)
 
     def _is_near_wanted(self, state: PodAffinityState, rows: Rows) -> Mask:
         wanted = self._wanted(state)

@@ -232,6 +232,29 @@ class NodeLoad:
             self._subtract(share)
         return share is not None
 
+    def without(self, uid: str, *, include_system: bool, by_percentile: bool) -> "tuple[NodeLoad, str]":
+        """The node as if the pod had never been there, and what cannot be told exactly, if anything.
+
+        A reported pod's usage is taken out of the node's. What a pod that is not reported by itself used before
+        the report is not known, and neither is a percentile of what is left (`by_percentile`).
+        """
+        report, own = self.report, self._pods[uid]
+        found, rest = NodeLoad(len(self._zeros)), ""
+        found._pods = {each: pod for each, pod in self._pods.items() if each != uid}
+        if report is not None:
+            used = report.pod_usages.get(own.name)
+            if used is not None and report.node_usage is not None:
+                left = tuple([max(0, a - b) for a, b in zip(report.node_usage, used, strict=True)])
+                report = msgspec.structs.replace(report, node_usage=left)
+            if used is None and own.since_s < report.updated_s:
+                rest = "what the pod itself uses is not reported, and counts as used by others"
+            elif used is not None and by_percentile:
+                rest = (
+                    "what the pod itself used is in the percentiles of its node, and counts as used by others"
+                )
+        found.set_report(report, include_system=include_system)
+        return found, rest
+
     def _add(self, uid: str, share: Share) -> None:
         self._shares[uid] = share
         for total, part in self._pairs(share):

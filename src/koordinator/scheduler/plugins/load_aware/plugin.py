@@ -4,19 +4,18 @@ Everything that Filter and Score need of a node is in columns that change with e
 estimate to the right view of the existing usage and compare.
 """
 
+import contextlib
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 import msgspec
 import numpy as np
 
 from koordinator.api import priority
-from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.priority import PriorityClass
-from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.changes import Change
@@ -27,6 +26,7 @@ from koordinator.scheduler.framework import (
     PreFilterPlugin,
     PreFilterResult,
     ReasonCodes,
+    Relief,
     ReservePlugin,
     ScorePlugin,
     Scores,
@@ -34,10 +34,11 @@ from koordinator.scheduler.framework import (
     passes,
 )
 from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
-from koordinator.scheduler.plugins.load_aware import endpoint, load, usage
-from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwareArgs, LoadAwarePolicy, vector
+from koordinator.scheduler.plugins.load_aware import endpoint, explained, load, usage
+from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.estimate import estimate, kind_key
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad
+from koordinator.scheduler.plugins.load_aware.rules import Rules, rules_of
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.recent import Recent
 from koordinator.scheduler.status import Status, unschedulable
@@ -63,19 +64,6 @@ class LoadState(msgspec.Struct, frozen=True):
     amounts: I64
     is_prod: bool
     is_daemon: bool
-
-
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node is judged. `limits` are the highest usages within the thresholds (None: no threshold), of the
-    node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods instead."""
-
-    capacity: tuple[int, ...]
-    aggregation: Aggregation | None
-    is_aggregated: bool
-    limits: usage.Limits
-    prod_limits: usage.Limits
-    has_limits: bool
-    has_prod_limits: bool
 
 
 class LoadAwareScheduling(
@@ -114,7 +102,7 @@ class LoadAwareScheduling(
         self._updated_s: dict[str, float] = {}
         self._next_expiry_s = float("inf")
         self._rules: dict[int, Rules] = {}
-        self._nobody = self._rules_of(Node())
+        self._nobody = rules_of(Node(), self.policy)
         columns = handle.columns
         self._room = columns["room"]
         self._prod_room = columns["prodRoom"]
@@ -229,6 +217,27 @@ class LoadAwareScheduling(
         how = "aggregated usage" if is_aggregated else "usage"
         return unschedulable(f"node(s) {self.policy.names[index]} {how} exceed threshold")
 
+    def facts(self, state: LoadState, row: int) -> tuple[str, ...]:
+        if state.is_daemon:
+            return ("pods of DaemonSets are not judged",)
+        found = self._judged(state, row)
+        if found is None:
+            return ("its usage is not known",)
+        old = ("the report is expired",) if self._is_expired.values[row] else ()
+        return (*old, *explained.facts(found))
+
+    def reliefs(self, state: LoadState, rows: Rows) -> list[Relief]:
+        name_of = self.handle.table.name_of
+        if self.policy.args.filter_expired_node_metrics:
+            rows = rows[~self._is_expired.values[rows]]  # these wait for a report
+        nodes = ((row, name_of(row), self._judged(state, row)) for row in rows.tolist())
+        return explained.reliefs((row, name, found) for row, name, found in nodes if found is not None)
+
+    def _judged(self, state: LoadState, row: int) -> explained.Judged | None:
+        estimated = tuple(state.amounts[:, 0].tolist())
+        node_load, rules = self._load_at(row), self._rules_at(row)
+        return explained.judged(self.policy.names, node_load, rules, estimated, is_prod=state.is_prod)
+
     def score(self, state: LoadState, rows: Rows) -> Scores:
         return self._score(state, rows, 1)
 
@@ -300,7 +309,7 @@ class LoadAwareScheduling(
     # The table's rows
 
     def node_changed(self, row: int, node: Node) -> None:
-        rules = self._rules[row] = self._rules_of(node)
+        rules = self._rules[row] = rules_of(node, self.policy)
         self._is_aggregated.values[row] = rules.is_aggregated
         self._prod_is_aggregated.values[row] = rules.is_aggregated and not rules.has_prod_limits
         self._capacity.values[:, row] = [max(amount, 1) for amount in rules.capacity]
@@ -311,35 +320,6 @@ class LoadAwareScheduling(
         if metric is None and report is not None:
             self._load_at(row).set_report(None, include_system=False)  # it went while the node was away
         self._write_usage(row)
-
-    def _rules_of(self, node: Node) -> Rules:
-        """What the policy and the node's own annotation say about it."""
-        own, names, policy = _own_thresholds(node), self.policy.names, self.policy
-        thresholds, aggregated, prod = (
-            policy.usage_thresholds,
-            policy.aggregated_thresholds,
-            policy.prod_thresholds,
-        )
-        aggregation = policy.filter_aggregation
-        if own.usage_thresholds:
-            thresholds = vector(names, own.usage_thresholds)
-        if own.prod_usage_thresholds:
-            prod = vector(names, own.prod_usage_thresholds)
-        by = own.aggregated_usage
-        if by is not None and by.usage_thresholds and by.usage_aggregation_type:
-            aggregated = vector(names, by.usage_thresholds)
-            aggregation = Aggregation(by.usage_aggregation_type, by.usage_aggregated_duration or 0.0)
-        capacity = load.read_vector(node_capacity(node), names)
-        thresholds = thresholds if aggregated is None else aggregated
-        return Rules(
-            capacity=capacity,
-            aggregation=aggregation,
-            is_aggregated=aggregated is not None,
-            limits=usage.limits(capacity, thresholds),
-            prod_limits=usage.limits(capacity, prod),
-            has_limits=any(thresholds),
-            has_prod_limits=any(prod),
-        )
 
     def row_freed(self, row: int) -> None:
         self._loads.pop(row, None)
@@ -371,6 +351,25 @@ class LoadAwareScheduling(
         estimated, is_prod = self._facts(pod)
         found = load.assigned_pod(pod.pod, estimated, is_prod, self.policy.args, assigned_s)
         if self._load_at(row).set_pod(pod.uid, found):
+            self._write_usage(row)
+
+    @contextlib.contextmanager
+    def aside(self, pod: PodInfo, row: int) -> Iterator[str]:
+        """Without what was measured of the pod, and without its estimate."""
+        node_load = self._loads.get(row)
+        if node_load is None or node_load.pod(pod.uid) is None:
+            yield ""
+            return
+        rules = self._rules_at(row)
+        by_percentile = rules.aggregation is not None or self.policy.score_aggregation is not None
+        self._loads[row], rest = node_load.without(
+            pod.uid, include_system=self.policy.args.prod_usage_include_sys, by_percentile=by_percentile
+        )
+        self._write_usage(row)
+        try:
+            yield rest
+        finally:
+            self._loads[row] = node_load
             self._write_usage(row)
 
     def _load_at(self, row: int) -> NodeLoad:
@@ -444,25 +443,6 @@ class LoadAwareScheduling(
         """The rules of a row; those of a node without capacity where only pods are known."""
         found = self._rules.get(row)
         return self._nobody if found is None else found
-
-
-def node_capacity(node: Node) -> ResourceList:
-    """Allocatable as it was before amplification, so that a node is not believed larger than it is."""
-    try:
-        raw = node_annotations.RAW_ALLOCATABLE.read(node.metadata.annotations)
-    except KoordinatorError:
-        raw = None  # malformed: the plain amounts count, as documented
-    return {**node.status.allocatable, **raw} if raw else node.status.allocatable
-
-
-def _own_thresholds(node: Node) -> node_annotations.UsageThresholds:
-    """What the node's annotation says; a malformed one is ignored, as documented."""
-    try:
-        found = node_annotations.USAGE_THRESHOLDS.read(node.metadata.annotations, f"Node {node.key}")
-    except KoordinatorError as error:
-        log.warning("annotation ignored: %s", error, extra={"node": node.key})
-        found = None
-    return found or node_annotations.UsageThresholds()
 
 
 def _is_daemon(pod: PodInfo) -> bool:

@@ -4,18 +4,18 @@ A `NodeView` is made once per change of a node; columns are written from it. Whe
 pod, or no NUMA policy is in force, everything is said here; else `admission` has to try.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import amplification, cpuset, resource_vector, resources
+from koordinator.api import amplification, resources
 from koordinator.api.annotations.placement import CPUBindPolicy, NUMANodeExclusive, NUMATopologyPolicy
 from koordinator.scheduler.plugins.node_numa_resource import admission, allocate, policy, score
 from koordinator.scheduler.plugins.node_numa_resource import ledger as ledgers
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH, FreeCPUs
 from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
 from koordinator.scheduler.plugins.node_numa_resource.allocate import AllocationRequest, Room
-from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask, cpus_of
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import CPUMask
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import Hint
 from koordinator.scheduler.plugins.node_numa_resource.ledger import Ledger, NUMAStatus
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NO_FACTS, NodeFacts
@@ -277,15 +277,3 @@ def place(
     state = view.facts.state(ledger, strategies.numa.type)
     allocation = allocate.allocate_in(Room(free, dict(available)), state, terms.request, numa_nodes)
     return Placement(allocation, terms.binding, terms.policy, hint, status=allocation.status)
-
-
-def facts_for_people(view: NodeView) -> Iterator[str]:
-    """What is free, by NUMA node."""
-    topology = view.facts.options.cpus
-    for numa in view.facts.zones:
-        left = ", ".join(
-            f"{resource_vector.amount_text(name, amount)} {name}"
-            for name, amount in sorted(view.available[numa].items())
-        )
-        cpus = cpuset.text_of(cpus_of(view.free.cpus & topology.numa_nodes.get(numa, 0)))
-        yield f"NUMA node {numa}: {left} left; CPUs {cpus or 'none'} not bound"

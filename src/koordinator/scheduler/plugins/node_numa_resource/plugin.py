@@ -27,6 +27,7 @@ from koordinator.scheduler.framework import (
     PreFilterResult,
     PreScorePlugin,
     ReasonCodes,
+    Relief,
     ReservePlugin,
     ScorePlugin,
     Scores,
@@ -38,6 +39,7 @@ from koordinator.scheduler.plugins.node_numa_resource import (
     admission,
     bulk,
     designated,
+    explained,
     holdings,
     node_report,
     one_node,
@@ -461,10 +463,22 @@ class NodeNUMAResource(
 
     # For people
 
-    def details(self, state: NUMAState, row: int) -> tuple[str, ...]:
-        """What is free of the node, by NUMA node."""
+    def facts(self, state: NUMAState, row: int) -> tuple[str, ...]:
+        """What the pod asks for there, and what is free of the node, by NUMA node."""
         self.books.sync()
-        return tuple(one_node.facts_for_people(self.books.at(row).view))
+        record = self.books.at(row)
+        return explained.facts(state.plan, self._terms(state, record), record.view)
+
+    def reliefs(self, state: NUMAState, rows: Rows) -> list[Relief]:
+        if state.needs_trial:
+            return []
+        self.books.sync()
+        records = [(row, self.books.at(row)) for row in rows.tolist()]
+        name_of = self._table.name_of
+        return explained.reliefs(
+            (row, name_of(row), state.plan, self._terms(state, record), record.view)
+            for row, record in records
+        )
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (Endpoint("nodes/{name}", self._describe),)

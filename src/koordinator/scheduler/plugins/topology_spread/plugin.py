@@ -200,6 +200,23 @@ class PodTopologySpread(
             codes = found if not codes.any() else np.where(codes == 0, found, codes)
         return codes
 
+    def facts(self, state: SpreadState, row: int) -> tuple[str, ...]:
+        return tuple([self._fact(constraint, included, row) for constraint, included in state.hard])
+
+    def _fact(self, constraint: Constraint, included: Inclusion, row: int) -> str:
+        domains, key = self._domains(constraint, included), constraint.key
+        slot = int(domains.layout.ids[row])
+        if slot == ABSENT:
+            return f"has no label {key}"
+        count, lowest = int(domains.by_value[slot]), domains.lowest
+        of_what = f"fewest in any {key}: {lowest}"
+        if domains.layout.domain_count < constraint.min_domains:
+            lowest = 0
+            of_what = f"{domains.layout.domain_count} of {constraint.min_domains} required {key}, so the fewest are 0"
+        skew = count + constraint.is_self - lowest
+        value = self._labels.column(key).values[slot]
+        return f"{key}={value}: {count} such pods, {of_what}; skew {skew} with this pod, maxSkew {constraint.max_skew}"
+
     def pods_matter(self, state: SpreadState, rows: Rows) -> Mask:
         """Where pods are that a constraint counts."""
         return np.isin(rows, [row for constraint, _ in state.hard for row in self._count(constraint).rows])

@@ -190,6 +190,26 @@ class VolumeBinding(
         reasons = tuple(text for bit, text in _REASONS if code & bit)
         return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
 
+    def facts(self, state: BindingState, row: int) -> tuple[str, ...]:
+        rows = np.array([row], np.intp)
+        lines = []
+        for claim in state.bound:
+            name = claim.spec.volume_name
+            volume = self._catalog.volume(name)
+            if volume is None:
+                lines.append(f"claim {claim.key} is bound to volume {name}, which does not exist")
+            else:
+                reach = "reaches" if self._reaches(volume, rows)[0] else "does not reach"
+                lines.append(f"claim {claim.key} is bound to volume {name}, which {reach} this node")
+        for claim in state.unbound:
+            is_unbound, is_short = self._plan((claim,), rows, Plan(static=[], dynamic=[]))
+            found = "no volume for it here" if is_unbound[0] else "a volume can be had here"
+            if is_short[0] and not is_unbound[0]:
+                found = "not enough storage to make one here"
+            size = claim.spec.resources.requests.get(matching.STORAGE, "0")
+            lines.append(f"claim {claim.key} ({size} of class {class_of(claim) or 'none'}): {found}")
+        return tuple(lines)
+
     def _plan(
         self, claims: Claims, rows: Rows, plan: Plan, fillings: "dict[str, Filling] | None" = None
     ) -> tuple[Mask, Mask]:

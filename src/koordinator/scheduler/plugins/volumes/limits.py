@@ -1,7 +1,7 @@
 """NodeVolumeLimits: how many volumes of a CSI driver a node can have attached. Source: spec 03, B1 and B9."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from koordinator.scheduler.framework import (
     PreFilterPlugin,
     PreFilterResult,
     ReasonCodes,
+    Relief,
 )
 from koordinator.scheduler.nodes import RowKeeper, Rows
 from koordinator.scheduler.plugins.volumes.catalog import (
@@ -41,6 +42,7 @@ Attached = dict[str, set[str]]
 """Driver → handles of its volumes."""
 
 KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass, CSINode, VolumeAttachment)
+NEAR_NODES_MAX = 3
 _TOO_MANY = 1
 _MISSING = 2
 
@@ -132,6 +134,38 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
         if code == _MISSING:
             return unresolvable(state.missing)
         return unschedulable("node(s) exceed max volume count")
+
+    def facts(self, state: LimitState, row: int) -> tuple[str, ...]:
+        return tuple(
+            f"{driver}: {there} volumes attached, {more} more for this pod, at most {limit}"
+            for driver, there, more, limit in self._figures(state, row)
+        )
+
+    def reliefs(self, state: LimitState, rows: Rows) -> list[Relief]:
+        """Volumes to detach where fewest are too many."""
+        found = []
+        for row in rows.tolist():
+            over = [
+                (driver, there + more - limit, limit >= more)
+                for driver, there, more, limit in self._figures(state, row)
+                if more and there + more > limit
+            ]
+            if over and all(is_possible for *_, is_possible in over):
+                parts = [f"{count} volumes of {driver}" for driver, count, _ in over]
+                name = self.handle.table.name_of(row)
+                text = f"detach {' and '.join(parts)} from {name}"
+                found.append((sum(count for _, count, _ in over), Relief("volumes", text, (row,))))
+        found.sort(key=lambda each: (each[0], each[1].rows))
+        return [relief for _, relief in found[:NEAR_NODES_MAX]]
+
+    def _figures(self, state: LimitState, row: int) -> Iterator[tuple[str, int, int, int]]:
+        """(driver, volumes that are attached, those that come with the pod, limit), where there is a limit."""
+        attached, name = self._attached_at(row), self.handle.table.name_of(row)
+        for driver, handles in sorted(state.volumes.items()):
+            limit = self._limits.get(driver, {}).get(name)
+            if limit is not None:
+                there = attached.get(driver, set())
+                yield driver, len(there), len(handles - there), limit
 
     def _is_over(self, new: Attached, node_name: str, row: int) -> bool:
         attached = self._attached_at(row)

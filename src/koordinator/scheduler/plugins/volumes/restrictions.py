@@ -125,6 +125,26 @@ class VolumeRestrictions(PreFilterPlugin[RestrictionState], FilterPlugin[Restric
             codes[np.isin(rows, sorted(conflicts))] = DiskReason.DISK
         return codes
 
+    def facts(self, state: RestrictionState, row: int) -> tuple[str, ...]:
+        lines = []
+        for pod in self.handle.table.pods_at(row).values():
+            if not pod.pod.spec.volumes:
+                continue
+            theirs = {key for disk in disks_of(pod.pod) if not disk.is_shared for key in disk.keys}
+            readable = {key for disk in disks_of(pod.pod) for key in disk.keys}
+            for disk in state.disks:
+                taken = readable if not disk.is_shared else theirs
+                if key := next((key for key in disk.keys if key in taken), None):
+                    lines.append(f"disk {' '.join(key)} is used by pod {pod.key}")
+            for claim in set(state.exclusive) & set(_claims(pod.pod)):
+                lines.append(f"claim {'/'.join(claim)} (ReadWriteOncePod) is used by pod {pod.key}")
+        taken_claims = [claim for claim in state.exclusive if self._users[claim]]
+        if taken_claims and not lines:
+            lines = [
+                f"claim {'/'.join(each)} (ReadWriteOncePod) is used on another node" for each in taken_claims
+            ]
+        return tuple(lines)
+
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
         """A pod helps by going when it used the same disk or claim; so does a claim of the pod that comes."""
         if happening.event is not ClusterEvent.ASSIGNED_POD_DELETED:

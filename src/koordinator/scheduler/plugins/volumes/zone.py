@@ -116,6 +116,18 @@ class VolumeZone(PreFilterPlugin[ZoneState], FilterPlugin[ZoneState]):
             return []
         return unresolvable("PersistentVolume had no name")
 
+    def facts(self, state: ZoneState, row: int) -> tuple[str, ...]:
+        node = self.handle.table.node_at(row)
+        labels = {} if node is None else node.metadata.labels
+        lines = []
+        for zones in state.zones:
+            key = zones.key if zones.key in labels else _GA_KEY.get(zones.key, zones.key)
+            has = labels.get(key, "nothing")
+            lines.append(
+                f"a volume needs {zones.key} in {', '.join(sorted(zones.values))}; the node has {has}"
+            )
+        return tuple(lines)
+
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
         """Nodes in the right zone help, and what is learnt about the pod's claims and their volumes."""
         if happening.event is ClusterEvent.STORAGE:

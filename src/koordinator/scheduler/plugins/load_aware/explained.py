@@ -1,0 +1,129 @@
+"""What LoadAwareScheduling knows about a node, in words and figures, and what would change its mind. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from koordinator.api import resource_vector
+from koordinator.scheduler.framework import Relief
+from koordinator.scheduler.plugins.load_aware import usage
+from koordinator.scheduler.plugins.load_aware.load import NodeLoad, Vector
+from koordinator.scheduler.plugins.load_aware.rules import Rules
+
+NEAR_NODES_MAX = 3
+"""Nodes for which it is told how much usage would have to go."""
+MANY_NODES = 10
+"""Besides the threshold that opens one node, the one that opens so many is told."""
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A node as a pod is judged there: what is used (with what is not measured yet), what of it, the pod's own
+    estimate, all in the order of the names, and the thresholds in percent (0: off)."""
+
+    names: Sequence[str]
+    used: Sequence[int]
+    capacity: Vector
+    estimate: Vector
+    thresholds: Vector
+    limits: usage.Limits
+    of_what: str
+
+    def percent(self, index: int) -> int:
+        return usage.percent_of(self.used[index] + self.estimate[index], self.capacity[index])
+
+    def over(self) -> list[int]:
+        """Resources whose threshold would be exceeded."""
+        return [
+            index
+            for index, limit in enumerate(self.limits)
+            if limit is not None and self.used[index] + self.estimate[index] > limit
+        ]
+
+
+def judged(
+    names: Sequence[str], load: NodeLoad, rules: Rules, estimate: Vector, *, is_prod: bool
+) -> Judged | None:
+    """None when nothing was measured. Source: spec 03, I5."""
+    if load.report is None or load.report.node_usage is None:
+        return None
+    if is_prod and rules.has_prod_limits:
+        return Judged(
+            names,
+            load.existing_prod(),
+            rules.capacity,
+            estimate,
+            rules.prod_thresholds,
+            rules.prod_limits,
+            "usage of prod pods",
+        )
+    used, of_what = load.existing(), "usage"
+    if rules.aggregation is not None:
+        used, of_what = load.existing_aggregated(rules.aggregation), f"{rules.aggregation.type} usage"
+    return Judged(names, used, rules.capacity, estimate, rules.thresholds, rules.limits, of_what)
+
+
+def facts(found: Judged) -> Iterator[str]:
+    """A line per resource that the node has and that is measured or limited."""
+    for index, name in enumerate(found.names):
+        capacity = found.capacity[index]
+        if not capacity:
+            continue
+        own, there, whole = (
+            resource_vector.amount_text(name, amount)
+            for amount in (found.estimate[index], found.used[index], capacity)
+        )
+        limit = f"threshold {found.thresholds[index]}%" if found.thresholds[index] else "no threshold"
+        yield (
+            f"{name}: {found.percent(index)}% {found.of_what} with this pod, {limit} "
+            f"({there} used, {own} estimated for the pod, of {whole})"
+        )
+
+
+def reliefs(nodes: Iterable[tuple[int, str, Judged]]) -> list[Relief]:
+    """The threshold that opens one node and the one that opens many, and how much usage has to go where least
+    is too much. `nodes`: (row, name, how the pod is judged there)."""
+    refused = [(row, name, found, found.over()) for row, name, found in nodes]
+    refused = [each for each in refused if each[3]]
+    return [*_thresholds(refused), *_less_usage(refused)]
+
+
+Refused = tuple[int, str, Judged, list[int]]
+
+
+def _thresholds(refused: Sequence[Refused]) -> Iterator[Relief]:
+    """For the resource that alone is over on most nodes; nothing above 100 %."""
+    alone = Counter(over[0] for _, _, _, over in refused if len(over) == 1)
+    if not alone:
+        return
+    index = alone.most_common(1)[0][0]
+    needed = sorted(
+        (found.percent(index), row, found.names[index], found.of_what)
+        for row, _, found, over in refused
+        if over == [index] and found.percent(index) <= 100
+    )
+    for position in dict.fromkeys((0, min(MANY_NODES, len(needed)) - 1)) if needed else ():
+        percent, _, name, of_what = needed[position]
+        rows = tuple(row for least, row, _, _ in needed if least <= percent)
+        yield Relief("threshold", f"raise the {name} threshold of {of_what} to at least {percent}%", rows)
+
+
+def _less_usage(refused: Sequence[Refused]) -> Iterator[Relief]:
+    def excess(each: Refused) -> float:
+        _, _, found, over = each
+        return max(_excess(found, index) / found.capacity[index] for index in over)
+
+    for row, name, found, over in sorted(refused, key=excess)[:NEAR_NODES_MAX]:
+        if any(_excess(found, index) > found.used[index] for index in over):
+            continue  # even an idle node would be too small
+        parts = [
+            f"{found.names[i]} by {resource_vector.amount_text(found.names[i], _excess(found, i))}"
+            for i in over
+        ]
+        yield Relief("usage", f"lower the {found.of_what} of {' and '.join(parts)} on {name}", (row,))
+
+
+def _excess(found: Judged, index: int) -> int:
+    limit = found.limits[index]
+    assert limit is not None, found.names[index]
+    return found.used[index] + found.estimate[index] - limit

@@ -1,0 +1,83 @@
+"""By which rules a node is judged: the policy's thresholds, or the node's own. Source: spec 03, I3."""
+
+import logging
+
+import msgspec
+
+from koordinator.api.annotations import node as node_annotations
+from koordinator.api.core import Node
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.quantity import ResourceList
+from koordinator.scheduler.plugins.load_aware import load, usage
+from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwarePolicy, vector
+
+log = logging.getLogger(__name__)
+
+Vector = tuple[int, ...]
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node is judged. `limits` are the highest usages within the thresholds (None: no threshold), of the
+    node's usage or of a percentile of it; `prod_limits`, if there are any, hold for prod pods instead.
+    Thresholds are in percent, 0 is off."""
+
+    capacity: Vector
+    aggregation: Aggregation | None
+    is_aggregated: bool
+    thresholds: Vector
+    prod_thresholds: Vector
+    limits: usage.Limits
+    prod_limits: usage.Limits
+    has_limits: bool
+    has_prod_limits: bool
+
+
+def rules_of(node: Node, policy: LoadAwarePolicy) -> Rules:
+    """What the policy and the node's own annotation say about it."""
+    own, names = _own_thresholds(node), policy.names
+    thresholds, aggregated, prod = (
+        policy.usage_thresholds,
+        policy.aggregated_thresholds,
+        policy.prod_thresholds,
+    )
+    aggregation = policy.filter_aggregation
+    if own.usage_thresholds:
+        thresholds = vector(names, own.usage_thresholds)
+    if own.prod_usage_thresholds:
+        prod = vector(names, own.prod_usage_thresholds)
+    by = own.aggregated_usage
+    if by is not None and by.usage_thresholds and by.usage_aggregation_type:
+        aggregated = vector(names, by.usage_thresholds)
+        aggregation = Aggregation(by.usage_aggregation_type, by.usage_aggregated_duration or 0.0)
+    capacity = load.read_vector(node_capacity(node), names)
+    thresholds = thresholds if aggregated is None else aggregated
+    return Rules(
+        capacity=capacity,
+        aggregation=aggregation,
+        is_aggregated=aggregated is not None,
+        thresholds=thresholds,
+        prod_thresholds=prod,
+        limits=usage.limits(capacity, thresholds),
+        prod_limits=usage.limits(capacity, prod),
+        has_limits=any(thresholds),
+        has_prod_limits=any(prod),
+    )
+
+
+def node_capacity(node: Node) -> ResourceList:
+    """Allocatable as it was before amplification, so that a node is not believed larger than it is."""
+    try:
+        raw = node_annotations.RAW_ALLOCATABLE.read(node.metadata.annotations)
+    except KoordinatorError:
+        raw = None  # malformed: the plain amounts count, as documented
+    return {**node.status.allocatable, **raw} if raw else node.status.allocatable
+
+
+def _own_thresholds(node: Node) -> node_annotations.UsageThresholds:
+    """What the node's annotation says; a malformed one is ignored, as documented."""
+    try:
+        found = node_annotations.USAGE_THRESHOLDS.read(node.metadata.annotations, f"Node {node.key}")
+    except KoordinatorError as error:
+        log.warning("annotation ignored: %s", error, extra={"node": node.key})
+        found = None
+    return found or node_annotations.UsageThresholds()

@@ -1,0 +1,109 @@
+"""What NodeNUMAResource knows about a node, in words and figures, and what would have to be freed there. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from koordinator.api import cpuset, resource_vector
+from koordinator.api.annotations.placement import NUMANodeExclusive
+from koordinator.scheduler.framework import Relief
+from koordinator.scheduler.plugins.node_numa_resource import admission
+from koordinator.scheduler.plugins.node_numa_resource.cpu_topology import cpus_of
+from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
+from koordinator.scheduler.plugins.node_numa_resource.one_node import NodeView, Terms
+from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
+
+NEAR_NODES_MAX = 3
+
+
+def facts(plan: PodPlan, terms: Terms, view: NodeView) -> tuple[str, ...]:
+    """What the pod asks for on the node, and what is free there, by NUMA node."""
+    return (*_wish(plan, terms), *_free(view))
+
+
+def _wish(plan: PodPlan, terms: Terms) -> Iterator[str]:
+    if terms.binding.binds_cpus:
+        how = terms.binding.policy or "any"
+        required = ", required" if terms.binding.is_required else ""
+        yield f"binds {plan.cpu_count} CPUs ({how}{required})"
+    if terms.policy:
+        wanted = ", ".join(
+            f"{resource_vector.amount_text(name, amount)} {name}" for name, amount in terms.amounts
+        )
+        yield f"NUMA policy {terms.policy.value} for {wanted or 'nothing that NUMA nodes offer'}"
+
+
+def _free(view: NodeView) -> Iterator[str]:
+    topology = view.facts.options.cpus
+    for numa in view.facts.zones:
+        left = ", ".join(
+            f"{resource_vector.amount_text(name, amount)} {name}"
+            for name, amount in sorted(view.available[numa].items())
+        )
+        cpus = cpuset.text_of(cpus_of(view.free.cpus & topology.numa_nodes.get(numa, 0)))
+        yield f"NUMA node {numa}: {left} left; CPUs {cpus or 'none'} not bound"
+
+
+class Lack(msgspec.Struct, frozen=True):
+    """What keeps a pod from a node: amounts, and CPUs that are bound to others, of a NUMA node or of the whole
+    (None). `share` is the largest part of what is wanted that is missing."""
+
+    numa: int | None
+    amounts: dict[str, int]
+    cpu_count: int
+    share: float
+
+    def text(self, node_name: str) -> str:
+        parts = [f"{resource_vector.amount_text(name, n)} of {name}" for name, n in self.amounts.items()]
+        if self.cpu_count:
+            parts.append(f"{self.cpu_count} CPUs that are bound to pods")
+        where = node_name if self.numa is None else f"NUMA node {self.numa} of {node_name}"
+        return f"free {' and '.join(parts)} on {where}"
+
+
+def reliefs(nodes: Iterable[tuple[int, str, PodPlan, Terms, NodeView]]) -> list[Relief]:
+    """What to free on the nodes that lack least, so that one NUMA node can hold the pod alone, or, where no NUMA
+    policy is in force, that there are enough CPUs to bind."""
+    lacks = [(lack_of(plan, terms, view), row, name) for row, name, plan, terms, view in nodes]
+    near = sorted(
+        ((lack.share, row, lack.text(name)) for lack, row, name in lacks if lack is not None),
+        key=lambda each: each[:2],
+    )
+    return [Relief("room", text, (row,)) for _, row, text in near[:NEAR_NODES_MAX]]
+
+
+def lack_of(plan: PodPlan, terms: Terms, view: NodeView) -> Lack | None:
+    """None where freeing does not help, or nothing is missing."""
+    if not terms.status.is_success or not terms.late_status.is_success or view.facts.cpu_ratio > 1:
+        return None  # amplified CPU is counted for the whole node besides
+    if not terms.policy:
+        missing = plan.cpu_count - view.usable[terms.kind].bit_count()
+        whole = sum(cpus.bit_count() for cpus in view.facts.options.cpus.numa_nodes.values())
+        # Which CPUs come free decides whether they are whole cores: only "any CPU" can be counted.
+        if not terms.binding.binds_cpus or terms.kind or missing <= 0 or plan.cpu_count > whole:
+            return None
+        return Lack(None, {}, missing, missing / plan.cpu_count)
+    if not terms.is_known or terms.kind:
+        return None
+    exclusive = admission.exclusivity_of(plan) == NUMANodeExclusive.REQUIRED
+    found = [
+        lack
+        for slot, numa in enumerate(view.facts.zones)
+        if not (exclusive and view.statuses.get(numa) is NUMAStatus.SHARED)
+        and (lack := _lack_of_zone(terms, view, slot, numa)) is not None
+    ]
+    return min(found, key=lambda lack: lack.share, default=None)
+
+
+def _lack_of_zone(terms: Terms, view: NodeView, slot: int, numa: int) -> Lack | None:
+    capacity, available = view.facts.zones[numa], view.available[numa]
+    if any(capacity.get(name, 0) < amount for name, amount in terms.amounts):
+        return None
+    wanted = dict(terms.amounts)
+    short = {name: amount - available.get(name, 0) for name, amount in wanted.items()}
+    short = {name: amount for name, amount in short.items() if amount > 0}
+    cpu_count = max(0, terms.request.cpu_count - view.usable_counts[terms.kind][slot])
+    if not short and not cpu_count:
+        return None
+    shares = [amount / wanted[name] for name, amount in short.items()]
+    return Lack(numa, short, cpu_count, max([*shares, cpu_count / max(terms.request.cpu_count, 1)]))
