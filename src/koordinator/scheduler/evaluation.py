@@ -233,7 +233,7 @@ class Evaluation(Answers):
         log = self._table.changes
         changes = log.since(self._sequence) if self._sequence != log.sequence else None
         if self._membership != self._table.membership or (
-            changes is not None and 4 * changes.rows.size > self._table.node_count + 64
+            changes is not None and 2 * changes.rows.size > self._table.node_count + 64
         ):
             self._run_all()
             return

@@ -122,6 +122,8 @@ class FitState(msgspec.Struct, frozen=True):
     """(resources, 1): the amounts in `scored`."""
     is_cpu_and_memory: bool
     """Whether `scored` are just these two."""
+    checks_cpu_and_memory: bool
+    """Whether `checked` are just these two."""
 
 
 class ScoredResource(msgspec.Struct, frozen=True):
@@ -189,6 +191,7 @@ class NodeResourcesFit(
             checked_amounts=np.array([[amounts[column]] for column in wanted], np.int64),
             scored_amounts=np.array([[resource.amount] for resource in scored], np.float64),
             is_cpu_and_memory=[resource.nonzero_index for resource in scored] == [0, 1],
+            checks_cpu_and_memory=wanted == _CPU_AND_MEMORY_COLUMNS,
         )
 
     def _is_ignored(self, name: str) -> bool:
@@ -239,8 +242,7 @@ class NodeResourcesFit(
         table = self.handle.table
         if (at(table.free_pods, rows) < copies).any():
             return False
-        columns = [column for column, _ in state.checked]
-        if columns == _CPU_AND_MEMORY_COLUMNS:
+        if state.checks_cpu_and_memory:
             return not (at(table.free[:2], rows) < state.checked_amounts * copies).any()
         return not any((at(table.free[c], rows) < amount * copies).any() for c, amount in state.checked)
 
