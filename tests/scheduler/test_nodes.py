@@ -136,3 +136,27 @@ def test_the_change_log_does_not_count_what_happens_while_muted() -> None:
     assert log.sequence == 0
     log.add(3, Change.PODS)
     assert log.sequence == 1
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["assume", "confirm", "forget", "try"]), st.integers(0, 2), st.sampled_from("ab")
+        ),
+        max_size=20,
+    )
+)
+def test_assumed_pods_are_counted_as_they_come_and_go(steps: list[tuple[str, int, str]]) -> None:
+    table = table_of("a", "b")
+    for what, number, name in steps:
+        pod_info = info(table, f"p-{number}")
+        match what:
+            case "assume" | "confirm":
+                table.assign(pod_info, name, assumed=what == "assume")
+            case "forget":
+                table.unassign(pod_info.uid)
+            case "try":
+                with table.trial() as trial:
+                    for place in list(table.places()):
+                        trial.take(place.pod)
+        assert table.assumed_count == sum(place.assumed for place in table.places())

@@ -11,13 +11,13 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler import config
-from koordinator.scheduler.cycle import CycleDiagnosis
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.view import View
 from tests.scheduler.world import node, pod
 

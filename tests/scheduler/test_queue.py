@@ -1,8 +1,11 @@
 """The queue alone: order, backoff, wake-ups that are never lost."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
@@ -13,7 +16,13 @@ from koordinator.scheduler.framework import Handle, NoArgs, Plugin
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.plugins.priority_sort import priority_key
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.queue import UNSCHEDULABLE_S_MAX, QueuePolicy, SchedulingQueue, backoff_s
+from koordinator.scheduler.queue import (
+    UNSCHEDULABLE_S_MAX,
+    QueuedPod,
+    QueuePolicy,
+    SchedulingQueue,
+    backoff_s,
+)
 from koordinator.scheduler.status import SUCCESS, Status, error, unresolvable, unschedulable
 from tests.scheduler.world import pod
 
@@ -285,3 +294,46 @@ def test_a_pod_that_changes_while_it_backs_off_stays_there() -> None:
 
     assert queue.counts()["backoff"] == 1
     assert pop_all(queue, 2.0) == ["web"]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "fail", "event", "activate", "remove", "flush", "update"]),
+            st.integers(0, 3),
+            st.sampled_from([("Waker",), ("Waker", "Other"), ("Other",), ()]),
+        ),
+        max_size=40,
+    )
+)
+def test_pods_counted_by_refusing_plugin_are_those_that_wait(
+    steps: list[tuple[str, int, tuple[str, ...]]],
+) -> None:
+    def gate(entry: QueuedPod) -> Status:
+        return unschedulable("held").by("Gate") if entry.pod.uid == "pod-0" else SUCCESS
+
+    queue = queue_of(gate=gate)
+    for now, (what, number, by) in enumerate(steps):
+        now_s, uid = float(now), f"pod-{number}"
+        match what:
+            case "add" if uid not in queue:
+                add(queue, uid, now_s)
+            case "fail" if (entry := queue.pop(now_s)) is not None:
+                queue.retry(entry, NO, by, now_s)
+            case "event":
+                queue.happened(FREED, now_s)
+            case "activate":
+                queue.activate((uid,), now_s)
+            case "remove":
+                queue.remove(uid)
+            case "flush":
+                queue.flush(now_s + 400.0)
+            case "update" if queue.find(uid) is not None:
+                queue.update(info(uid, number), "class", now_s)
+        waiting = {
+            each: {*entry.refused_by}
+            for each in (f"pod-{n}" for n in range(4))
+            if (entry := queue.find(each)) is not None and queue.is_asleep(each)
+        }
+        counted = Counter((plugin, "koord-scheduler") for names in waiting.values() for plugin in names)
+        assert queue.rejections() == dict(counted)

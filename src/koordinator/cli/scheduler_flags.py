@@ -272,7 +272,12 @@ OPTIONS: tuple[Decorate, ...] = (
     _text("sync-barrier-pod-namespace", "kube-system", "Of the pod that SyncBarrier writes to."),
     _text("sync-barrier-pod-name", "koord-scheduler-sync-barrier", "Name of that pod."),
     _time("sync-hard-timeout", "1m", "How long a new leader waits for its caches at most."),
-    _switch("enable-network-topology-manager", False, "Not in this version: true is refused."),
+    _switch(
+        "enable-network-topology-manager",
+        False,
+        "The tree of ClusterNetworkTopology, which gangs are placed by: it comes with gang scheduling; "
+        "until then true is refused.",
+    ),
     _switch("enable-workload-auditor", False, "Not in this version: true is refused."),
 )
 

@@ -2,31 +2,28 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from koordinator.cluster.supervise import Guard
-from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler import diagnosis, pick, post_filter
 from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.batch import Batch
 from koordinator.scheduler.capabilities import Plan
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
-from koordinator.scheduler.framework import FilterPlugin, Later, Mask
+from koordinator.scheduler.framework import Later
 from koordinator.scheduler.nodes import NodeTable, Rows
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.post_filter import CycleDiagnosis, KeptFree
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.refusals import left_out_reason
 from koordinator.scheduler.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.steering import FREE, Steering, steer
+from koordinator.scheduler.suggestion import Suggestion
 from koordinator.scheduler.view import View
 from koordinator.scheduler.zone_order import ZoneOrder
-
-KeptFree = dict[int, Status]
-"""Rows that pass the filters, but not together with the pods nominated to them: why."""
 
 RESERVE_TRIES_MAX = 16
 """Nodes tried in one cycle when Reserve refuses one after the other: more means that Filter is blind."""
@@ -63,82 +60,8 @@ class Unplaced(msgspec.Struct, frozen=True):
     """The plugin that only waits for somebody else to act: its events wake the pod without a backoff."""
     later: "Callable[[], Awaitable[Unplaced]] | None" = None
     """The answer proper, when somebody outside has to be asked for it first."""
-
-
-class CycleDiagnosis:
-    """What PostFilter plugins may ask."""
-
-    def __init__(
-        self,
-        view: View,
-        profile: Profile,
-        evaluation: Evaluation,
-        kept_free: KeptFree,
-        steering: Steering = FREE,
-    ) -> None:
-        self.rejected_by = evaluation.rejected_by() | {status.plugin for status in kept_free.values()}
-        self.profile_name = profile.name
-        self._evaluation = evaluation
-        self._kept_free = kept_free
-        self._view = view
-        self._steering = steering
-        if steering is not FREE:
-            self._steered()
-
-    def _steered(self) -> None:
-        """Whose refusals count when plugins pointed at a node, or refused the pod."""
-        steering = self._steering
-        if not steering.status.is_success:
-            self.rejected_by = frozenset((steering.status.plugin,))
-        elif steering.planned:
-            row = self._view.row_of(steering.planned)
-            status = self.status_of(row) if row is not None else SUCCESS
-            self.rejected_by = frozenset(filter(None, (steering.planned_by, status.plugin)))
-
-    def status_of(self, row: int) -> Status:
-        steering = self._steering
-        if not steering.status.is_success:
-            return steering.status
-        if steering.planned and self._view.row_of(steering.planned) != row:
-            return unresolvable(left_out_reason((steering.planned_by,)))
-        return self._kept_free.get(row) or self._evaluation.status_of(row)
-
-    def fit_error(self, post_filter_message: str) -> str:
-        """The message to the user."""
-        steering = self._steering
-        count = self._view.node_count
-        if not steering.status.is_success:
-            return diagnosis.fit_error(count, {}, steering.status.message, post_filter_message)
-        if not steering.planned or not self._evaluation.status.is_success:
-            return self._evaluation.fit_error(post_filter_message, self._kept_free.values())
-        left_out = unresolvable(left_out_reason((steering.planned_by,)))
-        row = self._view.row_of(steering.planned)
-        refusals = [(left_out, count - (row is not None))]
-        if row is not None:
-            refusals.append((self.status_of(row), 1))
-        reasons = diagnosis.count_reasons(pair for pair in refusals if pair[1])
-        return diagnosis.fit_error(count, reasons, "", post_filter_message)
-
-    def check(self, row: int) -> Status:
-        return self._view.check(row)
-
-    def unresolvable_rows(self) -> Mask:
-        hopeless = self._evaluation.unresolvable_rows()
-        steering = self._steering
-        if not steering.status.is_success:
-            hopeless[:] = steering.status.code is not Code.UNSCHEDULABLE
-        elif steering.planned:
-            row = self._view.row_of(steering.planned)
-            others = np.arange(hopeless.size) != (-1 if row is None else row)
-            hopeless = hopeless | others
-        lost = [row for row, status in self._kept_free.items() if status.code is not Code.UNSCHEDULABLE]
-        if lost:
-            hopeless = hopeless.copy()
-            hopeless[lost] = True
-        return hopeless
-
-    def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
-        return self._evaluation.active_filters()
+    suggestion: Suggestion | None = None
+    """What a plugin suggests to users; part of the message."""
 
 
 class Cycle:
@@ -461,35 +384,35 @@ class Cycle:
     ) -> Unplaced:
         view = View(profile, self._table, self._nominations, pod)
         found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
-        post_message, nominated, ended, later = _post_filter(profile, pod, found)
-        profile.extensions.tell_post_filter(pod, found, ended)
-        before = found.fit_error("") if later is not None else ""
+        asked = post_filter.ask(profile, pod, found)
+        later, told = asked.later, found.told(asked.texts)
+        profile.extensions.tell_post_filter(pod, found, asked.ended)
         unplaced = Unplaced(
             pod,
-            unschedulable(found.fit_error(post_message)),
+            unschedulable(found.fit_error(told)),
             found.rejected_by,
-            nominated,
+            asked.nominated,
             evaluation,
-            post_message,
+            told,
             pending_by(evaluation.status if evaluation.status.is_rejected else steering.status),
+            suggestion=found.suggestion,
         )
         if later is None:
             return unplaced
-        return msgspec.structs.replace(unplaced, later=lambda: _finish(unplaced, before, later))
+        return msgspec.structs.replace(unplaced, later=lambda: _finish(unplaced, found, asked.texts, later))
 
 
-async def _finish(unplaced: Unplaced, before: str, later: Later) -> Unplaced:
-    """The outcome once a PostFilter plugin has its answer; `before` is the message without its text."""
+async def _finish(unplaced: Unplaced, found: CycleDiagnosis, texts: str, later: Later) -> Unplaced:
+    """The outcome once a PostFilter plugin has its answer; `texts` are those of the plugins before it."""
     result = await later()
     if not (result.status.is_success or result.status.is_rejected):
         return Unplaced(unplaced.pod, result.status, frozenset())
-    texts = ", ".join(filter(None, (unplaced.post_filter_message, result.status.message)))
-    message = f"{before} {texts}" if texts else before
+    told = found.told(", ".join(filter(None, (texts, result.status.message))))
     return msgspec.structs.replace(
         unplaced,
-        status=unschedulable(message),
+        status=unschedulable(found.fit_error(told)),
         nominated_node=result.nominated_node,
-        post_filter_message=texts,
+        post_filter_message=told,
     )
 
 
@@ -501,26 +424,3 @@ def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) 
 
 def pending_by(status: Status) -> frozenset[str]:
     return frozenset((status.plugin,)) if status.code is Code.PENDING and status.plugin else frozenset()
-
-
-def _post_filter(
-    profile: Profile, pod: PodInfo, found: CycleDiagnosis
-) -> tuple[str, str | None, Status, Later | None]:
-    """Texts of all PostFilter plugins asked, the nomination of the first that made room, how it ended, and what
-    has to be waited for, if anything."""
-    texts: list[str] = []
-    nominated: str | None = None
-    later: Later | None = None
-    ended = unschedulable()
-    for plugin in profile.post_filters:
-        result = plugin.post_filter(pod, found)
-        if result.status.message:
-            texts.append(result.status.message)
-        if result.nominated_node is not None:
-            nominated = result.nominated_node
-        if not result.status.is_skip:
-            ended = result.status.by(plugin.name)
-        later = result.later
-        if later is not None or result.status.is_success or not result.status.is_rejected:
-            break
-    return ", ".join(texts), nominated, ended, later

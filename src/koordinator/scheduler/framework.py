@@ -26,6 +26,7 @@ from koordinator.scheduler.nodes import ColumnSpec, Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status
+from koordinator.scheduler.suggestion import SuggestionType
 
 ReasonCodes = npt.NDArray[np.uint16]
 """One per row: 0 lets the row pass, anything else is a number that `FilterPlugin.refusal` explains.
@@ -282,6 +283,10 @@ class Diagnosis(Protocol):
 
     def unresolvable_rows(self) -> Mask:
         """(capacity,): rows that no eviction can help."""
+        ...
+
+    def suggest(self, kind: SuggestionType, message: str) -> None:
+        """Tell users what would help, behind what PostFilter plugins say. The first suggestion counts."""
         ...
 
     def active_filters(self) -> "Sequence[tuple[FilterPlugin[Any], Any]] | None":

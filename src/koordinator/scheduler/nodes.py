@@ -172,6 +172,8 @@ class NodeTable:
         self._nodes: list[Node | None] = []
         self._pods: list[dict[str, PodInfo]] = []
         self._places: dict[str, Place] = {}
+        self.assumed_count = 0
+        """Pods that count on nodes without the API having said so."""
         self._alive_rows: Rows | None = None
 
         width = len(registry)
@@ -326,10 +328,6 @@ class NodeTable:
     def place_of(self, uid: str) -> Place | None:
         return self._places.get(uid)
 
-    @property
-    def assumed_count(self) -> int:
-        return sum(place.assumed for place in self._places.values())
-
     # Nodes
 
     def set_node(self, node: Node) -> NodeAspect:
@@ -394,6 +392,7 @@ class NodeTable:
         self.widen()
         row = self._row_for(node_name)
         self._places[pod.uid] = Place(row, pod, assumed)
+        self.assumed_count += assumed
         self._pods[row][pod.uid] = pod
         self._count(row, pod, 1)
         for keeper in self._pod_keepers:
@@ -406,6 +405,7 @@ class NodeTable:
         place = self._places.pop(uid, None)
         if place is None:
             return None
+        self.assumed_count -= place.assumed
         row = place.row
         del self._pods[row][uid]
         self._count(row, place.pod, -1)
@@ -432,6 +432,7 @@ class NodeTable:
 
     def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
         """The same pod on the same node, perhaps with other contents."""
+        self.assumed_count += assumed - place.assumed
         old, place.pod, place.assumed = place.pod, pod, assumed
         self._pods[place.row][pod.uid] = pod
         if not old.asks_like(pod) or old.host_ports != pod.host_ports:

@@ -59,6 +59,7 @@ from koordinator.scheduler.nodes import ColumnSpec, NodeTable, RowKeeper, Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.suggestion import SuggestionType
 
 __all__ = [
     "SCORE_MAX",
@@ -119,6 +120,7 @@ __all__ = [
     "ScoreTransformer",
     "Scores",
     "Status",
+    "SuggestionType",
     "Watch",
     "default_normalize",
     "error",

@@ -18,6 +18,7 @@ from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import Code
+from koordinator.scheduler.suggestion import Suggestion
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -39,13 +40,6 @@ class PreemptionDiagnosis(_Part, frozen=True):
     dry_run_filter_diagnosis: ScheduleDiagnosis | None = None
     other_diagnosis: Any = None
     failed_message: str = ""
-
-
-class Suggestion(_Part, frozen=True):
-    """What would help: `EvictWorkloadSelf`, `WaitingVictimReleased` or `DeleteConflictPVC`."""
-
-    type: str
-    message: str = ""
 
 
 class PodDiagnosis(_Part, frozen=True, kw_only=True):
@@ -85,6 +79,7 @@ def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: f
         topology_key_to_explain=marks.get(labels.TOPOLOGY_KEY_TO_EXPLAIN, ""),
         schedule_diagnosis=ScheduleDiagnosis(node_failed_details=details),
         preemption_diagnosis=preemption,
+        suggestion=result.suggestion if isinstance(result, Unplaced) else None,
     )
 
 

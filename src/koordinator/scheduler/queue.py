@@ -92,6 +92,7 @@ class SchedulingQueue:
         self._unschedulable: dict[str, QueuedPod] = {}
         """Refused pods and those with a closed gate."""
         self._gated_count = 0
+        self._rejections: Counter[tuple[str, str]] = Counter()
         self._sleepers = Sleepers(policy.plugins)
         """What events are compared with: the pods in `_unschedulable`."""
         self._next_overdue_check_s = 0.0
@@ -122,13 +123,16 @@ class SchedulingQueue:
         }
 
     def rejections(self) -> dict[tuple[str, str], int]:
-        """(plugin, profile) → pods that wait because the plugin refused them. A scan, for metrics."""
-        found: Counter[tuple[str, str]] = Counter()
-        for entry in self._unschedulable.values():
-            gate = (entry.gate.plugin,) if entry.gate is not None else ()
-            for plugin in {*entry.rejected_by, *entry.pending_by, *gate}:
-                found[plugin, entry.profile_name] += 1
-        return dict(found)
+        """(plugin, profile) → pods that wait because the plugin refused them."""
+        return dict(self._rejections)
+
+    def _count_rejections(self, entry: QueuedPod, change: int) -> None:
+        """A pod falls asleep (1) or wakes up (-1), before anything else changes in it."""
+        for plugin in entry.refused_by:
+            key = plugin, entry.profile_name
+            self._rejections[key] += change
+            if not self._rejections[key]:
+                del self._rejections[key]
 
     def events_in_flight(self) -> dict[str, int]:
         """Events kept for pods in flight, by their names."""
@@ -146,6 +150,10 @@ class SchedulingQueue:
 
     def find(self, uid: str) -> QueuedPod | None:
         return self._entries.get(uid)
+
+    def is_asleep(self, uid: str) -> bool:
+        """Whether the pod waits for an event, or for its gate to open."""
+        return uid in self._unschedulable
 
     def next_wakeup_s(self) -> float | None:
         """When `flush` has something to do next; None when only an event can change anything."""
@@ -368,6 +376,7 @@ class SchedulingQueue:
         self._unschedulable[entry.pod.uid] = entry
         self.incoming["unschedulable" if entry.gate is None else "gated", self._cause] += 1
         self._gated_count += entry.gate is not None
+        self._count_rejections(entry, 1)
         self._sleepers.add(entry)
 
     def _wake_up(self, entry: QueuedPod) -> bool:
@@ -375,6 +384,7 @@ class SchedulingQueue:
         if self._unschedulable.pop(entry.pod.uid, None) is None:
             return False
         self._gated_count -= entry.gate is not None
+        self._count_rejections(entry, -1)
         self._sleepers.discard(entry.pod.uid)
         return True
 

@@ -8,12 +8,12 @@ from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import FixedClock, rfc3339
 from koordinator.scheduler import config
-from koordinator.scheduler.cycle import CycleDiagnosis
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption, objection
 from koordinator.scheduler.plugins.preemption.victims import Candidate, Victim, choose
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.status import SUCCESS, Code, Status
 from koordinator.scheduler.view import View
 

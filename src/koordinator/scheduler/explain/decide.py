@@ -8,7 +8,6 @@ import numpy as np
 
 from koordinator.api import resource_vector
 from koordinator.scheduler import diagnosis, pick
-from koordinator.scheduler.cycle import CycleDiagnosis
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
@@ -23,6 +22,7 @@ from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import Status
 from koordinator.scheduler.steering import FREE, Steering, steer
@@ -283,7 +283,7 @@ def _preemption(found: Survey, asked: CycleDiagnosis) -> Preemption:
         ]
         if not _goes_on(status):
             break
-    return Preemption(message=", ".join(texts), nominated_node=nominated, nodes=ways)
+    return Preemption(message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=ways)
 
 
 def _goes_on(status: Status) -> bool:

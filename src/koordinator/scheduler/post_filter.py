@@ -1,0 +1,136 @@
+"""When no node passed: what PostFilter plugins may ask, and how they are asked. Source: spec 03, B4 and B7."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.scheduler import diagnosis
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.framework import FilterPlugin, Later, Mask
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.refusals import left_out_reason
+from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from koordinator.scheduler.steering import FREE, Steering
+from koordinator.scheduler.suggestion import Suggestion, SuggestionType
+from koordinator.scheduler.view import View
+
+KeptFree = dict[int, Status]
+"""Rows that pass the filters, but not together with the pods nominated to them: why."""
+
+
+class CycleDiagnosis:
+    """What PostFilter plugins may ask."""
+
+    def __init__(
+        self,
+        view: View,
+        profile: Profile,
+        evaluation: Evaluation,
+        kept_free: KeptFree,
+        steering: Steering = FREE,
+    ) -> None:
+        self.rejected_by = evaluation.rejected_by() | {status.plugin for status in kept_free.values()}
+        self.profile_name = profile.name
+        self._evaluation = evaluation
+        self._kept_free = kept_free
+        self._view = view
+        self._steering = steering
+        self.suggestion: Suggestion | None = None
+        if steering is not FREE:
+            self._steered()
+
+    def _steered(self) -> None:
+        """Whose refusals count when plugins pointed at a node, or refused the pod."""
+        steering = self._steering
+        if not steering.status.is_success:
+            self.rejected_by = frozenset((steering.status.plugin,))
+        elif steering.planned:
+            row = self._view.row_of(steering.planned)
+            status = self.status_of(row) if row is not None else SUCCESS
+            self.rejected_by = frozenset(filter(None, (steering.planned_by, status.plugin)))
+
+    def status_of(self, row: int) -> Status:
+        steering = self._steering
+        if not steering.status.is_success:
+            return steering.status
+        if steering.planned and self._view.row_of(steering.planned) != row:
+            return unresolvable(left_out_reason((steering.planned_by,)))
+        return self._kept_free.get(row) or self._evaluation.status_of(row)
+
+    def fit_error(self, post_filter_message: str) -> str:
+        """The message to the user."""
+        steering = self._steering
+        count = self._view.node_count
+        if not steering.status.is_success:
+            return diagnosis.fit_error(count, {}, steering.status.message, post_filter_message)
+        if not steering.planned or not self._evaluation.status.is_success:
+            return self._evaluation.fit_error(post_filter_message, self._kept_free.values())
+        left_out = unresolvable(left_out_reason((steering.planned_by,)))
+        row = self._view.row_of(steering.planned)
+        refusals = [(left_out, count - (row is not None))]
+        if row is not None:
+            refusals.append((self.status_of(row), 1))
+        reasons = diagnosis.count_reasons(pair for pair in refusals if pair[1])
+        return diagnosis.fit_error(count, reasons, "", post_filter_message)
+
+    def suggest(self, kind: SuggestionType, message: str) -> None:
+        if self.suggestion is None:
+            self.suggestion = Suggestion(kind, message)
+
+    def told(self, texts: str) -> str:
+        """What PostFilter plugins said, and what one of them suggests."""
+        suggested = str(self.suggestion) if self.suggestion is not None else ""
+        return ", ".join(filter(None, (texts, suggested)))
+
+    def check(self, row: int) -> Status:
+        return self._view.check(row)
+
+    def unresolvable_rows(self) -> Mask:
+        hopeless = self._evaluation.unresolvable_rows()
+        steering = self._steering
+        if not steering.status.is_success:
+            hopeless[:] = steering.status.code is not Code.UNSCHEDULABLE
+        elif steering.planned:
+            row = self._view.row_of(steering.planned)
+            others = np.arange(hopeless.size) != (-1 if row is None else row)
+            hopeless = hopeless | others
+        lost = [row for row, status in self._kept_free.items() if status.code is not Code.UNSCHEDULABLE]
+        if lost:
+            hopeless = hopeless.copy()
+            hopeless[lost] = True
+        return hopeless
+
+    def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
+        return self._evaluation.active_filters()
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """Texts of all PostFilter plugins asked, the nomination of the first that made room, how it ended, and what has
+    to be waited for, if anything."""
+
+    texts: str
+    nominated: str | None
+    ended: Status
+    later: Later | None
+
+
+def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:
+    """Ask PostFilter plugins in order, until one made room."""
+    texts: list[str] = []
+    nominated: str | None = None
+    later: Later | None = None
+    ended = unschedulable()
+    for plugin in profile.post_filters:
+        result = plugin.post_filter(pod, found)
+        if result.status.message:
+            texts.append(result.status.message)
+        if result.nominated_node is not None:
+            nominated = result.nominated_node
+        if not result.status.is_skip:
+            ended = result.status.by(plugin.name)
+        later = result.later
+        if later is not None or result.status.is_success or not result.status.is_rejected:
+            break
+    return Answered(", ".join(texts), nominated, ended, later)
