@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NODES  ?= 20
 
-.PHONY: help demo up test lint bench clean
+.PHONY: help demo up test test-kernel lint bench clean
 
 help: ## show this text
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -22,9 +22,12 @@ demo: $(STAMP) ## a day of a cluster without and with co-location; prints a tabl
 up: $(STAMP) ## a whole cluster in one process; kubectl works on it (NODES=20)
 	$(BIN)/koordinator up --nodes $(NODES)
 
-test: $(STAMP) ## lint and all tests
+test: $(STAMP) ## lint and all tests that need no root
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not kernel"
+
+test-kernel: $(STAMP) ## tests on real cgroups of this machine (root), below groups of their own
+	$(BIN)/python -m pytest -m kernel -rs tests/kernel
 
 lint: $(STAMP) ## format, style, types, import directions
 	$(BIN)/ruff format --check src tests benchmarks

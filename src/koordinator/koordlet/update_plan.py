@@ -24,6 +24,20 @@ CACHE_S_MAX = 120.0
 """Entries of files that nobody asks for any more are dropped after this time."""
 
 _CPU_MAX_KNOBS = frozenset((Knob.CPU_QUOTA, Knob.CPU_PERIOD))
+ID_KNOBS = frozenset((Knob.TASKS, Knob.PROCS))
+DEVICE_KNOBS = frozenset(
+    (
+        Knob.BLKIO_READ_IOPS,
+        Knob.BLKIO_WRITE_IOPS,
+        Knob.BLKIO_READ_BPS,
+        Knob.BLKIO_WRITE_BPS,
+        Knob.BLKIO_WEIGHT,
+        Knob.BLKIO_QOS,
+        Knob.BLKIO_MODEL,
+    )
+)
+_PAGE_KNOBS = frozenset((Knob.MEMORY_LIMIT, Knob.MEMORY_MIN, Knob.MEMORY_LOW, Knob.MEMORY_HIGH))
+PAGE_BYTES = 4096
 _UNLIMITED_TEXTS = ("max", str(UNLIMITED))
 
 
@@ -37,6 +51,11 @@ class Outcome(enum.Enum):
     UNSUPPORTED = "this kernel has no such file"
     REFUSED = "the kernel would refuse the value"
     UNREADABLE = "the file does not say what it should"
+    FAILED = "the kernel refused the write"
+    NOT_HELD = "the file says something else after the write"
+    WOULD_WRITE = "the file would be written, but this is a dry run"
+    FOREIGN = "somebody else has changed the file since, so it is left alone"
+    SHARED = "another owner still needs its value there"
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -100,17 +119,32 @@ def differs(knob: Knob, content: str, text: str) -> bool:
     """Whether a file with this content must be written to hold the text.
 
     CPU lists are compared as sets, and only the first word of `cpu.max` counts. A limit that cannot be reached
-    is the same in all its spellings: as `max`, as the largest number, and rounded down to whole pages.
+    is the same in all its spellings: as `max`, as the largest number, and rounded down to whole pages. Of files
+    with a line per disk only that disk's line counts, of lists of processes only the one.
     """
     content = content.strip()
     if content == text:
         return False
+    if knob in ID_KNOBS:
+        return text not in content.split()
+    if knob in DEVICE_KNOBS:
+        return _device_differs(content, text)
     if cgroup_knobs.merge_of(knob) is Merge.UNION:
         return not cpuset.is_equal_text(content, text)
     if knob in _CPU_MAX_KNOBS and " " in content:
         words = content.split()
         return words[0 if knob is Knob.CPU_QUOTA else -1] != text
     return not (_is_unlimited_bytes(content) and _is_unlimited_bytes(text))
+
+
+def holds(knob: Knob, content: str, text: str) -> bool:
+    """Whether the kernel took the text over: as `differs` tells, or rounded down to whole pages."""
+    if not differs(knob, content, text):
+        return True
+    content = content.strip()
+    if knob not in _PAGE_KNOBS or not (content.isdigit() and text.isdigit()):
+        return False
+    return int(text) // PAGE_BYTES * PAGE_BYTES == int(content)
 
 
 def widened(knob: Knob, content: str, value: str) -> str | None:
@@ -181,7 +215,7 @@ class _State:
             return
         path, text = found
         if differs(update.knob, self._contents[path], text):
-            self._write(path, text, update)
+            self._write(path, _with_quota(update.knob, self._version, self._contents[path], text), update)
         elif (update.group, update.knob) not in self._outcomes:
             self._settle(update, Outcome.UNCHANGED)
         self._cached[path] = update.value
@@ -232,11 +266,30 @@ class _State:
         self._outcomes[update.group, update.knob] = Result(update, outcome, problem)
 
 
+def _with_quota(knob: Knob, version: int, content: str, text: str) -> str:
+    """A period for `cpu.max` needs the quota before it, which is kept; alone it would be taken for the quota."""
+    words = content.split()
+    return f"{words[0]} {text}" if version != V1 and knob is Knob.CPU_PERIOD and words else text
+
+
 def _content_after(knob: Knob, version: int, content: str, text: str) -> str:
-    """What the file will say; a quota written to `cpu.max` keeps the period."""
+    """What the file will say; a quota written to `cpu.max` keeps the period, other disks their lines."""
+    if knob in ID_KNOBS:
+        return f"{content}\n{text}"
+    if knob in DEVICE_KNOBS:
+        device = text.partition(" ")[0]
+        return "\n".join([line for line in content.splitlines() if line.split()[:1] != [device]] + [text])
     if version != V1 and knob is Knob.CPU_QUOTA and " " in content:
         return f"{text} {content.split()[-1]}"
     return text
+
+
+def _device_differs(content: str, text: str) -> bool:
+    """Whether the line of the disk that the text names says something else; no line is a limit of 0."""
+    device, _, value = text.partition(" ")
+    lines = dict(line.strip().partition(" ")[::2] for line in content.splitlines())
+    have = lines.get(device)
+    return value != "0" if have is None else have != value
 
 
 def _width(knob: Knob, content: str) -> int:

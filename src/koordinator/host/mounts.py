@@ -1,0 +1,82 @@
+"""Where the kernel's file systems are mounted, from `/proc/self/mountinfo`: pure functions of its text."""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from koordinator.host.cgroup_knobs import V1, V2
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_V1_TYPE, _V2_TYPE, _RESCTRL_TYPE = "cgroup", "cgroup2", "resctrl"
+SUBSYSTEMS = frozenset(
+    (
+        *("cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "perf_event"),
+        *("net_cls", "net_prio", "hugetlb", "devices", "freezer", "rdma", "misc"),
+    )
+)
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """A mounted file system; `options` are those of the file system itself."""
+
+    point: str
+    fs_type: str
+    options: frozenset[str] = frozenset()
+
+
+class CgroupMounts(msgspec.Struct, frozen=True):
+    """Where groups are: the version that holds the controllers, its directories, all absolute."""
+
+    version: int
+    root: str
+    subsystems: dict[str, str] = {}
+    """v1 only: subsystem → directory of its root group, where that is not `<root>/<subsystem>`, too."""
+    unified: str = ""
+    """The v2 hierarchy; on v1 it may stand beside without controllers, empty without."""
+
+    def directory(self, subsystem: str) -> str:
+        """Root group of a subsystem; on v2 the same for all."""
+        if self.version == V2:
+            return self.root
+        return self.subsystems.get(subsystem) or f"{self.root}/{subsystem}"
+
+
+def parse(mountinfo: str) -> list[Mount]:
+    """All mounts; lines that do not fit are left out."""
+    found = []
+    for line in mountinfo.splitlines():
+        head, separator, tail = line.partition(" - ")
+        words, kind = head.split(" "), tail.split(" ")
+        if separator and len(words) >= 6 and len(kind) >= 3:
+            found.append(Mount(_unescaped(words[4]), kind[0], frozenset(kind[2].split(","))))
+    return found
+
+
+def cgroup_mounts(mounts: Iterable[Mount], root: str) -> CgroupMounts | None:
+    """The cgroup file systems at and below a directory; None when there are none.
+
+    The version is 2 when the directory itself is of that kind (spec 10, section 3.1). Later mounts hide earlier.
+    """
+    root = root.rstrip("/") or "/"
+    subsystems: dict[str, str] = {}
+    unified = ""
+    for mount in mounts:
+        if mount.fs_type == _V2_TYPE and mount.point == root:
+            return CgroupMounts(V2, root, {}, root)
+        if not mount.point.startswith(root.rstrip("/") + "/"):
+            continue
+        if mount.fs_type == _V2_TYPE:
+            unified = mount.point
+        elif mount.fs_type == _V1_TYPE:
+            subsystems.update(dict.fromkeys(mount.options & SUBSYSTEMS, mount.point))
+    return CgroupMounts(V1, root, subsystems, unified) if subsystems else None
+
+
+def is_resctrl(mounts: Iterable[Mount], point: str) -> bool:
+    """Whether resctrl is mounted there."""
+    return any(each.fs_type == _RESCTRL_TYPE and each.point == point.rstrip("/") for each in mounts)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)

@@ -1,0 +1,102 @@
+"""A directory tree in place of a host: what is written to its files ends up there as the kernel would show it.
+
+For tests and simulations of what a machine lacks. Only the rules that callers can see are kept: which lists take one
+more entry, which lines are merged, which writes the kernel refuses.
+"""
+
+import errno
+import os
+
+from koordinator.api import cpuset
+from koordinator.api.cpuset import CPUSetError
+from koordinator.host.files import Failure, Files, Problem
+
+_MEMBERS = frozenset(("tasks", "cgroup.procs", "cgroup.threads"))
+_KEYED_BY_DISK = ("blkio.throttle.", "blkio.cost.")
+
+
+class TreeFiles(Files):
+    """Ordinary files: nothing is kept open, since a descriptor would go on showing what was replaced."""
+
+    def __init__(self) -> None:
+        super().__init__(descriptors_max=0)
+        self.written: list[tuple[str, str]] = []
+        """All writes that were accepted, in order."""
+        self.refusals: dict[str, list[Problem]] = {}
+        """Path → problems that its next writes meet, one each: faults to be injected."""
+
+    def write(self, path: str, text: str) -> Problem | None:
+        if self.refusals.get(path):
+            return self.refusals[path].pop(0)
+        content = self.read(path)
+        if content is None:
+            return self.why(path) or Problem(path, Failure.GONE, errno.ENOENT)
+        after = self._after(path, content.rstrip("\n"), text.strip())
+        if after is None:
+            return Problem(path, Failure.INVALID, errno.EINVAL)
+        problem = super().write(path, after + "\n")
+        if problem is None:
+            self.written.append((path, text))
+        return problem
+
+    def remove_directory(self, path: str) -> Problem | None:
+        """As the kernel removes a group: with its files, if no directory is left in it."""
+        if self.directories(path):
+            return Problem(path, Failure.BUSY, errno.EBUSY)
+        for name in self.names(path) or ():
+            os.remove(f"{path}/{name}")
+        return super().remove_directory(path)
+
+    def _after(self, path: str, content: str, text: str) -> str | None:
+        """What the file will say; None when the kernel would refuse the text."""
+        name = os.path.basename(path)
+        if name in _MEMBERS:
+            members = content.split()
+            return "\n".join(members if text in members else [*members, text]) if text.isdigit() else None
+        if name == "cpu.max" and " " not in text:
+            return f"{text} {(content.split() or ['', '100000'])[-1]}"
+        if name == "cpuset.cpus":
+            return self._cpus(path, text)
+        if name == "schemata":
+            return _schemata(content, text)
+        if name.startswith(_KEYED_BY_DISK):
+            disk, _, value = text.partition(" ")
+            others = [line for line in content.splitlines() if line.split()[:1] != [disk]]
+            return "\n".join(others if value == "0" else [*others, text])
+        return text
+
+    def _cpus(self, path: str, text: str) -> str | None:
+        """A list of CPUs within the parent's and around the children's, as v1 demands it."""
+        try:
+            wanted = cpuset.parse(text)
+        except CPUSetError:
+            return None
+        directory, name = os.path.split(path)
+        if os.path.exists(f"{directory}/cpuset.cpus.effective"):
+            return cpuset.text_of(wanted)  # v2 has no such rule
+        parent = self.read(f"{os.path.dirname(directory)}/{name}")
+        if parent is not None and not wanted <= cpuset.parse(parent.strip()):
+            return None
+        for child in self.directories(directory) or ():
+            if not cpuset.parse((self.read(f"{directory}/{child}/{name}") or "").strip()) <= wanted:
+                return None
+        return cpuset.text_of(wanted)
+
+
+def _schemata(content: str, text: str) -> str | None:
+    """The lines with those values replaced that the text names; each resource and domain must exist."""
+    lines = dict(line.strip().partition(":")[::2] for line in content.splitlines())
+    for line in text.splitlines():
+        resource, _, parts = line.strip().partition(":")
+        if resource not in lines:
+            return None
+        domains = dict(part.partition("=")[::2] for part in lines[resource].split(";") if part)
+        for part in parts.split(";"):
+            domain, separator, value = part.partition("=")
+            if part and (not separator or domain not in domains):
+                return None
+            if part:
+                domains[domain] = value
+        lines[resource] = ";".join(f"{domain}={value}" for domain, value in domains.items())
+    width = max((len(name) for name in lines), default=0)
+    return "\n".join(f"{name.rjust(width)}:{parts}" for name, parts in lines.items())

@@ -1,0 +1,229 @@
+"""What the agent did to the node and why, as events: in memory, in rotating files, and page by page for readers.
+
+A full or failing disk never stops the agent: events then stay in memory, the oldest are dropped, and `dropped_count`
+tells how many never reached the disk. Source: spec 10, section 13; spec 11, section 25.
+"""
+
+import contextlib
+import enum
+import errno
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from koordinator import clock
+from koordinator.clock import Clock
+from koordinator.host.files import Problem, problem_of
+
+CURRENT = "audit.log"
+ROTATE_BYTES = 2 * 1024 * 1024
+BUFFER_BYTES_MAX = 1024 * 1024
+FLUSH_INTERVAL_S = 5.0
+EVENTS_IN_MEMORY_MAX = 4_096
+_ROTATED = re.compile(r"audit-.+-[0-9]\.log")
+_ROTATIONS_PER_SECOND_MAX = 9
+_BLOCK_BYTES = 64 * 1024
+
+
+class EventType(enum.StrEnum):
+    """What an event is about."""
+
+    NODE = "node"
+    POD = "pod"
+    GROUP = "group"
+    UNKNOWN = "unknown"
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One line of the log."""
+
+    created_at: str
+    type: EventType = EventType.UNKNOWN
+    level: int = 0
+    namespace: str = ""
+    name: str = ""
+    container: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Event).decode
+"""An event from its line. Raises: msgspec.MsgspecError."""
+
+
+class AuditLog:
+    """Events up to level `verbose` go to `directory` (empty: only to memory); `is_enabled` false drops all."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        directory: str = "",
+        verbose: int = 3,
+        disk_mb_max: int = 16,
+        is_enabled: bool = True,
+    ) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._verbose = verbose
+        self._files_max = max(disk_mb_max * 1024 * 1024 // ROTATE_BYTES, 1)
+        self._is_enabled = is_enabled
+        self._recent: deque[bytes] = deque(maxlen=EVENTS_IN_MEMORY_MAX)
+        self._unwritten: deque[bytes] = deque()
+        self._unwritten_bytes = 0
+        self._size_bytes = -1
+        """Of the current file; -1 until it was looked at."""
+        self.dropped_count = 0
+        self.problem: Problem | None = None
+        """Why events could not be written last."""
+
+    # Recording
+
+    def node(self, level: int, reason: str, message: str) -> None:
+        """Something about the whole node."""
+        self._record(Event(self._now(), EventType.NODE, level, reason=reason, message=message))
+
+    def pod(
+        self, level: int, namespace: str, name: str, reason: str, message: str, *, container: str = ""
+    ) -> None:
+        """Something about a pod, or one of its containers."""
+        self._record(Event(self._now(), EventType.POD, level, namespace, name, container, reason, message))
+
+    def group(self, level: int, name: str, reason: str, message: str) -> None:
+        """Something about a group of processes."""
+        self._record(Event(self._now(), EventType.GROUP, level, "", name, "", reason, message))
+
+    def _now(self) -> str:
+        return clock.rfc3339_micro(self._clock.now())
+
+    def _record(self, line: Event) -> None:
+        if not self._is_enabled or line.level > self._verbose:
+            return
+        data = _encode(line) + b"\n"
+        self._recent.append(data)
+        if not self._directory:
+            return
+        self._unwritten.append(data)
+        self._unwritten_bytes += len(data)
+        if self._unwritten_bytes >= BUFFER_BYTES_MAX:
+            self.flush()
+            while self._unwritten_bytes >= BUFFER_BYTES_MAX:
+                self._unwritten_bytes -= len(self._unwritten.popleft())
+                self.dropped_count += 1
+
+    # Writing
+
+    def flush(self) -> None:
+        """Write what waits; to be called every `FLUSH_INTERVAL_S` and at the end. `problem` tells of failure."""
+        while self._unwritten:
+            try:
+                if self._size_bytes < 0:
+                    self._open()
+                if self._size_bytes and self._size_bytes + len(self._unwritten[0]) > ROTATE_BYTES:
+                    self._rotate()
+                self._write_some()
+            except OSError as error:
+                self.problem = problem_of(self._directory, error)
+                self._size_bytes = -1
+                return
+        self.problem = None
+
+    def _write_some(self) -> None:
+        """As many events as the current file takes, in one write."""
+        lines: list[bytes] = []
+        size = self._size_bytes
+        for line in self._unwritten:
+            if lines and size + len(line) > ROTATE_BYTES:
+                break
+            lines.append(line)
+            size += len(line)
+        data = b"".join(lines)
+        fd = os.open(self._path(CURRENT), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            written = os.write(fd, data)
+            if written < len(data):  # the disk is full: take the torn part back
+                os.ftruncate(fd, self._size_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+        self._size_bytes = size
+        for _ in lines:
+            self._unwritten_bytes -= len(self._unwritten.popleft())
+
+    def _open(self) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+        try:
+            self._size_bytes = os.stat(self._path(CURRENT)).st_size
+        except FileNotFoundError:
+            self._size_bytes = 0
+
+    def _rotate(self) -> None:
+        """Set the current file aside under the time's name, and remove the oldest."""
+        stamp = datetime.fromtimestamp(self._clock.now()).strftime(
+            "%Y-%m-%d-%H-%M-%S"
+        )  # local, as documented
+        names = (f"audit-{stamp}-{number}.log" for number in range(_ROTATIONS_PER_SECOND_MAX))
+        free = next((name for name in names if not os.path.exists(self._path(name))), None)
+        # Nine files within a second: the rest of that second is lost rather than the files before it.
+        if free is None:
+            os.truncate(self._path(CURRENT), 0)
+        else:
+            os.rename(self._path(CURRENT), self._path(free))
+        self._size_bytes = 0
+        rotated = self._rotated()
+        for name in rotated[: max(len(rotated) + 1 - self._files_max, 0)]:
+            os.remove(self._path(name))
+
+    # Reading
+
+    def newest_first(self) -> Iterator[bytes]:
+        """Lines without newline as they are now, the newest first; files stay open until the iterator is closed."""
+        self.flush()
+        waiting = list(self._unwritten) if self._directory else list(self._recent)
+        descriptors = self._open_for_reading()
+        return _newest_first(waiting, descriptors)
+
+    def _open_for_reading(self) -> list[int]:
+        descriptors: list[int] = []
+        if self._directory:
+            with contextlib.suppress(OSError):
+                for name in [CURRENT, *reversed(self._rotated())]:
+                    with contextlib.suppress(FileNotFoundError):
+                        descriptors.append(os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC))
+        return descriptors
+
+    def _rotated(self) -> list[str]:
+        """Names of files set aside, the oldest first."""
+        return sorted(name for name in os.listdir(self._directory) if _ROTATED.fullmatch(name))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+
+def _newest_first(waiting: list[bytes], descriptors: list[int]) -> Iterator[bytes]:
+    try:
+        for line in reversed(waiting):
+            yield line.rstrip(b"\n")
+        for fd in descriptors:
+            yield from _backwards(fd, os.fstat(fd).st_size)
+    finally:
+        for fd in descriptors:
+            os.close(fd)
+
+
+def _backwards(fd: int, end: int) -> Iterator[bytes]:
+    """Lines of a file from its end to its start."""
+    rest = b""
+    while end > 0:
+        start = max(end - _BLOCK_BYTES, 0)
+        lines = (os.pread(fd, end - start, start) + rest).split(b"\n")
+        rest = lines[0]
+        yield from (line for line in reversed(lines[1:]) if line)
+        end = start
+    if rest:
+        yield rest

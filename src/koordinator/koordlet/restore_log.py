@@ -1,0 +1,163 @@
+"""What files said before a strategy changed them, so that it can be put back even after a kill -9.
+
+A record is written ahead of the change, to a file below /run: it lives exactly as long as the kernel's values do.
+Each record names the file's identity and what we wrote last. What has another identity, or says something else than
+we wrote, was made or changed by somebody else and is never touched on account of a record.
+"""
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from koordinator.host.files import Failure, Identity, Problem, problem_of
+
+LINES_SPARED = 1_000
+"""The journal is rewritten when it has this many lines more than twice the records."""
+RECORDS_MAX = 65_536
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One changed file (or one disk's line in it): texts as the file has them."""
+
+    key: str
+    """Path, with `#<disk>` for one disk's line."""
+    path: str
+    owners: tuple[str, ...]
+    """Who wants the present value, the newest last."""
+    before: str
+    wrote: str
+    identity: Identity
+    group: str = ""
+    knob: str = ""
+    """Empty for files that are no knobs of a group."""
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    """A line of the journal: the boot that it belongs to, a record, or the key of one that is done."""
+
+    boot: str | None = None
+    record: Record | None = None
+    done: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+class RestoreLog:
+    """Records by key, kept in `path` (empty: in memory only). Without a readable journal nothing is known."""
+
+    def __init__(self, path: str = "", boot_id: str = "") -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._records: dict[str, Record] = {}
+        self._line_count = 0
+        self.problem: Problem | None = None
+        """Why the journal could not be written last; records are in memory all the same."""
+        self._load()
+
+    @property
+    def count(self) -> int:
+        """Records that are kept."""
+        return len(self._records)
+
+    def get(self, key: str) -> Record | None:
+        """The record of a file."""
+        return self._records.get(key)
+
+    def of_owner(self, owner: str) -> list[Record]:
+        """Records of files that an owner has changed, by path."""
+        return [record for _, record in sorted(self._records.items()) if owner in record.owners]
+
+    def all(self) -> list[Record]:
+        """All records, by path."""
+        return [record for _, record in sorted(self._records.items())]
+
+    def note(self, record: Record) -> None:
+        """Keep a record before the file is changed; what it said before our first change stays."""
+        old = self._records.get(record.key)
+        if old is not None and old.identity == record.identity:
+            owners = (*(owner for owner in old.owners if owner not in record.owners), *record.owners)
+            record = msgspec.structs.replace(record, before=old.before, owners=owners)
+        elif old is None and len(self._records) >= RECORDS_MAX:
+            self.problem = Problem(self._path, Failure.FULL)
+            return
+        if record != old:
+            self._records[record.key] = record
+            self._append(_Line(record=record))
+
+    def leave(self, key: str, owner: str) -> None:
+        """An owner needs the value no more; with the last one the record goes."""
+        old = self._records.get(key)
+        if old is None:
+            return
+        owners = tuple(each for each in old.owners if each != owner)
+        if owners:
+            self._records[key] = msgspec.structs.replace(old, owners=owners)
+            self._append(_Line(record=self._records[key]))
+        else:
+            self.drop([key])
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """Forget records: put back, or of files that are gone."""
+        for key in keys:
+            if self._records.pop(key, None) is not None:
+                self._append(_Line(done=key))
+
+    def _load(self) -> None:
+        if not self._path:
+            return
+        try:
+            with open(self._path, "rb") as file:
+                lines = file.read().splitlines()
+        except OSError as error:
+            problem = problem_of(self._path, error)
+            self.problem = None if problem.failure is Failure.GONE else problem
+            lines = []
+        is_this_boot = False
+        for data in lines:
+            try:
+                line = _decode(data)
+            except msgspec.MsgspecError:
+                continue  # torn by a kill in the middle of a write; its change was not begun then
+            if line.boot is not None:
+                is_this_boot = line.boot == self._boot_id
+                self._records.clear()
+            elif is_this_boot and line.record is not None:
+                self._records[line.record.key] = line.record
+            elif is_this_boot and line.done is not None:
+                self._records.pop(line.done, None)
+        self._rewrite()
+
+    def _append(self, line: _Line) -> None:
+        if not self._path:
+            return
+        if self.problem is not None or self._line_count > 2 * len(self._records) + LINES_SPARED:
+            self._rewrite()  # holds what this line says, too
+            return
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                # A line torn by a full disk ends here; the next one starts afresh.
+                os.write(fd, _encode(line) + b"\n")
+            finally:
+                os.close(fd)
+            self._line_count += 1
+        except OSError as error:
+            self.problem = problem_of(self._path, error)
+
+    def _rewrite(self) -> None:
+        """The same records in a new file, which takes the old one's place at once."""
+        lines = [_Line(boot=self._boot_id), *(_Line(record=record) for record in self._records.values())]
+        temporary = self._path + ".tmp"
+        try:
+            os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
+            with open(temporary, "wb") as file:
+                file.write(b"".join(_encode(line) + b"\n" for line in lines))
+            os.replace(temporary, self._path)
+        except OSError as error:
+            self.problem = problem_of(self._path, error)
+            return
+        self._line_count = len(lines)
+        self.problem = None

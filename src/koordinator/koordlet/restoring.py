@@ -1,0 +1,71 @@
+"""What it takes to put a changed file back, as pure functions of its record."""
+
+from collections.abc import Sequence
+
+from koordinator.host import cgroup_knobs
+from koordinator.host.cgroup_knobs import V1, Knob, Merge
+from koordinator.host.cgroup_units import UNLIMITED
+from koordinator.host.files import Identity
+from koordinator.koordlet import update_plan
+from koordinator.koordlet.restore_log import Record
+from koordinator.koordlet.update_plan import DEVICE_KNOBS, ID_KNOBS, Update
+
+_UNSET_LINE = {Knob.BLKIO_WEIGHT: "100", Knob.BLKIO_QOS: "enable=0"}
+"""How a disk without a line of its own is written; limits are 0."""
+
+
+def is_write_only(knob: Knob) -> bool:
+    """Whether a knob takes members, or something that cannot be undone: there is nothing to put back."""
+    return knob in ID_KNOBS or knob is Knob.BLKIO_MODEL
+
+
+def record(update: Update, path: str, owner: str, content: str, text: str, identity: Identity) -> Record:
+    """The record of a change to be made; `content` is what the file says now."""
+    key, before = path, content.rstrip("\n")
+    if update.knob in DEVICE_KNOBS:
+        disk = text.partition(" ")[0]
+        key, before = f"{path}#{disk}", _line_of(disk, content, update.knob)
+    return Record(key, path, (owner,), before, text, identity, update.group, update.knob)
+
+
+def says(record: Record, content: str, text: str) -> bool:
+    """Whether the file still says a text of the record."""
+    if not record.knob:
+        return content.strip() == text.strip()
+    if text == "":
+        return content.strip() == ""
+    if " " in text and record.knob in (Knob.CPU_QUOTA, Knob.CPU_PERIOD):
+        return content.split() == text.split()
+    return update_plan.holds(Knob(record.knob), content, text)
+
+
+def is_leveled(record: Record, version: int) -> bool:
+    """Whether parents and children depend on each other; v2 lets every group have any list of CPUs."""
+    if not record.knob:
+        return False
+    merge = cgroup_knobs.merge_of(Knob(record.knob))
+    return merge is Merge.LARGER or (merge is Merge.UNION and version == V1)
+
+
+def update_of(record: Record, reason: str) -> Update:
+    """The update that puts a knob of a group back, in v1 terms."""
+    words = record.before.split()
+    value = record.before
+    if record.knob == Knob.CPU_QUOTA and words:
+        value = str(UNLIMITED) if words[0] == "max" else words[0]
+    return Update(record.group, Knob(record.knob), value, reason)
+
+
+def levels(records: Sequence[Record], reason: str) -> list[list[Update]]:
+    """Updates by depth of their groups, top level first."""
+    by_depth: dict[int, list[Update]] = {}
+    for each in records:
+        by_depth.setdefault(each.group.count("/"), []).append(update_of(each, reason))
+    return [by_depth[depth] for depth in sorted(by_depth)]
+
+
+def _line_of(disk: str, content: str, knob: Knob) -> str:
+    for line in content.splitlines():
+        if line.split()[:1] == [disk]:
+            return line.strip()
+    return f"{disk} {_UNSET_LINE.get(knob, '0')}"
