@@ -294,10 +294,10 @@ class Evaluation(Answers):
         rows = lookahead.choose(row, self.totals)
         ahead = np.tile(np.arange(1, lookahead.depth + 1), rows.size).reshape(rows.size, lookahead.depth)
         ahead[rows == row] -= 1
-        states = foresee(
-            self._local_filters, self._local_scorers, rows.repeat(lookahead.depth), ahead.reshape(-1)
-        )
-        lookahead.keep(rows, states.reshape(ahead.shape))
+        # Descending: `at` must not take rows that repeat for neighbours.
+        repeated = rows.repeat(lookahead.depth)[::-1].copy()
+        states = foresee(self._local_filters, self._local_scorers, repeated, ahead.reshape(-1)[::-1].copy())
+        lookahead.keep(rows, states[::-1].reshape(ahead.shape))
         own = lookahead.take(row)
         assert own is not None, row
         return own

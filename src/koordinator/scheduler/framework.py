@@ -233,7 +233,7 @@ class FilterPlugin(Plugin[S]):
 
     def filter_ahead(self, state: S, rows: Rows, ahead: I64) -> ReasonCodes:
         """As `filter`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
-        plugin `foresees`. The same row may come several times."""
+        plugin `foresees`. Rows descend, and each comes several times."""
         return self.filter(state, rows)
 
     def refusal(self, state: S, code: int) -> Status:
@@ -352,7 +352,7 @@ class ScorePlugin(Plugin[S]):
 
     def score_ahead(self, state: S, rows: Rows, ahead: I64) -> Scores:
         """As `score`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
-        plugin `foresees`. The same row may come several times."""
+        plugin `foresees`. Rows descend, and each comes several times."""
         return self.score(state, rows)
 
     def normalize(self, state: S, scores: Scores) -> Scores:

@@ -93,7 +93,7 @@ class Lookahead:
 def foresee(filters: Sequence[LocalFilter], scorers: Sequence[LocalScorer], rows: Rows, ahead: I64) -> Scores:
     """Folded scores of rows with `ahead` more pods on each, `NOT_FEASIBLE` where a filter refuses.
 
-    Shapes: both (n,), returns (n,). The rows pass all filters as they are.
+    Shapes: both (n,), returns (n,). The rows descend, repeat, and pass all filters as they are.
     """
     is_refused = np.zeros(rows.size, np.bool_)
     for _, plugin, state, reads in filters:
