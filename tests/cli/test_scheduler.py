@@ -86,7 +86,14 @@ def test_the_deployments_flags_are_understood() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        pytest.param(["--enable-workload-auditor"], "this version does not have it", id="missing feature"),
+        pytest.param(
+            ["--enable-network-topology-manager"], "this version does not have it", id="missing feature"
+        ),
+        pytest.param(
+            ["--enable-workload-auditor", "--workload-auditor-metric-labels=a.b,a/b"],
+            "not told apart",
+            id="labels that clash",
+        ),
         pytest.param(["--feature-gates=Nope=true"], "no such gate", id="gate"),
         pytest.param(["--vmodule=queue"], "is not pattern=N", id="vmodule"),
         pytest.param(["--scheduling-timeout=soon"], "soon", id="duration"),

@@ -27,6 +27,9 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.rate_limit import Rate
 from koordinator.scheduler import config, default_plugins, effective_config, http, plugin_args, sync_barrier
+from koordinator.scheduler.auditor.auditor import AuditOptions
+from koordinator.scheduler.auditor.history import Limits
+from koordinator.scheduler.auditor.metrics import LabelClash, label_names
 from koordinator.scheduler.config import ConfigError, SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter
 from koordinator.scheduler.debugging import DebugOptions, DumpOptions
@@ -71,6 +74,7 @@ def main(**values: Any) -> None:
             flags.write_config_to.write_text(effective_config.as_yaml(settings, plugins))
             return
         _refuse_what_is_missing(flags)
+        auditing(flags)
         connection = settings.client_connection
         client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
     except (KoordinatorError, OSError) as error:
@@ -150,14 +154,33 @@ def read_gates(text: str) -> FeatureGates:
 
 def _refuse_what_is_missing(flags: Flags) -> None:
     """Switches of features that this version does not have must not look as if they worked."""
-    for name in ("enable_network_topology_manager", "enable_workload_auditor"):
-        if getattr(flags, name):
-            raise Refused(f"--{name.replace('_', '-')}: this version does not have it; leave the flag out")
+    if flags.enable_network_topology_manager:
+        text = "--enable-network-topology-manager: this version does not have it; leave the flag out"
+        raise Refused(text)
 
 
 def known_plugins() -> frozenset[str]:
     """Names that `--controller-plugins` may have: those that configurations may have."""
     return frozenset((*installed(built_in.PLUGINS), *plugin_args.ARGS))
+
+
+def auditing(flags: Flags) -> AuditOptions | None:
+    """What the flags say about the workload auditor; None when it is off. Raises: Refused."""
+    if not flags.enable_workload_auditor:
+        return None
+    try:
+        label_names(flags.workload_auditor_metric_labels)
+    except LabelClash as error:
+        raise Refused(f"--workload-auditor-metric-labels: {error}") from error
+    return AuditOptions(
+        limits=Limits(
+            victim_reschedule_s=duration.parse(flags.workload_auditor_victim_reschedule_duration),
+            victim_deletion_s=duration.parse(flags.workload_auditor_victim_deletion_duration),
+            deleting_retries=flags.workload_auditor_victim_deleting_retries,
+            event_interval_s=duration.parse(flags.workload_auditor_scheduling_event_interval),
+        ),
+        metric_labels=flags.workload_auditor_metric_labels,
+    )
 
 
 def observing(flags: Flags) -> ObserverOptions:
@@ -200,6 +223,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             gates=gates,
             controller_filter=ControllerFilter.of(flags.controller_plugins, known_plugins()),
             observing=observing(flags),
+            auditing=auditing(flags),
             unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
         )
         metrics = scheduler.metrics

@@ -133,6 +133,11 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     sync_hard_timeout: str
     enable_network_topology_manager: bool
     enable_workload_auditor: bool
+    workload_auditor_metric_labels: tuple[str, ...]
+    workload_auditor_victim_reschedule_duration: str
+    workload_auditor_victim_deletion_duration: str
+    workload_auditor_victim_deleting_retries: int
+    workload_auditor_scheduling_event_interval: str
 
 
 def _text(name: str, default: str | None, words: str) -> Decorate:
@@ -278,7 +283,26 @@ OPTIONS: tuple[Decorate, ...] = (
         "The tree of ClusterNetworkTopology, which gangs are placed by: it comes with gang scheduling; "
         "until then true is refused.",
     ),
-    _switch("enable-workload-auditor", False, "Not in this version: true is refused."),
+    _switch(
+        "enable-workload-auditor", False, "Keep records of waiting workloads and tell what is odd about them."
+    ),
+    _list("workload-auditor-metric-labels", "", "Labels of pods that the auditor's metrics carry."),
+    _time(
+        "workload-auditor-victim-reschedule-duration",
+        "10s",
+        "A victim that has a node again sooner is told of.",
+    ),
+    _time("workload-auditor-victim-deletion-duration", "30s", "Victims that take longer to go are told of."),
+    _count(
+        "workload-auditor-victim-deleting-retries",
+        3,
+        "So many attempts in vain while victims are being deleted are told of.",
+    ),
+    _time(
+        "workload-auditor-scheduling-event-interval",
+        "5m",
+        "A workload to which nothing happens longer is told of.",
+    ),
 )
 
 WITHOUT_EFFECT: dict[str, str] = {
@@ -295,11 +319,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "log-text-split-stream": "all lines go to standard error",
     "min-compatibility-version": "there is one version",
     "show-hidden-metrics-for-version": "no metric is hidden",
-    "workload-auditor-metric-labels": "this version has no workload auditor",
-    "workload-auditor-victim-reschedule-duration": "this version has no workload auditor",
-    "workload-auditor-victim-deletion-duration": "this version has no workload auditor",
-    "workload-auditor-victim-deleting-retries": "this version has no workload auditor",
-    "workload-auditor-scheduling-event-interval": "this version has no workload auditor",
 }
 """Flags of others' command lines that are read so that these work, each with why it changes nothing."""
 

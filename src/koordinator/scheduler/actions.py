@@ -1,14 +1,16 @@
 """What plugins of a running scheduler may ask for: background work, events, turning waiting pods down."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from koordinator.api.core import Pod
 from koordinator.api.meta import Object
 from koordinator.cluster.events import EventRecorder, Severity
 from koordinator.cluster.supervise import Guard
+from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.framework import Actions
+from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.waiting import WaitingPods
 
 
@@ -35,6 +37,7 @@ class RunningActions(Actions):
         self._guard = Guard("scheduler plugins")
         self._tasks: set[asyncio.Task[None]] = set()
         self._pods: PodHandlers | None = None
+        self.auditor: Auditor | None = None
 
     def attach(self, pods: "PodHandlers") -> None:
         """Where pods go that plugins bring."""
@@ -66,6 +69,10 @@ class RunningActions(Actions):
             return False
         waiting.allow(plugin)
         return True
+
+    def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
+        if self.auditor is not None:
+            self.auditor.evicting(preemptor, node_name, victims)
 
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         self._recorders[profile_name].event(obj, Severity(kind), reason, message)

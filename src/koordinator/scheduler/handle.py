@@ -57,6 +57,9 @@ class Actions:
         """Let a pod go that waits for Permit of this plugin; whether there is one."""
         return False
 
+    def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
+        """Tell who keeps records that pods are about to be deleted in favour of another."""
+
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         """Tell users what happened to an object; `kind` is Normal or Warning."""
 

@@ -10,6 +10,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, failures, pod_status, status
+from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.binding import Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.cycle import Unplaced, refused
@@ -53,6 +54,7 @@ class Outcomes:
         self._clock = clock
         self._guard = Guard("PostBind plugins")
         self._failures = engine.failure_handlers()
+        self.auditor: Auditor | None = None
 
     def bound(self, job: Job, outcome: Status) -> None:
         """A binding ended."""
@@ -81,6 +83,8 @@ class Outcomes:
         self._queue.done(pod.uid)
         self._status_writer.discard(pod.pod)
         self._observer.placed(job.entry, self._clock.now())
+        if self.auditor is not None:
+            self.auditor.placed(job.entry, node_name)
         if job.profile.extensions.reservation_for(pod.uid) is None:
             message = f"Successfully assigned {pod.key} to {node_name}"
             self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message)
@@ -114,6 +118,8 @@ class Outcomes:
         nominated = failures.nomination_after(result.status, node_name, result.nominated_node)
         if nominated != result.nominated_node:
             result = msgspec.structs.replace(result, nominated_node=nominated)
+        if self.auditor is not None:
+            self.auditor.failed(entry, result)
         failure = Failure(entry.pod, entry.profile_name, result.status, result.rejected_by, nominated)
         if not (nominated or (nominated is None and self._nominated_node(entry.pod))):
             self._engine.profiles[entry.profile_name].extensions.forget_nominated(entry.pod.uid)

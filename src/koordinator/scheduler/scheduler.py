@@ -16,6 +16,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import controllers, default_plugins, status
 from koordinator.scheduler.actions import RunningActions
 from koordinator.scheduler.advice import Advice
+from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
 from koordinator.scheduler.binding import Binder, BindingRules, Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.config import SchedulerConfig
@@ -54,7 +55,8 @@ class Scheduler:
 
     `seed` decides ties between nodes and the jitter of retries; `plugins` replaces the installed ones;
     `classes_max`: see `Engine`; `controller_filter`: which plugins' controllers run;
-    `observing`: limits and debug switches; `unschedulable_s_max`: how long a pod waits for an event at most.
+    `observing`: limits and debug switches; `auditing`: what the workload auditor goes by, None without one;
+    `unschedulable_s_max`: how long a pod waits for an event at most.
     """
 
     def __init__(
@@ -69,9 +71,10 @@ class Scheduler:
         classes_max: int = CLASSES_MAX,
         controller_filter: ControllerFilter = controllers.ALL_CONTROLLERS,
         observing: ObserverOptions | None = None,
+        auditing: AuditOptions | None = None,
         unschedulable_s_max: float = UNSCHEDULABLE_S_MAX,
     ) -> None:
-        """Raises: ConfigError."""
+        """Raises: ConfigError, LabelClash."""
         self.config = config or default_plugins.shipped_config()
         self.clock = clock or cluster.clock
         self.synced = asyncio.Event()
@@ -104,12 +107,18 @@ class Scheduler:
         self.profiles = self.engine.profiles
         self._next_pod = self.engine.next_pod_plugin()
         self._advisors = self._extenders(cluster)
+        self.auditor: Auditor | None = None
+        if auditing is not None:
+            is_ours = self.profiles.__contains__
+            self.auditor = Auditor(auditing, self.engine.metrics.registry, self.clock, is_ours)
         self.queue = SchedulingQueue(self._queue_policy())
         for name in self.profiles:
             self.recorders[name] = EventRecorder(cluster, name, rng=self._new_rng(), stand_back=self._is_busy)
 
         # What comes in.
         self.caches = Caches(cluster, gates, self._new_rng())
+        if (auditor := self.auditor) is not None:  # hears of pods before the queue does
+            self.caches.pods.add_handler(auditor.created, None, auditor.deleted)
         self._handlers = EventHandlers(
             self.engine,
             self.queue,
@@ -142,6 +151,7 @@ class Scheduler:
             self.clock,
             self.observer,
         )
+        self.outcomes.auditor = self._actions.auditor = self.auditor
         self.metrics = self.observer.metrics
         rules = BindingRules(
             bindings_max=self.config.bindings_max,
@@ -198,7 +208,7 @@ class Scheduler:
             initial_backoff_s=self.config.pod_initial_backoff_seconds,
             max_backoff_s=self.config.pod_max_backoff_seconds,
             sort_key=sort.sort_key,
-            gate=self._gate,
+            gate=self._gate if self.auditor is None else self.auditor.gate(self._gate),
             plugins=by_name.__getitem__,
             unschedulable_s_max=self._unschedulable_s_max,
         )

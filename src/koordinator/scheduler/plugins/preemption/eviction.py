@@ -57,6 +57,7 @@ class Eviction:
                 self._tell(victim.pod.pod, preemptor, candidate.node_name, profile_name)
             else:
                 leaving.append(victim.pod)
+        actions.evicting(preemptor, candidate.node_name, leaving)
         work = self._run(preemptor, candidate.node_name, leaving, losers, profile_name)
         uid = preemptor.uid
         name = f"preemption by {preemptor.key}"

@@ -1,0 +1,234 @@
+"""Keeps the histories of workloads that wait or lost pods, from what the scheduler does and the API tells.
+
+It decides nothing. Where it is off it does not exist: nothing calls it. Source: spec 03, C13.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from koordinator.api import gang_labels
+from koordinator.api.core import Pod
+from koordinator.clock import Clock
+from koordinator.prometheus import Registry
+from koordinator.scheduler.auditor.history import (
+    Finding,
+    History,
+    Kind,
+    Limits,
+    Measured,
+    Record,
+    step,
+)
+from koordinator.scheduler.auditor.metrics import AuditMetrics
+from koordinator.scheduler.cycle import Unplaced
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.queue import QueuedPod
+from koordinator.scheduler.status import Status
+
+log = logging.getLogger(__name__)
+
+WORKLOADS_MAX = 16_384
+"""Workloads remembered; those heard of longest ago go first. About 2 kB each."""
+
+
+class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`metric_labels` are labels of pods that metrics carry."""
+
+    limits: Limits = Limits()
+    metric_labels: tuple[str, ...] = ()
+
+
+class Preemption(msgspec.Struct):
+    """Victims of a workload that are not gone yet."""
+
+    pod: Pod
+    node_name: str
+    victims: set[str]
+
+
+class Auditor:
+    """Told what the API says (`created`, `deleted`) and what the scheduler does (`gate`, `failed`, `placed`,
+    `evicting`)."""
+
+    def __init__(
+        self,
+        options: AuditOptions,
+        registry: Registry,
+        clock: Clock,
+        is_ours: Callable[[str], bool],
+    ) -> None:
+        """`is_ours` knows the names of our profiles. Raises: LabelClash."""
+        self._options = options
+        self._clock = clock
+        self._is_ours = is_ours
+        self._metrics = AuditMetrics(registry, options.metric_labels)
+        self._histories: OrderedDict[str, History] = OrderedDict()
+        self._members: dict[str, set[str]] = {}
+        self._gated: set[str] = set()
+        self._preemptions: dict[str, Preemption] = {}
+        self._preemptor_of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """Workloads that are remembered."""
+        return len(self._histories)
+
+    def history(self, pod: Pod) -> History:
+        """What happened to the pod's workload so far."""
+        return self._histories.get(workload_of(pod), History())
+
+    # The API
+
+    def created(self, pod: Pod) -> None:
+        """A pod came that wants a node."""
+        if pod.spec.node_name or not self._is_ours(pod.spec.scheduler_name):
+            return
+        began_s = self._clock.now()
+        self._members.setdefault(workload_of(pod), set()).add(_uid(pod))
+        self._record(pod, Kind.CREATED)
+        self._took("created", began_s)
+
+    def deleted(self, pod: Pod) -> None:
+        """A pod is gone: perhaps the last victim of somebody, perhaps the last of its workload."""
+        began_s = self._clock.now()
+        uid, name = _uid(pod), workload_of(pod)
+        self._gated.discard(uid)
+        self._victim_gone(uid)
+        if uid in self._members.get(name, ()):
+            if len(self._members[name]) == 1:
+                self._record(pod, Kind.GONE)
+            self._leave(uid, name)
+        self._preemption_ended(uid)
+        self._took("deleted", began_s)
+
+    # The scheduler
+
+    def gate(self, ask: Callable[[QueuedPod], Status]) -> Callable[[QueuedPod], Status]:
+        """`ask`, with its answers noted."""
+
+        def noting(entry: QueuedPod) -> Status:
+            status = ask(entry)
+            pod = entry.pod.pod
+            if not status.is_success and _uid(pod) not in self._gated:
+                self._gated.add(_uid(pod))
+                self._record(pod, Kind.GATED)
+            elif status.is_success and _uid(pod) in self._gated:
+                self._gated.discard(_uid(pod))
+                self._record(pod, Kind.ADMITTED)
+            return status
+
+        return noting
+
+    def failed(self, entry: QueuedPod, result: Unplaced) -> None:
+        """An attempt ended without a binding."""
+        began_s = self._clock.now()
+        pod = entry.pod.pod
+        waits_for = self._preemptions.get(_uid(pod))
+        if result.nominated_node:
+            self._record(pod, Kind.PREEMPT_NOMINATED, result.nominated_node)
+        elif waits_for is not None and waits_for.victims:
+            self._record(pod, Kind.VICTIM_DELETING, waits_for.node_name)
+        elif result.nominated_node == "":
+            self._record(pod, Kind.PREEMPT_FAILED)
+        else:
+            self._record(pod, Kind.SCHEDULE_FAILED)
+        self._took("failed", began_s)
+
+    def placed(self, entry: QueuedPod, node_name: str) -> None:
+        """A pod was bound."""
+        began_s = self._clock.now()
+        pod = entry.pod.pod
+        self._record(pod, Kind.SCHEDULED, node_name)
+        self._leave(_uid(pod), workload_of(pod))
+        self._preemption_ended(_uid(pod))
+        self._took("placed", began_s)
+
+    def evicting(self, preemptor: PodInfo, node_name: str, victims: Iterable[PodInfo]) -> None:
+        """Pods are about to be deleted in favour of another."""
+        began_s = self._clock.now()
+        self._preemption_ended(preemptor.uid)
+        leaving = list(victims)
+        for victim in leaving:
+            self._preemptor_of[victim.uid] = preemptor.uid
+            self._record(victim.pod, Kind.EVICTED, node_name)
+        if leaving:
+            uids = {victim.uid for victim in leaving}
+            self._preemptions[preemptor.uid] = Preemption(preemptor.pod, node_name, uids)
+        self._took("evicting", began_s)
+
+    # Books
+
+    def _leave(self, uid: str, name: str) -> None:
+        """A pod waits no longer; without any that waits, the workload is forgotten, unless it is a victim that may
+        come back."""
+        members = self._members.get(name, set())
+        members.discard(uid)
+        if not members:
+            self._members.pop(name, None)
+            if name in self._histories and self._histories[name].evicted_s is None:
+                del self._histories[name]
+
+    def _victim_gone(self, uid: str) -> None:
+        preemptor = self._preemptor_of.pop(uid, None)
+        under_way = self._preemptions.get(preemptor) if preemptor is not None else None
+        if preemptor is None or under_way is None:
+            return
+        under_way.victims.discard(uid)
+        if not under_way.victims:
+            del self._preemptions[preemptor]
+            self._record(under_way.pod, Kind.VICTIMS_DELETED, under_way.node_name)
+
+    def _preemption_ended(self, uid: str) -> None:
+        under_way = self._preemptions.pop(uid, None)
+        for victim in under_way.victims if under_way is not None else ():
+            self._preemptor_of.pop(victim, None)
+
+    def _record(self, pod: Pod, kind: Kind, node_name: str = "") -> None:
+        name = workload_of(pod)
+        record = Record(kind, self._clock.now(), node_name)
+        history, found = step(self._histories.get(name, History()), record, self._options.limits)
+        self._histories[name] = history
+        self._histories.move_to_end(name)
+        if len(self._histories) > WORKLOADS_MAX:
+            self._histories.popitem(last=False)
+        labels = tuple(pod.metadata.labels.get(label, "") for label in self._options.metric_labels)
+        for each in found:
+            self._metrics.count(each, labels)
+            if each.is_odd:
+                _warn(name, each, history)
+
+    def _took(self, method: str, began_s: float) -> None:
+        self._metrics.took(method, self._clock.now() - began_s)
+
+
+def _uid(pod: Pod) -> str:
+    return pod.metadata.uid or pod.key
+
+
+def workload_of(pod: Pod) -> str:
+    """The gang that a pod belongs to, else the pod itself, as `namespace/name`."""
+    meta = pod.metadata
+    gang = gang_labels.gang_name(meta.labels, meta.annotations)
+    return f"gang {meta.namespace}/{gang}" if gang else f"{meta.namespace}/{meta.name}"
+
+
+_WORDS = {
+    Finding.REPEATED_PREEMPTION: "room was made for it again, and it was not scheduled since the last time",
+    Finding.PREEMPTION_INVALIDATED: "room that was made for it is not used",
+    Finding.VICTIM_RESCHEDULED: "a victim that had a node again so soon need not have been evicted",
+    Finding.DELETING_RETRIES: "it was tried in vain while its victims were being deleted",
+    Finding.VICTIMS_DELETED: "its victims were deleted slowly",
+    Finding.EVENT_INTERVAL: "nothing happened to it for long",
+}
+
+
+def _warn(name: str, found: Measured, history: History) -> None:
+    facts = {
+        "workload": name,
+        "finding": found.finding.value,
+        "amount": round(found.amount, 3),
+        "records": [f"{record.kind} {record.node}".strip() for record in history.records],
+    }
+    log.warning("workload auditor: %s", _WORDS[found.finding], extra=facts)

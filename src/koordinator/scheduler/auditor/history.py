@@ -1,0 +1,173 @@
+"""What happened to a workload, and what of that is odd. Pure. Source: spec 03, C13 and G.
+
+The reference names records, findings and limits; how a finding follows from records is told at `step`.
+"""
+
+import enum
+
+import msgspec
+
+RECORDS_MAX = 16
+"""Records kept per workload, for the log."""
+
+
+class Kind(enum.StrEnum):
+    """What can happen. Upstream's two further kinds, about whole gangs, come with gang scheduling."""
+
+    CREATED = "create"
+    GATED = "gatedByQueueAdmission"
+    ADMITTED = "admissionPassed"
+    SCHEDULED = "scheduled"
+    SCHEDULE_FAILED = "scheduleFailure"
+    PREEMPT_NOMINATED = "preemptNominated"
+    PREEMPT_FAILED = "preemptFailure"
+    VICTIM_DELETING = "preemptVictimDeleting"
+    VICTIMS_DELETED = "victimAllDeleted"
+    EVICTED = "evicted"
+    """Itself a victim."""
+    GONE = "gone"
+    """Its last pod was deleted."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One happening; `node` where it is about one."""
+
+    kind: Kind
+    at_s: float
+    node: str = ""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload so far. `nominated_s` is when room was made for it, None when it waits for none (any more);
+    `evicted_s` when it lost a pod to others and has not been scheduled since."""
+
+    records: tuple[Record, ...] = ()
+    event_count: int = 0
+    """Since the last outcome."""
+    nominated_s: float | None = None
+    nominated_node: str = ""
+    deleting_retry_count: int = 0
+    """Attempts in vain while victims were being deleted."""
+    evicted_s: float | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is still ordinary."""
+
+    victim_reschedule_s: float = 10.0
+    """A victim that has a node again sooner need not have been evicted."""
+    victim_deletion_s: float = 30.0
+    deleting_retries: int = 3
+    event_interval_s: float = 300.0
+
+
+class Finding(enum.StrEnum):
+    """What is measured, by the name of the metric."""
+
+    REPEATED_PREEMPTION = "repeated_preemptions_total"
+    PREEMPTION_INVALIDATED = "preemption_invalidations_total"
+    VICTIM_RESCHEDULED = "victim_reschedule_duration_seconds"
+    DELETING_RETRIES = "preemption_victim_deleting_retries"
+    VICTIMS_DELETED = "preemption_to_victim_deleted_seconds"
+    CYCLE_INTERRUPTED = "preemption_cycle_interrupted_seconds"
+    EVENTS_BEFORE_OUTCOME = "scheduling_events_before_outcome"
+    EVENT_INTERVAL = "scheduling_event_interval_seconds"
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A finding with its number; `is_odd` when it is beyond the limit, or should not happen at all."""
+
+    finding: Finding
+    amount: float
+    is_odd: bool = False
+
+
+def step(history: History, record: Record, limits: Limits) -> tuple[History, list[Measured]]:
+    """The history with one more record, and what it tells.
+
+    * Room made again for a workload that has not been scheduled since the last time: a repeated preemption.
+    * Room that is given up, or a pod that goes to another node than the one where it was made: an invalidated
+      preemption; the time since the nomination is that of an interrupted cycle. So is it when the workload goes.
+    """
+    found: list[Measured] = []
+    if history.records:
+        gap_s = max(0.0, record.at_s - history.records[-1].at_s)
+        found.append(Measured(Finding.EVENT_INTERVAL, gap_s, gap_s > limits.event_interval_s))
+    seen = msgspec.structs.replace(
+        history,
+        records=(*history.records, record)[-RECORDS_MAX:],
+        event_count=history.event_count + 1,
+    )
+    match record.kind:
+        case Kind.PREEMPT_NOMINATED:
+            return _nominated(seen, record), [*found, *_again(history)]
+        case Kind.VICTIM_DELETING:
+            more = history.deleting_retry_count + 1
+            return msgspec.structs.replace(seen, deleting_retry_count=more), found
+        case Kind.VICTIMS_DELETED if history.nominated_s is not None:
+            return seen, [*found, *_deleted(history, record.at_s - history.nominated_s, limits)]
+        case Kind.PREEMPT_FAILED:
+            return _given_up(seen), [*found, *_invalidated(history, record.at_s)]
+        case Kind.SCHEDULED:
+            return _outcome(seen), [*found, *_scheduled(history, record, limits)]
+        case Kind.EVICTED:
+            return msgspec.structs.replace(seen, evicted_s=record.at_s), found
+        case Kind.GONE:
+            count = Measured(Finding.EVENTS_BEFORE_OUTCOME, history.event_count)
+            # A victim comes back under the same name or in the same gang: that is still to be told.
+            gone = msgspec.structs.replace(_outcome(seen), evicted_s=history.evicted_s)
+            return gone, [*found, count, *_interrupted(history, record.at_s)]
+    return seen, found
+
+
+def _nominated(seen: History, record: Record) -> History:
+    return msgspec.structs.replace(
+        seen, nominated_s=record.at_s, nominated_node=record.node, deleting_retry_count=0
+    )
+
+
+def _given_up(seen: History) -> History:
+    return msgspec.structs.replace(seen, nominated_s=None, nominated_node="", deleting_retry_count=0)
+
+
+def _outcome(seen: History) -> History:
+    return msgspec.structs.replace(_given_up(seen), event_count=0, evicted_s=None)
+
+
+def _again(history: History) -> list[Measured]:
+    if history.nominated_s is None:
+        return []
+    return [Measured(Finding.REPEATED_PREEMPTION, 1, is_odd=True)]
+
+
+def _deleted(history: History, seconds: float, limits: Limits) -> list[Measured]:
+    retries = history.deleting_retry_count
+    return [
+        Measured(Finding.VICTIMS_DELETED, max(0.0, seconds), seconds > limits.victim_deletion_s),
+        Measured(Finding.DELETING_RETRIES, retries, retries >= limits.deleting_retries),
+    ]
+
+
+def _interrupted(history: History, now_s: float) -> list[Measured]:
+    if history.nominated_s is None:
+        return []
+    return [Measured(Finding.CYCLE_INTERRUPTED, max(0.0, now_s - history.nominated_s))]
+
+
+def _invalidated(history: History, now_s: float) -> list[Measured]:
+    if history.nominated_s is None:
+        return []
+    return [
+        Measured(Finding.PREEMPTION_INVALIDATED, 1, is_odd=True),
+        *_interrupted(history, now_s),
+    ]
+
+
+def _scheduled(history: History, record: Record, limits: Limits) -> list[Measured]:
+    found = [Measured(Finding.EVENTS_BEFORE_OUTCOME, history.event_count)]
+    if history.nominated_node != record.node:
+        found += _invalidated(history, record.at_s)
+    if history.evicted_s is not None:
+        seconds = max(0.0, record.at_s - history.evicted_s)
+        found.append(Measured(Finding.VICTIM_RESCHEDULED, seconds, seconds < limits.victim_reschedule_s))
+    return found
