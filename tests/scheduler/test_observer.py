@@ -13,11 +13,11 @@ from koordinator.scheduler.capabilities import PreFilterTransformer
 from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
 from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.monitor import Attempt, Monitor, MonitorOptions, Overdue
-from koordinator.scheduler.nodes import Trial
 from koordinator.scheduler.observer import ObserverOptions
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_diagnosis import PodDiagnosis
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.trial import Trial
 from tests.scheduler.world import World, node, play, pod
 
 

@@ -21,6 +21,7 @@ from koordinator.scheduler.capabilities import (
     ReservationScorePlugin,
     ReservePodProvider,
 )
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.extensions import normalize_reservations
 from koordinator.scheduler.failures import Failure, Handling
 from koordinator.scheduler.framework import (
@@ -33,10 +34,10 @@ from koordinator.scheduler.framework import (
     ReservePlugin,
     Watch,
 )
-from koordinator.scheduler.nodes import Rows, Trial
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, unschedulable
+from koordinator.scheduler.trial import Trial
 from tests.scheduler.extending import Desk, with_plugins
 from tests.scheduler.world import World, play, pod
 

@@ -22,6 +22,7 @@ from koordinator.scheduler.capabilities import (
     ResizePodPlugin,
     ScoreTransformer,
 )
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.framework import (
     Diagnosis,
@@ -35,9 +36,9 @@ from koordinator.scheduler.framework import (
     ScorePlugin,
     Scores,
 )
-from koordinator.scheduler.nodes import Rows, Trial
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.trial import Trial
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod
 

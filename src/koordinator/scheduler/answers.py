@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from koordinator.scheduler import diagnosis
+from koordinator.scheduler.columns import Rows, at, put
 from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.lookahead import Lookahead
-from koordinator.scheduler.nodes import NodeTable, Rows, at, put
+from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.pick import Totals
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.refusals import LEFT_OUT, Refusals, RefusedBy

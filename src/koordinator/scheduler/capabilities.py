@@ -20,11 +20,12 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.api.reservation import Reservation
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Diagnosis, Plugin, PreFilterResult, S
-from koordinator.scheduler.nodes import Rows, Trial
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.trial import Trial
 
 # Transformers
 

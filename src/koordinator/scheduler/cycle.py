@@ -11,10 +11,11 @@ from koordinator.scheduler import diagnosis, pick, post_filter
 from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.batch import Batch
 from koordinator.scheduler.capabilities import Plan
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
 from koordinator.scheduler.framework import Later
-from koordinator.scheduler.nodes import NodeTable, Rows
+from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis, KeptFree

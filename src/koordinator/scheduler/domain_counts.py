@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.nodes import NodeTable, Rows, at
+from koordinator.scheduler.nodes import NodeTable
 
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.int32]

@@ -22,9 +22,10 @@ import numpy as np
 
 from koordinator.scheduler.answers import Answers, WideFilter, WideScorer
 from koordinator.scheduler.changes import Changes
+from koordinator.scheduler.columns import Rows, at, put
 from koordinator.scheduler.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.lookahead import LocalFilter, LocalScorer, Lookahead, foresee
-from koordinator.scheduler.nodes import NodeTable, Rows, at, put
+from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile

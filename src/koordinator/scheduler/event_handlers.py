@@ -12,7 +12,7 @@ from koordinator.scheduler import diagnosis
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.nodes import NodeAspect
+from koordinator.scheduler.node_aspects import NodeAspect
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import SchedulingQueue

@@ -33,11 +33,12 @@ from koordinator.scheduler.capabilities import (
     ResizePodPlugin,
     ScoreTransformer,
 )
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import SCORE_MAX, Diagnosis, Plugin
-from koordinator.scheduler.nodes import Rows, Trial
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.trial import Trial
 
 log = logging.getLogger(__name__)
 

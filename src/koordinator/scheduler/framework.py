@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import ColumnSpec, Rows
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.handle import Actions as Actions
 from koordinator.scheduler.handle import Handle as Handle
 from koordinator.scheduler.handle import Watch as Watch
-from koordinator.scheduler.nodes import ColumnSpec, Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status

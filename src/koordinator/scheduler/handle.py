@@ -10,10 +10,11 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.columns import Column
 from koordinator.scheduler.events import Happening
 from koordinator.scheduler.failures import After, Before
 from koordinator.scheduler.metrics import Metrics
-from koordinator.scheduler.nodes import Column, NodeTable
+from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from koordinator.api.core import Node
 from koordinator.api.scalars import ScalarError, parse_int
-from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows, at
+from koordinator.scheduler.columns import Rows, at
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
 
 Mask = npt.NDArray[np.bool_]
 

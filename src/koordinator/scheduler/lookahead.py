@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import FilterPlugin, ScorePlugin, Scores
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pick import NOT_FEASIBLE, Totals
 
 STATES_MAX = 8_192

@@ -6,9 +6,8 @@ date without looking at the other rows.
 """
 
 import contextlib
-import enum
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -20,10 +19,10 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64, ResourceRegistry
 from koordinator.scheduler.changes import Change, ChangeLog
+from koordinator.scheduler.columns import Column, ColumnSpec, Rows
+from koordinator.scheduler.node_aspects import NodeAspect, aspects_of
 from koordinator.scheduler.pod_info import PodInfo
-
-Rows = npt.NDArray[np.intp]
-"""Indices of rows, ascending."""
+from koordinator.scheduler.trial import Trial
 
 SMALL_AMOUNT_MAX = 1 << 46
 """Up to here (64 TiB of memory) 64-bit floating point computes percentages of amounts exactly, several times
@@ -37,67 +36,6 @@ _NONZERO_COLUMNS = (resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN)
 assert _NONZERO_COLUMNS == (0, 1), "slices of columns rely on it"
 
 F64 = npt.NDArray[np.float64]
-
-
-A = TypeVar("A", bound=np.generic)
-
-
-def at(values: npt.NDArray[A], rows: Rows) -> npt.NDArray[A]:
-    """The entries of `rows` along the last axis, to be read only. Rows ascend, each once, or they descend.
-
-    Neighbouring rows (all nodes of a table without gaps, or one) come as a view: gathering is what a full
-    scan would spend most of its time on.
-    """
-    if rows.size:
-        first, last = int(rows[0]), int(rows[-1])
-        if last - first + 1 == rows.size:
-            return values[..., first : last + 1]
-    return values.take(rows, axis=-1)
-
-
-def put(values: npt.NDArray[Any], rows: Rows, entries: npt.NDArray[Any] | int) -> None:
-    """Write the entries of `rows`, fast where they are neighbours."""
-    if rows.size:
-        first, last = int(rows[0]), int(rows[-1])
-        if last - first + 1 == rows.size:
-            values[first : last + 1] = entries
-            return
-    values[rows] = entries
-
-
-class ColumnSpec(msgspec.Struct, frozen=True):
-    """A column that a plugin keeps: `width` numbers per row (0: one, as a plain vector)."""
-
-    name: str
-    dtype: npt.DTypeLike
-    width: int = 0
-    fill: Any = 0
-
-
-class Column:
-    """Numbers of all rows: `values` is (rows,) or (width, rows), and is replaced when the table grows."""
-
-    __slots__ = ("spec", "values")
-
-    def __init__(self, spec: ColumnSpec, capacity: int) -> None:
-        self.spec = spec
-        shape = (spec.width, capacity) if spec.width else (capacity,)
-        self.values: npt.NDArray[Any] = np.full(shape, spec.fill, spec.dtype)
-
-    def grow(self, capacity: int) -> None:
-        missing = capacity - self.values.shape[-1]
-        tail = np.full((*self.values.shape[:-1], missing), self.spec.fill, self.spec.dtype)
-        self.values = np.concatenate([self.values, tail], axis=-1)
-
-    def widen(self, width: int) -> None:
-        """Add leading entries to each row (a new resource was met)."""
-        missing = width - self.values.shape[0]
-        if missing > 0:
-            tail = np.full((missing, self.values.shape[1]), self.spec.fill, self.spec.dtype)
-            self.values = np.concatenate([self.values, tail])
-
-    def clear(self, row: int) -> None:
-        self.values[..., row] = self.spec.fill
 
 
 class RowKeeper:
@@ -128,19 +66,6 @@ class RowKeeper:
 
 
 K = TypeVar("K", bound=RowKeeper)
-
-
-class NodeAspect(enum.Flag):
-    """Which facts of a node object differ from before."""
-
-    NONE = 0
-    ADDED = enum.auto()
-    ALLOCATABLE = enum.auto()
-    LABELS = enum.auto()
-    TAINTS = enum.auto()
-    CONDITIONS = enum.auto()
-    ANNOTATIONS = enum.auto()
-    IMAGES = enum.auto()
 
 
 class Place(msgspec.Struct):
@@ -339,7 +264,7 @@ class NodeTable:
         allocatable, pods_max = self._read_allocatable(node)
         row = self._row_for(name)
         old = self._nodes[row]
-        aspect = _compare(old, node)
+        aspect = aspects_of(old, node)
         self._nodes[row] = node
         if old is None:
             self._is_alive.values[row] = True
@@ -416,7 +341,7 @@ class NodeTable:
         return row
 
     @contextlib.contextmanager
-    def trial(self) -> Iterator["Trial"]:
+    def trial(self) -> Iterator[Trial]:
         """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
         evaluations hold; they must not be used within."""
         keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if each.in_trials]
@@ -524,69 +449,3 @@ class NodeTable:
                 pods_max = number
             amounts[self.registry.column(name)] = number
         return amounts, pods_max
-
-
-class Trial:
-    """Pods moved for the sake of a question."""
-
-    def __init__(self, table: NodeTable) -> None:
-        self._table = table
-        self._added: list[PodInfo] = []
-        self._taken: dict[int, Mapping[str, PodInfo]] = {}
-        self._places: dict[str, Place] = {}
-
-    @property
-    def is_used(self) -> bool:
-        """Whether it moves any pod."""
-        return bool(self._added or self._places)
-
-    def add(self, pod: PodInfo, node_name: str) -> None:
-        """Count a pod that is nowhere, or back where it was taken from."""
-        assert self._table.place_of(pod.uid) is None, pod.key
-        self._added.append(pod)
-        self._table.assign(pod, node_name, assumed=True)
-
-    def take(self, pod: PodInfo) -> None:
-        """Do not count a pod."""
-        place = self._table.place_of(pod.uid)
-        assert place is not None, pod.key
-        self._taken.setdefault(place.row, dict(self._table.pods_at(place.row)))
-        self._places.setdefault(pod.uid, place)
-        self._table.unassign(pod.uid)
-
-    def undo(self) -> None:
-        """Everything as before, the order of the pods on a row included."""
-        table = self._table
-        for pod in self._added:
-            table.unassign(pod.uid)
-        for uid, place in self._places.items():
-            if table.place_of(uid) is None:
-                table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)
-        for row, pods in self._taken.items():
-            table.restore_order(row, pods)
-
-
-def _compare(old: Node | None, new: Node) -> NodeAspect:
-    if old is None:
-        return ~NodeAspect.NONE
-    pairs: tuple[tuple[NodeAspect, Any, Any], ...] = (
-        (NodeAspect.ALLOCATABLE, old.status.allocatable, new.status.allocatable),
-        (NodeAspect.LABELS, old.metadata.labels, new.metadata.labels),
-        (NodeAspect.TAINTS, _taint_facts(old), _taint_facts(new)),
-        (NodeAspect.CONDITIONS, _condition_facts(old), _condition_facts(new)),
-        (NodeAspect.ANNOTATIONS, old.metadata.annotations, new.metadata.annotations),
-        (NodeAspect.IMAGES, old.status.images, new.status.images),
-    )
-    aspect = NodeAspect.NONE
-    for flag, before, after in pairs:
-        if before != after:
-            aspect |= flag
-    return aspect
-
-
-def _taint_facts(node: Node) -> Hashable:
-    return (node.spec.unschedulable, tuple(node.spec.taints))
-
-
-def _condition_facts(node: Node) -> Hashable:
-    return tuple((condition.type, condition.status) for condition in node.status.conditions)

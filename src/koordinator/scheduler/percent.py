@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.framework import Scores
-from koordinator.scheduler.nodes import F64, NodeTable, Rows, at
+from koordinator.scheduler.nodes import F64, NodeTable
 
 PERCENT = 100.0
 

@@ -5,8 +5,8 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Scores
-from koordinator.scheduler.nodes import Rows
 
 Totals = npt.NDArray[np.int32]
 """Weighted sums of final scores; 32 bits hold them, as weights are limited (`profile.WEIGHT_SUM_MAX`)."""

@@ -26,6 +26,7 @@ from koordinator.scheduler.capabilities import (
     ScoreTransformer,
 )
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import ColumnSpec, Rows
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
@@ -55,7 +56,7 @@ from koordinator.scheduler.framework import (
     Watch,
     default_normalize,
 )
-from koordinator.scheduler.nodes import ColumnSpec, NodeTable, RowKeeper, Rows
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, error, unresolvable, unschedulable

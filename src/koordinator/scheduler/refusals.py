@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes
-from koordinator.scheduler.nodes import NodeTable, Rows
+from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable
 

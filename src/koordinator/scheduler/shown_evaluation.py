@@ -4,9 +4,9 @@ Source: spec 03, C2.
 """
 
 from koordinator.scheduler.evaluation import Evaluation
-from koordinator.scheduler.nodes import Trial
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.trial import Trial
 
 
 class ShownEvaluation(Evaluation):

@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from koordinator.api.core import Node, Taint
 from koordinator.scheduler import tolerations
-from koordinator.scheduler.nodes import RowKeeper, Rows
+from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.tolerations import Tolerations
 
 

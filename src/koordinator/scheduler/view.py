@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from koordinator.scheduler.nodes import NodeTable, Trial
+from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.refusals import left_out_reason
 from koordinator.scheduler.status import SUCCESS, Status, unresolvable
+from koordinator.scheduler.trial import Trial
 
 
 class View:

@@ -6,7 +6,8 @@ Source: spec 03, B3 (5).
 import numpy as np
 
 from koordinator.api.core import Node
-from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows
+from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
 
 ZONE_KEYS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 REGION_KEYS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.plugins.node_numa_resource.bulk import NUMAReason
 from koordinator.scheduler.plugins.node_numa_resource.plugin import FEW, NodeNUMAResource, NUMAState
 from koordinator.scheduler.status import SUCCESS

@@ -21,7 +21,7 @@ from koordinator.scheduler import config
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.events import ClusterEvent, Happening
-from koordinator.scheduler.nodes import NodeAspect
+from koordinator.scheduler.node_aspects import NodeAspect
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.view import View

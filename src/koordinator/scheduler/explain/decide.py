@@ -8,6 +8,7 @@ import numpy as np
 
 from koordinator.api import resource_vector
 from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
@@ -20,7 +21,6 @@ from koordinator.scheduler.explain.answer import (
 )
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
 from koordinator.scheduler.explain.survey import Survey
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.profile import Profile

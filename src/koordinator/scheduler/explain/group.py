@@ -20,14 +20,15 @@ from koordinator.api.schedule_explanation import (
     PossibleVictim,
     ScheduledPod,
 )
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain.survey import Survey, survey
 from koordinator.scheduler.framework import Eviction
-from koordinator.scheduler.nodes import Rows, Trial
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.refusals import left_out_reason
 from koordinator.scheduler.status import Code, Status, unresolvable
+from koordinator.scheduler.trial import Trial
 from koordinator.scheduler.view import View
 
 VICTIM_NODES_MAX = 5

@@ -13,12 +13,12 @@ from koordinator.api import resource_vector, resources
 from koordinator.api.core import Taint
 from koordinator.api.errors import KoordinatorError
 from koordinator.scheduler import tolerations
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.explain import variants
 from koordinator.scheduler.explain.answer import Remedy
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.variants import Variant
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import Code
 from koordinator.scheduler.view import View

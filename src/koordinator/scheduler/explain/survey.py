@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.explain.answer import NodeScore, PluginAnswer, PluginScore, ReasonCount
 from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import KeptFree
 from koordinator.scheduler.profile import Profile

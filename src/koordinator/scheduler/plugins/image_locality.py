@@ -8,8 +8,9 @@ import numpy as np
 
 from koordinator.api.core import Node
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
-from koordinator.scheduler.nodes import RowKeeper, Rows
+from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, Status
 

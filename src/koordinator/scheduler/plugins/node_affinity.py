@@ -7,6 +7,7 @@ import numpy as np
 
 from koordinator.api.affinity import NodeAffinity as NodeAffinityTerms
 from koordinator.api.affinity import NodeSelectorTerm, PreferredSchedulingTerm
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -20,7 +21,6 @@ from koordinator.scheduler.framework import (
     default_normalize,
 )
 from koordinator.scheduler.label_columns import NAME_FIELD, LabelColumns
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable
 

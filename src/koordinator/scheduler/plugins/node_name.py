@@ -4,9 +4,9 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, passes
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
 

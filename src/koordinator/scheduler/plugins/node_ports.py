@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -15,7 +16,7 @@ from koordinator.scheduler.framework import (
     PreFilterResult,
     ReasonCodes,
 )
-from koordinator.scheduler.nodes import RowKeeper, Rows
+from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.pod_info import HostPort, PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, unschedulable
 

@@ -12,6 +12,7 @@ import numpy as np
 from koordinator.api import resource_vector, resources
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     SCORE_MAX,
@@ -25,7 +26,7 @@ from koordinator.scheduler.framework import (
     Scores,
     passes,
 )
-from koordinator.scheduler.nodes import F64, NodeTable, Rows, at
+from koordinator.scheduler.nodes import F64, NodeTable
 from koordinator.scheduler.percent import floor_percent, weighted_mean
 from koordinator.scheduler.plugins.fit_index import FitIndex
 from koordinator.scheduler.pod_info import PodInfo

@@ -6,9 +6,9 @@ import numpy as np
 
 from koordinator.api.core import Taint
 from koordinator.scheduler import tolerations
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, passes
-from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
 

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from koordinator.api import resources
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.framework import SCORE_MAX, Handle, PreScorePlugin, ScorePlugin, Scores
-from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status
 

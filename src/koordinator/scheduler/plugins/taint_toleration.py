@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from koordinator.api.core import Node, Taint
 from koordinator.scheduler import tolerations
+from koordinator.scheduler.columns import ColumnSpec, Rows, at
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -23,7 +24,7 @@ from koordinator.scheduler.framework import (
     default_normalize,
     passes,
 )
-from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
+from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
 from koordinator.scheduler.tolerations import Tolerations

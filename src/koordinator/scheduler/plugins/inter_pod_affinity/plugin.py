@@ -8,6 +8,7 @@ import numpy as np
 
 from koordinator.api.core import Namespace, Node
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.domain_counts import DomainCounts, Tally, Topology
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
@@ -24,7 +25,6 @@ from koordinator.scheduler.framework import (
     Watch,
 )
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.plugins.inter_pod_affinity import explained, hints
 from koordinator.scheduler.plugins.inter_pod_affinity.terms import (
     NO_WISHES,

@@ -19,6 +19,7 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import ColumnSpec, Rows, at
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -33,7 +34,7 @@ from koordinator.scheduler.framework import (
     Watch,
     passes,
 )
-from koordinator.scheduler.nodes import ColumnSpec, RowKeeper, Rows, at
+from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.plugins.load_aware import endpoint, explained, load, usage
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.estimate import estimate, kind_key

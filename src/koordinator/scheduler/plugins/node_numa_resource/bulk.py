@@ -12,8 +12,8 @@ import numpy.typing as npt
 from koordinator.api import resources
 from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.framework import Mask, ReasonCodes, Scores
-from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import columns as cols
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH

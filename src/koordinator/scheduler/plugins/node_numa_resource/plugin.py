@@ -18,6 +18,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -33,7 +34,6 @@ from koordinator.scheduler.framework import (
     Scores,
     Watch,
 )
-from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.percent import free_percent
 from koordinator.scheduler.plugins.node_numa_resource import (
     admission,

@@ -9,6 +9,7 @@ import numpy as np
 
 from koordinator.api.policy import PodDisruptionBudget
 from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import (
     Diagnosis,
@@ -20,7 +21,6 @@ from koordinator.scheduler.framework import (
     Watch,
 )
 from koordinator.scheduler.framework import Eviction as EvictionWay
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, has_condition

@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows
+from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins.preemption.victims import start_of
 from koordinator.scheduler.pod_info import PodInfo
 

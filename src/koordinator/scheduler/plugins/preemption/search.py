@@ -15,8 +15,9 @@ import numpy as np
 from koordinator.api.resource_vector import I64
 from koordinator.clock import Clock
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Diagnosis, FilterPlugin, Mask, Plugin, ReasonCodes
-from koordinator.scheduler.nodes import NodeTable, RowKeeper, Rows
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from koordinator.scheduler.plugins.preemption import reprieve, victims

@@ -7,6 +7,7 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.domain_counts import DomainCounts, Topology
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
@@ -21,7 +22,6 @@ from koordinator.scheduler.framework import (
     Scores,
 )
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.nodes import Rows, at
 from koordinator.scheduler.plugins.topology_spread import constraints, hints, spread
 from koordinator.scheduler.plugins.topology_spread.args import SpreadArgs
 from koordinator.scheduler.plugins.topology_spread.constraints import UNCONSTRAINED, Constraint, Constraints

@@ -15,6 +15,7 @@ from koordinator.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -30,7 +31,6 @@ from koordinator.scheduler.framework import (
     Scores,
 )
 from koordinator.scheduler.label_columns import LabelColumns
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins.node_resources_fit import (
     ShapePoint,
     check_shape,

@@ -15,6 +15,7 @@ from koordinator.api.storage import (
     VolumeAttachment,
 )
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -24,7 +25,7 @@ from koordinator.scheduler.framework import (
     ReasonCodes,
     Relief,
 )
-from koordinator.scheduler.nodes import RowKeeper, Rows
+from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
     ClaimUse,

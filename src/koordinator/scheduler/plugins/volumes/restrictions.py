@@ -10,6 +10,7 @@ import numpy as np
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolumeClaim
 from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -18,7 +19,7 @@ from koordinator.scheduler.framework import (
     PreFilterResult,
     ReasonCodes,
 )
-from koordinator.scheduler.nodes import RowKeeper, Rows
+from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.plugins.volumes.catalog import (
     ClaimKey,
     VolumeCatalog,

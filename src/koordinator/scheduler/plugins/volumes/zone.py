@@ -8,6 +8,7 @@ import numpy as np
 
 from koordinator.api.core import Pod
 from koordinator.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -17,7 +18,6 @@ from koordinator.scheduler.framework import (
     ReasonCodes,
 )
 from koordinator.scheduler.label_columns import ABSENT, LabelColumns
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins.volumes.catalog import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimKey,

@@ -1,0 +1,49 @@
+"""What-if questions to the node table: pods moved for a while, everything as before in the end."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from koordinator.scheduler.pod_info import PodInfo
+
+if TYPE_CHECKING:
+    from koordinator.scheduler.nodes import NodeTable, Place
+
+
+class Trial:
+    """Pods moved for the sake of a question."""
+
+    def __init__(self, table: "NodeTable") -> None:
+        self._table = table
+        self._added: list[PodInfo] = []
+        self._taken: dict[int, Mapping[str, PodInfo]] = {}
+        self._places: dict[str, Place] = {}
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it moves any pod."""
+        return bool(self._added or self._places)
+
+    def add(self, pod: PodInfo, node_name: str) -> None:
+        """Count a pod that is nowhere, or back where it was taken from."""
+        assert self._table.place_of(pod.uid) is None, pod.key
+        self._added.append(pod)
+        self._table.assign(pod, node_name, assumed=True)
+
+    def take(self, pod: PodInfo) -> None:
+        """Do not count a pod."""
+        place = self._table.place_of(pod.uid)
+        assert place is not None, pod.key
+        self._taken.setdefault(place.row, dict(self._table.pods_at(place.row)))
+        self._places.setdefault(pod.uid, place)
+        self._table.unassign(pod.uid)
+
+    def undo(self) -> None:
+        """Everything as before, the order of the pods on a row included."""
+        table = self._table
+        for pod in self._added:
+            table.unassign(pod.uid)
+        for uid, place in self._places.items():
+            if table.place_of(uid) is None:
+                table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)
+        for row, pods in self._taken.items():
+            table.restore_order(row, pods)
