@@ -188,6 +188,19 @@ async def test_retry_after_is_obeyed() -> None:
         assert server.asked[1].at_s - server.asked[0].at_s >= 1.0
 
 
+async def test_waits_for_the_own_rate_limit_and_retries_are_told() -> None:
+    waited: list[tuple[str, bool]] = []
+    retried: list[tuple[str, str]] = []
+    unwell = status(503, "ServiceUnavailable", Retry_After="0")
+    rate = Rate(per_s=1000.0, burst=1)
+    async with scripted(unwell, ok(pod("a"))) as server, connected(server, rate=rate) as cluster:
+        cluster.transport.on_limited = lambda method, seconds: waited.append((method, seconds > 0))
+        cluster.transport.on_retry = lambda method, code: retried.append((method, code))
+        await cluster.get(PodView, "a", "shop")
+    assert retried == [("GET", "503")]
+    assert [method for method, _ in waited] == ["GET", "GET"]
+
+
 async def test_a_long_retry_after_is_left_to_the_caller() -> None:
     async with scripted(status(429, "TooManyRequests", Retry_After="600")) as server:
         async with connected(server) as cluster:

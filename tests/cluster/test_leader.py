@@ -123,6 +123,44 @@ def test_a_stopped_leader_hands_over_at_once() -> None:
     virtual_loop.run(scenario())
 
 
+def test_a_renewal_is_one_request_unless_somebody_else_wrote_to_the_lease() -> None:
+    async def scenario() -> None:
+        server = LeaseServer()
+        slow: list[float] = []
+        asked: list[str] = []
+
+        class Counting(CutOffCluster):
+            async def get(self, *args: Any, **kwargs: Any) -> Any:
+                asked.append("get")
+                return await super().get(*args, **kwargs)
+
+        loop = asyncio.get_running_loop()
+        election = LeaderElection(
+            Counting(server),
+            config("a"),
+            rng=random.Random(1),
+            on_slow_path=lambda: slow.append(loop.time()),
+        )
+        task = asyncio.create_task(election.run(asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(10)
+        asked.clear()
+        await asyncio.sleep(20)
+        assert (asked, slow) == ([], [])
+        acquired = server.lease()["acquireTime"]
+
+        record = server.records["koordinator-system", "koordinator-manager"]
+        server.put({**record.obj, "metadata": {**record.obj["metadata"], "labels": {"seen": "yes"}}})
+        await asyncio.sleep(5)
+
+        assert (len(asked), len(slow)) == (1, 1)
+        assert election.is_leader and server.lease()["acquireTime"] == acquired
+        assert server.lease()["leaseTransitions"] == 0
+        task.cancel()
+        await asyncio.wait([task])
+
+    virtual_loop.run(scenario())
+
+
 def test_a_crashed_leader_is_replaced_after_the_lease_duration() -> None:
     async def scenario() -> None:
         server = LeaseServer()

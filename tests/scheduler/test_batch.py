@@ -194,6 +194,8 @@ def test_a_failed_plan_leaves_the_nominations_as_they_were() -> None:
     found = run(desk, "p0")
     assert isinstance(found, Unplaced)
     assert "node gone is unknown" in found.status.message
+    assert desk.engine.metrics.batch_cleanups.values == {("plan failed",): 1}
+    assert sum(desk.engine.metrics.batch_duration.of("failure").counts) == 1
     assert desk.engine.nominations.node_of("p1") == "b"
 
 
@@ -229,6 +231,11 @@ def test_members_are_bound_each_and_told_as_any_other_pod() -> None:
         assert world.api.events("FailedScheduling") == []
         assert len(world.scheduler.queue) == 0
         assert world.scheduler.queue.kept_event_count == 0
+        metrics = world.scheduler.metrics
+        assert sum(metrics.batch_duration.of("success").counts) == 1
+        assert sum(metrics.batch_by_node.of().counts) == 2
+        assert sum(metrics.batch_by_pod.of().counts) == 3
+        assert metrics.batch_partial_jobs.values == {}
 
     batch_story(check)
 
@@ -239,5 +246,10 @@ def test_a_member_that_cannot_be_bound_is_tried_again_at_once_alone() -> None:
         assert len(world.api.events("Scheduled")) == 3
         assert JobPlanner.log.count("unreserve p0") == 1
         assert "unreserve p1" not in JobPlanner.log
+        metrics = world.scheduler.metrics
+        assert metrics.batch_partial_jobs.values == {(): 1}
+        assert metrics.batch_partial_pods.values == {("success",): 2, ("failure",): 1}
+        assert metrics.batch_bind_failures.values == {("DefaultBinder", "Bind"): 1}
+        assert metrics.batch_cleanups.values == {("bind failure",): 1}
 
     batch_story(check, failures=1)

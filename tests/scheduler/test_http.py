@@ -77,6 +77,14 @@ async def test_health_tells_each_check_when_asked_or_unwell() -> None:
         assert await get("/livez/ping") == (200, "ok")
         assert await get("/livez?exclude=leaderElection") == (200, "ok")
 
+        _, slis = await get("/metrics/slis")
+        lines = slis.splitlines()
+        assert "# TYPE kubernetes_healthcheck gauge" in lines
+        assert 'kubernetes_healthcheck{name="leaderElection",type="livez"} 0' in lines
+        assert 'kubernetes_healthcheck{name="informer-sync",type="readyz"} 1' in lines
+        assert 'kubernetes_healthchecks_total{name="informer-sync",status="error",type="readyz"} 1' in lines
+        assert 'kubernetes_healthchecks_total{name="ping",status="success",type="livez"} 3' in lines
+
 
 async def test_debug_switches_are_put() -> None:
     scheduler = Scheduler(FakeCluster(FixedClock()))
@@ -175,6 +183,7 @@ def test_metrics_tell_what_was_scheduled_and_what_waits() -> None:
         await world.settle(0.1)
         gauges.add_gauges(world.scheduler)
         text = world.scheduler.metrics.text()
+        asked = "scheduler_plugin_evaluation_total"
 
         for line in (
             'scheduler_schedule_attempts_total{result="scheduled",profile="koord-scheduler"} 1',
@@ -185,9 +194,14 @@ def test_metrics_tell_what_was_scheduled_and_what_waits() -> None:
             'scheduler_unschedulable_pods{plugin="NodeResourcesFit",profile="koord-scheduler"} 1',
             'scheduler_pod_scheduling_sli_duration_seconds_count{attempts="1"} 1',
             'scheduler_cache_size{type="nodes"} 2',
+            'scheduler_cache_size{type="assumed_pods"} 0',
+            f'{asked}{{plugin="NodePorts",extension_point="PreFilter",profile="koord-scheduler"}} 2',
+            f'{asked}{{plugin="NodeName",extension_point="Filter",profile="koord-scheduler"}} 2',
             'scheduler_pod_scheduling_feasible_nodes_bucket{le="2"} 2',
         ):
             assert line in text, line
+        # Pods without host ports skip the filter.
+        assert 'plugin_evaluation_total{plugin="NodePorts",extension_point="Filter"' not in text
         assert 'scheduler_plugin_execution_duration_seconds_count{plugin="NodeResourcesFit",' in text
         assert 'scheduler_framework_extension_point_duration_seconds_count{extension_point="Filter"' in text
 

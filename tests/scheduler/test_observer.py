@@ -11,12 +11,14 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler import config
 from koordinator.scheduler.capabilities import PreFilterTransformer
 from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
+from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import PreFilterPlugin, PreFilterResult
 from koordinator.scheduler.monitor import Attempt, Monitor, MonitorOptions, Overdue
 from koordinator.scheduler.observer import ObserverOptions
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_diagnosis import PodDiagnosis
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.probe import HINTS_EVERY
 from koordinator.scheduler.trial import Trial
 from tests.scheduler.world import World, node, play, pod
 
@@ -161,3 +163,25 @@ def test_transformers_are_measured_like_plugins() -> None:
     looking = {"multiPoint": {"enabled": [{"name": "Looking"}]}}
     settings = config.decode({"profiles": [{"plugins": looking}]})
     play(story, settings, plugins={**built_in.PLUGINS, "Looking": Looking})
+
+
+def test_queueing_hints_are_measured_and_left_as_they_were() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="1")
+        for number in range(3):
+            world.api.put("Pod", pod(f"picky-{number}", nodeSelector={"disk": "ssd"}))
+        await world.settle(1)
+        for number in range(HINTS_EVERY):
+            world.api.put("Node", node(f"more-{number}", cpu="1"))
+        await world.settle(1)
+
+        durations = world.scheduler.metrics.hint_duration.lines()
+        counted = [line for line in durations if "_count" in line and 'plugin="NodeAffinity"' in line]
+        assert counted and all(
+            f'event="{ClusterEvent.NODE_ADDED.value}"' in line and 'hint="QueueSkip"' in line
+            for line in counted
+        )
+        profile = world.scheduler.profiles["koord-scheduler"]
+        assert not any("wakes" in vars(plugin) for plugin in profile.plugins)
+
+    play(story)

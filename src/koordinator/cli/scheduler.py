@@ -231,6 +231,8 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
         cluster.transport.on_answer = lambda method, code, seconds: metrics.requested(
             method, host, code, seconds
         )
+        cluster.transport.on_limited = lambda method, seconds: metrics.limited(method, host, seconds)
+        cluster.transport.on_retry = lambda method, code: metrics.request_retries.inc(code, method, host)
         process_metrics.add_to(metrics.registry, clock.now())
         process_metrics.add_gates(metrics.registry, gates)
         for name in flags.disabled_metrics:
@@ -271,7 +273,12 @@ async def serve_and_schedule(
             garbage.set_aside()
             await scheduler.schedule()
         return
-    election = LeaderElection(cluster, _election_config(elected, rng), rng=random.Random(rng.getrandbits(64)))
+    election = LeaderElection(
+        cluster,
+        _election_config(elected, rng),
+        rng=random.Random(rng.getrandbits(64)),
+        on_slow_path=lambda: scheduler.metrics.slow_paths.inc(lease),
+    )
     scheduler.metrics.master.set(0, lease)
     options = HttpOptions(is_leader=lambda: election.is_leader, lease=lambda: election.trouble)
     async with _served(scheduler, options, flags):

@@ -38,16 +38,18 @@ class TokenBucket:
         self._tokens -= 1.0
         return True
 
-    async def wait(self) -> None:
-        """Take a token and sleep until it is due; when cancelled meanwhile, the token is given back."""
+    async def wait(self) -> float:
+        """Take a token and sleep until it is due; how many seconds that is. When cancelled meanwhile, the token is
+        given back."""
         pause_s = self.reserve(asyncio.get_running_loop().time())
         if pause_s <= 0.0:
-            return
+            return 0.0
         try:
             await asyncio.sleep(pause_s)
         except asyncio.CancelledError:
             self._tokens += 1.0
             raise
+        return pause_s
 
     def _refill(self, now_s: float) -> None:
         earned = max(0.0, now_s - self._refilled_s) * self._rate.per_s

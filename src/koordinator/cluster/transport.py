@@ -73,6 +73,10 @@ class Transport:
         self.retry_count = 0
         self.on_answer: Callable[[str, str, float], None] | None = None
         """Hears of each request that ended: method, status code (`<error>` without an answer), seconds."""
+        self.on_limited: Callable[[str, float], None] | None = None
+        """Hears how many seconds each request waited for the client's own rate limit: method, seconds."""
+        self.on_retry: Callable[[str, str], None] | None = None
+        """Hears of each request that is sent again: method, status code of the answer before."""
         self._config = config
         self._rng = rng
         self._user_agent = user_agent
@@ -129,6 +133,8 @@ class Transport:
                     raise
                 backoff = backoff or Backoff(BACKOFF, self._rng)
                 self.retry_count += 1
+                if self.on_retry is not None:
+                    self.on_retry(call.method, str(error.code) if error.code else "<error>")
                 await asyncio.sleep(backoff.next_s(error))
         raise errors.Unauthorized("the server refuses our credentials")
 
@@ -169,7 +175,9 @@ class Transport:
         if self._session is None:
             raise errors.ConnectionFailed("the cluster client is closed; open it with `async with`")
         if self._bucket is not None:
-            await self._bucket.wait()
+            waited_s = await self._bucket.wait()
+            if self.on_limited is not None:
+                self.on_limited(call.method, waited_s)
         self.request_count += 1
         return self._session.request(
             call.method,

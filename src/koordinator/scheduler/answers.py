@@ -11,6 +11,7 @@ from koordinator.scheduler.columns import Rows, at, put
 from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.lookahead import Lookahead
 from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.participation import Participation
 from koordinator.scheduler.pick import Totals
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.refusals import LEFT_OUT, Refusals, RefusedBy
@@ -78,6 +79,8 @@ class Answers:
     _states: dict[str, Any]
     _allowed: Rows | None
     _skips_filter: set[str]
+    _skips_score: set[str]
+    _participation: Participation | None
     _refused_by: RefusedBy
     _codes: ReasonCodes
     _own: Totals
@@ -158,6 +161,15 @@ class Answers:
     def state_of(self, plugin: str) -> Any:
         """The state that `Plugin.prepare` made for this class."""
         return self._states[plugin]
+
+    @property
+    def participation(self) -> Participation:
+        """The plugins that take part, with the number of cycles so far in which just these did."""
+        if self._participation is None:
+            refused = self.status.plugin if not self.status.is_success else ""
+            names = frozenset(self._skips_filter), frozenset(self._skips_score), refused
+            self._participation = self._profile.participation(*names)
+        return self._participation
 
     # Refusals
 

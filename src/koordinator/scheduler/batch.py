@@ -46,6 +46,7 @@ class Batch:
         self._cycle = cycle
         self._profile = profile
         self._plan = plan
+        self._watch = cycle.batch_watch
         self._booked: list[Booked] = []
         self._failed: list[Failed] = []
 
@@ -55,12 +56,14 @@ class Batch:
         if missing:
             return status.error(f"no node is planned for pods {', '.join(missing)}")
         nominated = self._cycle.set_nominations_aside(self._plan.pods)
+        began_s = self._watch.began()
         try:
             outcome = self._reserve_all() or self._permit_all()
         except Exception:
             self._roll_back()
             self._cycle.nominate_again(nominated)
             raise
+        self._watch.ended(began_s, outcome)
         if outcome is not None:
             self._roll_back()
             self._cycle.nominate_again(nominated)
@@ -75,7 +78,8 @@ class Batch:
             if not is_gone and not self._cycle.is_counted(pod):
                 by_node.setdefault(self._plan.nodes[pod.uid], []).append(pod)
         for node_name in sorted(by_node):
-            self._reserve_on(node_name, by_node[node_name])
+            with self._watch.node():
+                self._reserve_on(node_name, by_node[node_name])
         if not self._failed:
             return None
         worst = min(self._failed, key=lambda failed: failed.key)
@@ -86,7 +90,8 @@ class Batch:
 
     def _reserve_on(self, node_name: str, pods: Sequence[PodInfo]) -> None:
         for position, pod in enumerate(pods):
-            refusal = self._book(pod, node_name)
+            with self._watch.pod():
+                refusal = self._book(pod, node_name)
             if refusal is not None:
                 self._failed.append(Failed(pod.key, node_name, refusal))
                 behind = unresolvable(f"{pod.key} before it failed")
@@ -136,6 +141,7 @@ class Batch:
         return None
 
     def _roll_back(self) -> None:
+        self._watch.cleaned_up(len(self._booked), "plan failed")
         for each in reversed(self._booked):
             self._cycle.forget(self._profile, each.pod, each.evaluation, each.node_name)
         self._booked.clear()

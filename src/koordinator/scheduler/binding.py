@@ -10,6 +10,7 @@ import msgspec
 
 from koordinator.api.core import Pod
 from koordinator.cluster.supervise import Guard
+from koordinator.scheduler.batch_watch import BatchBinding
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.profile import Profile
@@ -25,12 +26,16 @@ leadership (5 s by default), so nobody else decides meanwhile."""
 
 
 class Job(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A placement to carry out. `in_batch`: it is one of several that were placed together."""
+    """A placement to carry out. `batch`: it is one of several that were placed together."""
 
     profile: Profile
     entry: QueuedPod
     placed: Placed
-    in_batch: bool = False
+    batch: BatchBinding | None = None
+
+    @property
+    def in_batch(self) -> bool:
+        return self.batch is not None
 
 
 class BindingRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pick, post_filter
 from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.batch import Batch
+from koordinator.scheduler.batch_watch import BatchWatch
 from koordinator.scheduler.capabilities import Plan
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.evaluation import Evaluation
@@ -69,8 +70,14 @@ class Cycle:
     """Places pods on the node table, one after the other."""
 
     def __init__(
-        self, table: NodeTable, cache: EvaluationCache, seed: int, nominations: Nominations | None = None
+        self,
+        table: NodeTable,
+        cache: EvaluationCache,
+        seed: int,
+        batch_watch: BatchWatch,
+        nominations: Nominations | None = None,
     ) -> None:
+        self.batch_watch = batch_watch
         self._table = table
         self._cache = cache
         self._seed = seed

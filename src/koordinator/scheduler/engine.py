@@ -14,6 +14,7 @@ from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler import default_plugins
+from koordinator.scheduler.batch_watch import BatchWatch
 from koordinator.scheduler.capabilities import (
     ApiProvider,
     BackgroundController,
@@ -80,7 +81,8 @@ class Engine:
         if missing := missing_plugins(config, registry):
             log.warning("plugins left out: this version does not have them", extra={"plugins": missing})
         self.cache = EvaluationCache(self.table, classes_max=classes_max)
-        self.cycle = Cycle(self.table, self.cache, seed, self.nominations)
+        watch = BatchWatch(self.metrics, clock.now)
+        self.cycle = Cycle(self.table, self.cache, seed, watch, self.nominations)
         self.seed = seed
 
     def refresh(self, profile: Profile, now_s: float) -> None:

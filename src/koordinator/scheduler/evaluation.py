@@ -114,6 +114,7 @@ class Evaluation(Answers):
 
     def _pre_filter(self) -> None:
         """Which filters take part, on which rows, and whether the pod is rejected as a whole."""
+        self._participation = None
         self._skips_filter = set()
         self._allowed = None
         self.narrowed_by = ()
@@ -153,7 +154,8 @@ class Evaluation(Answers):
 
     def _pre_score(self) -> None:
         """Which scorers take part."""
-        self._skips_score: set[str] = set()
+        self._participation = None
+        self._skips_score = set()
         self.score_status = SUCCESS
         for pre_scorer in self._profile.pre_scorers:
             status = pre_scorer.pre_score(self._states[pre_scorer.name])

@@ -14,6 +14,7 @@ from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.node_aspects import NodeAspect
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.probe import Probe
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import SchedulingQueue
 from koordinator.scheduler.waiting import WaitingPods
@@ -47,6 +48,7 @@ class EventHandlers:
     ) -> None:
         self._counts_other_schedulers = counts_other_schedulers
         self._metrics = engine.metrics
+        self._probe = Probe(engine.metrics, clock.now)
         self._table = engine.table
         self._profiles = engine.profiles
         self._nominations = engine.nominations
@@ -64,7 +66,11 @@ class EventHandlers:
 
     def happened(self, happening: Happening) -> None:
         now_s = self._clock.now()
-        self._queue.happened(happening, now_s)
+        if self._probe.is_event_due():
+            with self._probe.measuring_hints(self._profiles.values(), happening.event.value):
+                self._queue.happened(happening, now_s)
+        else:
+            self._queue.happened(happening, now_s)
         series = self._metrics.event_handling.of(happening.event.value)
         series.observe(max(0.0, self._clock.now() - now_s))
         self.wake()

@@ -1,10 +1,12 @@
 """Metrics that are read from the scheduler's state when somebody asks, at no cost in between."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from koordinator.api import pod_resources, quantity, resources
 from koordinator.api.core import Pod
 from koordinator.prometheus import Gauge, Reading
+from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.scheduler import Scheduler
 
 _RESOURCE_LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
@@ -49,6 +51,14 @@ def add_gauges(scheduler: Scheduler) -> None:
     )
     metrics.registry.add(
         Reading(
+            "scheduler_plugin_evaluation_total",
+            "[ALPHA] Number of attempts to schedule pods by each plugin and the extension point (available "
+            "only in PreFilter, Filter, PreScore, and Score).",
+            ("plugin", "extension_point", "profile"),
+            lambda: evaluations(scheduler.profiles.values()),
+            kind="counter",
+        ),
+        Reading(
             "scheduler_queue_incoming_pods_total",
             "[STABLE] Number of pods added to scheduling queues by event and queue type.",
             ("queue", "event"),
@@ -62,6 +72,16 @@ def add_gauges(scheduler: Scheduler) -> None:
             queue.rejections,
         ),
     )
+
+
+def evaluations(profiles: Iterable[Profile]) -> dict[tuple[str, str, str], int]:
+    """(plugin, extension point, profile) → cycles in which the plugin took part."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for profile in profiles:
+        for each in profile.participations.values():
+            for plugin, point in each.pairs():
+                found[plugin, point, profile.name] += each.cycle_count
+    return dict(found)
 
 
 class ResourceMetrics:

@@ -4,15 +4,45 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from koordinator.prometheus import Counter, Gauge, Registry
+
 Check = Callable[[], str]
 """Why it is not well; empty when it is."""
 
 
+class SliMetrics:
+    """`/metrics/slis`: how checks ended, each time that somebody asked. `name` is the check's, `type` the
+    endpoint's."""
+
+    def __init__(self) -> None:
+        self._last = Gauge(
+            "kubernetes_healthcheck",
+            "[STABLE] This metric records the result of a single healthcheck.",
+            ("name", "type"),
+        )
+        self._all = Counter(
+            "kubernetes_healthchecks_total",
+            "[STABLE] This metric records the results of all healthcheck.",
+            ("name", "status", "type"),
+        )
+        self._registry = Registry((self._last, self._all))
+
+    def seen(self, endpoint: str, check: str, *, is_well: bool) -> None:
+        """A check ran."""
+        self._last.set(1 if is_well else 0, check, endpoint)
+        self._all.inc(check, "success" if is_well else "error", endpoint)
+
+    def text(self) -> str:
+        """In the Prometheus text format."""
+        return self._registry.text()
+
+
 class Report(msgspec.Struct, frozen=True):
-    """The answer of a health endpoint."""
+    """The answer of a health endpoint; `failed` are the checks that ran, and whether each failed."""
 
     is_well: bool
     text: str
+    failed: Mapping[str, bool] = {}
 
 
 def report(name: str, checks: Mapping[str, Check], *, verbose: bool, excluded: Iterable[str] = ()) -> Report:
@@ -20,11 +50,13 @@ def report(name: str, checks: Mapping[str, Check], *, verbose: bool, excluded: I
     left_out = set(excluded)
     lines = []
     is_well = True
+    failed: dict[str, bool] = {}
     for check, why in checks.items():
         if check in left_out:
             lines.append(f"[+]{check} excluded: ok")
             continue
         reason = why()
+        failed[check] = bool(reason)
         is_well = is_well and not reason
         lines.append(f"[-]{check} failed: {reason}" if reason else f"[+]{check} ok")
     unknown = sorted(left_out - checks.keys())
@@ -32,9 +64,9 @@ def report(name: str, checks: Mapping[str, Check], *, verbose: bool, excluded: I
         named = ", ".join(f'"{each}"' for each in unknown)
         lines.append(f"warn: some health checks cannot be excluded: no matches for {named}")
     if is_well and not verbose:
-        return Report(True, "ok")
+        return Report(True, "ok", failed)
     lines.append(f"{name} check {'passed' if is_well else 'failed'}")
-    return Report(is_well, "\n".join(lines) + "\n")
+    return Report(is_well, "\n".join(lines) + "\n", failed)
 
 
 def well() -> str:

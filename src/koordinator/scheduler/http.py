@@ -63,16 +63,26 @@ def _add_health(app: web.Application, scheduler: Scheduler, options: HttpOptions
         "livez": {"ping": health.well, "leaderElection": options.lease},
         "readyz": {**alive, "informer-sync": informers, "sched-handler-sync": informers},
     }
+    slis = health.SliMetrics()
     for name, checks in endpoints.items():
-        app.router.add_get(f"/{name}", _health_handler(name, checks))
+        app.router.add_get(f"/{name}", _health_handler(name, checks, slis))
         for check, why in checks.items():
-            app.router.add_get(f"/{name}/{check}", _health_handler(name, {check: why}))
+            app.router.add_get(f"/{name}/{check}", _health_handler(name, {check: why}, slis))
+
+    async def sli_metrics(_: web.Request) -> web.Response:
+        return _metrics_text(slis.text())
+
+    app.router.add_get("/metrics/slis", sli_metrics)
 
 
-def _health_handler(name: str, checks: Mapping[str, Check]) -> Callable[[web.Request], Any]:
+def _health_handler(
+    name: str, checks: Mapping[str, Check], slis: health.SliMetrics
+) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.Response:
         verbose = "verbose" in request.query
         found = health.report(name, checks, verbose=verbose, excluded=request.query.getall("exclude", []))
+        for check, is_failed in found.failed.items():
+            slis.seen(name, check, is_well=not is_failed)
         failure = 503 if name == "readyz" else 500
         headers = {"X-Content-Type-Options": "nosniff"}
         return web.Response(text=found.text, status=200 if found.is_well else failure, headers=headers)

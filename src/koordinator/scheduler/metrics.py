@@ -18,6 +18,7 @@ _PERMIT_S = exponential(0.001, 2, 15)
 _POINT_S = exponential(0.0001, 2, 12)
 _PLUGIN_S = exponential(0.00001, 1.5, 20)
 _NEXT_POD_S = exponential(0.00001, 2, 24)
+_HINT_S = exponential(0.00001, 2, 12)
 _NODES = exponential(1, 2, 24)
 _REQUEST_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
@@ -158,6 +159,73 @@ class Metrics:
             _REQUEST_S,
             ("verb", "host"),
         )
+        self.batch_duration = Histogram(
+            "scheduler_inline_batch_schedule_duration_seconds",
+            "[ALPHA] Duration of placing all pods of a plan in one cycle.",
+            exponential(0.001, 2, 15),
+            ("result",),
+        )
+        self.batch_by_node = Histogram(
+            "scheduler_batch_algorithm_by_node_duration_seconds",
+            "[ALPHA] Duration of placing the pods of a plan that go to one node.",
+            _SCHEDULING_S,
+        )
+        self.batch_by_pod = Histogram(
+            "scheduler_batch_algorithm_by_pod_duration_seconds",
+            "[ALPHA] Duration of placing one pod of a plan.",
+            _SCHEDULING_S,
+        )
+        self.batch_partial_jobs = Counter(
+            "scheduler_batch_partial_bind_jobs_total",
+            "[ALPHA] Plans of which only some pods were bound.",
+        )
+        self.batch_partial_pods = Counter(
+            "scheduler_batch_partial_bind_pods_total", "[ALPHA] Pods of such plans.", ("status",)
+        )
+        self.batch_bind_failures = Counter(
+            "scheduler_batch_bind_failures_total",
+            "[ALPHA] Pods of plans whose binding failed, by who refused and when.",
+            ("reason", "phase"),
+        )
+        self.batch_cleanups = Counter(
+            "scheduler_batch_assumed_pods_cleanup_total",
+            "[ALPHA] Pods of plans whose placement was undone.",
+            ("reason",),
+        )
+        self.hint_duration = Histogram(
+            "scheduler_queueing_hint_execution_duration_seconds",
+            "[ALPHA] Duration for running a queueing hint function of a plugin (of sampled events).",
+            _HINT_S,
+            ("plugin", "event", "hint"),
+        )
+        self.preemption_duration = Histogram(
+            "scheduler_preemption_goroutines_duration_seconds",
+            "[ALPHA] Duration in seconds for running goroutines (here: asyncio tasks) for the preemption.",
+            exponential(0.01, 2, 20),
+            ("result",),
+        )
+        self.preemption_count = Counter(
+            "scheduler_preemption_goroutines_execution_total",
+            "[ALPHA] Number of preemption goroutines (here: asyncio tasks) executed.",
+            ("result",),
+        )
+        self.slow_paths = Counter(
+            "leader_election_slowpath_total",
+            "[ALPHA] Total number of slow path exercised in renewing leader leases. 'name' is the string "
+            "used to identify the lease. Please make sure to group by name.",
+            ("name",),
+        )
+        self.rate_limiter = Histogram(
+            "rest_client_rate_limiter_duration_seconds",
+            "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
+            _REQUEST_S,
+            ("verb", "host"),
+        )
+        self.request_retries = Counter(
+            "rest_client_request_retries_total",
+            "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
+            ("code", "verb", "host"),
+        )
         self.registry = Registry(
             family for family in vars(self).values() if isinstance(family, Counter | Histogram)
         )
@@ -197,6 +265,10 @@ class Metrics:
         """A request to the API ended; `code` is `<error>` when there was no answer."""
         self.requests.inc(code, host, method)
         self.request_duration.of(method, host).observe(seconds)
+
+    def limited(self, method: str, host: str, seconds: float) -> None:
+        """A request waited for the client's own rate limit, perhaps not at all."""
+        self.rate_limiter.of(method, host).observe(seconds)
 
     def text(self) -> str:
         """All metrics in the Prometheus text format."""

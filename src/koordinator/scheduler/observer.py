@@ -67,7 +67,10 @@ class Observer:
                 result = self._run(profile, entry, began_s, advice)
         else:
             result = self._run(profile, entry, began_s, advice)
-        evaluated = 0 if result.evaluation is None else int(result.evaluation.candidates.size)
+        evaluated = 0
+        if result.evaluation is not None:
+            evaluated = int(result.evaluation.candidates.size)
+            result.evaluation.participation.cycle_count += 1
         feasible = result.feasible_count if isinstance(result, Placed) else 0
         seconds = max(0.0, self._clock.now() - began_s)
         self._of_profile[profile.name].searched(seconds, evaluated, feasible)

@@ -65,8 +65,12 @@ class Outcomes:
         if outcome.is_success or is_confirmed:
             if not is_there:
                 self._forget(job)  # it is gone already, or the API says that somebody else took it elsewhere
+            if job.batch is not None:
+                job.batch.ended(status.SUCCESS, "")
             self._placed(job)
             return
+        if job.batch is not None:
+            job.batch.ended(outcome, _phase(job, outcome))
         self._observer.failed(job.entry, outcome, self._clock.now())
         row = self._forget(job)
         result = refused(pod, outcome)
@@ -171,3 +175,9 @@ class Outcomes:
         if found is not None:
             return found
         return self._engine.profiles[entry.profile_name].extensions.reserve_pod(entry.pod.uid)
+
+
+def _phase(job: Job, outcome: Status) -> str:
+    """The extension point at which a binding failed, told by the plugin that refused."""
+    points = (("PreBind", job.profile.pre_binds), ("Permit", job.profile.permits))
+    return next((name for name, plugins in points if outcome.plugin in {p.name for p in plugins}), "Bind")

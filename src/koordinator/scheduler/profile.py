@@ -8,7 +8,7 @@ Source: spec 03, A3 (merge rules, automatic DefaultPreBind).
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -41,6 +41,7 @@ from koordinator.scheduler.framework import (
     ReservePlugin,
     ScorePlugin,
 )
+from koordinator.scheduler.participation import Participation
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.registry import PluginType, why_missing
 
@@ -92,6 +93,7 @@ class Profile:
             return tuple(plugin for plugin in plugins if isinstance(plugin, kind))
 
         self.name = name
+        self.participations: dict[Hashable, Participation] = {}
         self.sample_percent = sample_percent
         """Percentage of nodes to look for (0: adaptive); None looks at all."""
         self.pre_enqueues = at("pre_enqueue", PreEnqueuePlugin)
@@ -129,6 +131,32 @@ class Profile:
         self._live = tuple(p for p in self.evaluators if type(p).live_key is not Plugin.live_key)
         self.epochal = tuple(p for p in self.evaluators if type(p).epoch is not Plugin.epoch)
         """Plugins whose answers for rows depend on more than these rows."""
+
+    def participation(
+        self, skips_filter: frozenset[str], skips_score: frozenset[str], refused_by: str
+    ) -> Participation:
+        """Which plugins take part in the cycles of a pod: all that do not skip, up to the one that refuses the pod as
+        a whole ("" when none does). The same object for the same answers."""
+        key = (skips_filter, skips_score, refused_by)
+        found = self.participations.get(key)
+        if found is None:
+            points = self._asked(skips_filter, skips_score, refused_by)
+            found = self.participations[key] = Participation(points)
+        return found
+
+    def _asked(
+        self, skips_filter: frozenset[str], skips_score: frozenset[str], refused_by: str
+    ) -> Iterator[tuple[str, list[Plugin[Any]]]]:
+        names = [plugin.name for plugin in self.pre_filters]
+        if refused_by in names:
+            yield "PreFilter", list(self.pre_filters[: names.index(refused_by) + 1])
+            return
+        yield "PreFilter", list(self.pre_filters)
+        if refused_by:
+            return  # by a transformer
+        yield "Filter", [plugin for plugin in self.filters if plugin.name not in skips_filter]
+        yield "PreScore", list(self.pre_scorers)
+        yield "Score", [plugin for plugin, _ in self.scorers if plugin.name not in skips_score]
 
     @property
     def forget_handlers(self) -> list[Callable[[PodInfo, str], None]]:

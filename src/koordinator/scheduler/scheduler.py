@@ -17,6 +17,7 @@ from koordinator.scheduler import controllers, default_plugins, status
 from koordinator.scheduler.actions import RunningActions
 from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
+from koordinator.scheduler.batch_watch import BatchBinding
 from koordinator.scheduler.binding import Binder, BindingRules, Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.config import SchedulerConfig
@@ -374,11 +375,12 @@ class Scheduler:
         if result.nominated_before and result.nominated_before != result.node_name:
             self._handlers.room_given_up(entry.pod, result.nominated_before)
         profile = self.profiles[entry.profile_name]
-        self._binder.start(Job(profile, entry, result, bool(result.together)))
+        batch = BatchBinding(self.metrics, 1 + len(result.together)) if result.together else None
+        self._binder.start(Job(profile, entry, result, batch))
         for other in result.together:
-            self._start_beside(profile, other)
+            self._start_beside(profile, other, batch)
 
-    def _start_beside(self, profile: Profile, placed: Placed) -> None:
+    def _start_beside(self, profile: Profile, placed: Placed, batch: BatchBinding | None) -> None:
         """Bind a pod that was placed in the cycle of another one."""
         pod, now_s = placed.pod, self.clock.now()
         entry = self.queue.take(pod.uid, now_s)
@@ -387,4 +389,4 @@ class Scheduler:
             self.queue.remove(pod.uid)
             entry = QueuedPod(pod, profile.name, profile.class_key(pod), now_s)
         self.observer.popped(entry, now_s)
-        self._binder.start(Job(profile, entry, placed, in_batch=True))
+        self._binder.start(Job(profile, entry, placed, batch))

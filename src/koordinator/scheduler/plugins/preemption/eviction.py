@@ -76,6 +76,7 @@ class Eviction:
             return self._evict(victim.pod, preemptor, node_name, profile_name)
 
         ends: list[End] = []
+        began_s = self._handle.clock.now()
         try:
             await asyncio.gather(*(self._clear_nomination(loser.pod) for loser in losers))
             ends += await asyncio.gather(*(evict(victim) for victim in leaving[:-1]))
@@ -84,9 +85,15 @@ class Eviction:
         # The last one goes after the others: its end wakes the preemptor, and there is room then.
         if End.FAILED not in ends:
             ends += [await evict(victim) for victim in leaving[-1:]]
+        self._measured(began_s, "error" if End.FAILED in ends else "success")
         if leaving and (End.FAILED in ends or End.DELETED not in ends):
             # No end of a pod is to be expected that would wake it.
             self._handle.actions.activate([preemptor.uid])
+
+    def _measured(self, began_s: float, result: str) -> None:
+        metrics = self._handle.metrics
+        metrics.preemption_count.inc(result)
+        metrics.preemption_duration.of(result).observe(max(0.0, self._handle.clock.now() - began_s))
 
     async def _evict(self, victim: Pod, preemptor: PodInfo, node_name: str, profile_name: str) -> End:
         meta = victim.metadata
