@@ -23,6 +23,7 @@ class Mount(msgspec.Struct, frozen=True):
     point: str
     fs_type: str
     options: frozenset[str] = frozenset()
+    source: str = ""
 
 
 class CgroupMounts(msgspec.Struct, frozen=True):
@@ -49,7 +50,9 @@ def parse(mountinfo: str) -> list[Mount]:
         head, separator, tail = line.partition(" - ")
         words, kind = head.split(" "), tail.split(" ")
         if separator and len(words) >= 6 and len(kind) >= 3:
-            found.append(Mount(_unescaped(words[4]), kind[0], frozenset(kind[2].split(","))))
+            found.append(
+                Mount(_unescaped(words[4]), kind[0], frozenset(kind[2].split(",")), _unescaped(kind[1]))
+            )
     return found
 
 

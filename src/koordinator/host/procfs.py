@@ -14,6 +14,12 @@ UNKNOWN = "unknown"
 
 _BUSY_FIELDS = (1, 2, 3, 6, 7)  # user, nice, system, irq, softirq; not idle, iowait, steal, guest
 _STAT_FIELDS_MIN = 8
+_START_FIELD = 19  # field 22 of the line, counted from the state
+_DISK_FIELDS_MIN = 14
+_SECTOR_BYTES = 512  # whatever the disk's own sectors are
+_INTERFACE_FIELDS_MIN = 16
+_EVERYWHERE = "00000000"
+_METRIC_WORST = 2**32
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -30,6 +36,38 @@ class CPUModel(msgspec.Struct, frozen=True):
     model: str
     vendor: str
     flags: frozenset[str]
+
+
+class DiskCounters(msgspec.Struct, frozen=True):
+    """What a disk or partition has done since boot; `number` is `major:minor`."""
+
+    number: str
+    reads: int
+    read_bytes: int
+    writes: int
+    written_bytes: int
+    busy_ms: int
+
+
+class InterfaceCounters(msgspec.Struct, frozen=True):
+    """What a network interface has moved since it came up."""
+
+    received_bytes: int
+    received_packets: int
+    received_dropped: int
+    sent_bytes: int
+    sent_packets: int
+    sent_dropped: int
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Runnable and waiting tasks, averaged over 1, 5 and 15 minutes; how many run and exist now."""
+
+    avg1: float
+    avg5: float
+    avg15: float
+    running: int
+    tasks: int
 
 
 class ProcessStat(msgspec.Struct, frozen=True):
@@ -125,6 +163,107 @@ def process_stat(text: str) -> ProcessStat:
         ppid=count("pid stat", fields[1]),
         pgrp=count("pid stat", fields[2]),
     )
+
+
+def start_ticks(text: str) -> int:
+    """When the process of `/proc/<pid>/stat` started, in ticks after boot: with its id that names it for good.
+
+    Raises: ContentError.
+    """
+    fields = text.rpartition(")")[2].split()
+    if len(fields) < _START_FIELD + 1:
+        raise ContentError("pid stat", f"{len(fields)} fields after the command, expected {_START_FIELD + 1}")
+    return count("pid stat", fields[_START_FIELD])
+
+
+def cgroups_of(text: str) -> dict[str, str]:
+    """Group by subsystem, from `/proc/<pid>/cgroup`; that of v2 stands under the empty name."""
+    found = {}
+    for line in text.splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            found.update(dict.fromkeys(parts[1].split(","), parts[2].strip("/")))
+    return found
+
+
+def vmstat(text: str) -> dict[str, int]:
+    """Counters of memory management by name; lines that hold none are left out."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isascii() and row[1].isdigit()}
+
+
+def diskstats(text: str) -> dict[str, DiskCounters]:
+    """Counters by name of disk or partition.
+
+    Raises: ContentError.
+    """
+    found = {}
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < _DISK_FIELDS_MIN:
+            raise ContentError("diskstats", f"{len(fields)} fields, expected at least {_DISK_FIELDS_MIN}")
+        numbers = [count("diskstats", fields[index]) for index in (3, 5, 7, 9, 12)]
+        found[fields[2]] = DiskCounters(
+            number=f"{fields[0]}:{fields[1]}",
+            reads=numbers[0],
+            read_bytes=numbers[1] * _SECTOR_BYTES,
+            writes=numbers[2],
+            written_bytes=numbers[3] * _SECTOR_BYTES,
+            busy_ms=numbers[4],
+        )
+    return found
+
+
+def net_dev(text: str) -> dict[str, InterfaceCounters]:
+    """Counters by interface; the two lines of headings are left out.
+
+    Raises: ContentError.
+    """
+    found = {}
+    for line in text.splitlines():
+        name, separator, rest = line.rpartition(":")
+        if not separator:
+            continue
+        fields = rest.split()
+        if len(fields) < _INTERFACE_FIELDS_MIN:
+            raise ContentError("net/dev", f"{len(fields)} fields, expected at least {_INTERFACE_FIELDS_MIN}")
+        numbers = [count("net/dev", fields[index]) for index in (0, 1, 3, 8, 9, 11)]
+        found[name.strip()] = InterfaceCounters(*numbers)
+    return found
+
+
+def loadavg(text: str) -> Load:
+    """What `/proc/loadavg` says.
+
+    Raises: ContentError.
+    """
+    fields = text.split()
+    running, _, tasks = (fields[3] if len(fields) > 3 else "").partition("/")
+    try:
+        return Load(float(fields[0]), float(fields[1]), float(fields[2]), int(running), int(tasks))
+    except (ValueError, IndexError) as error:
+        raise ContentError("loadavg", f"{text[:60]!r} does not tell the load") from error
+
+
+def uptime_s(text: str) -> float:
+    """Seconds since boot.
+
+    Raises: ContentError.
+    """
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError) as error:
+        raise ContentError("uptime", f"{text[:40]!r} is no time") from error
+
+
+def default_interface(route: str) -> str:
+    """Interface of the default route with the least metric, from `/proc/net/route`; empty without."""
+    best = ("", _METRIC_WORST)
+    for line in route.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 8 and fields[1] == fields[7] == _EVERYWHERE and fields[6].isdigit():
+            best = min(best, (fields[0], int(fields[6])), key=lambda each: each[1])
+    return best[0]
 
 
 def process_groups(pids: Iterable[int], stats: Mapping[int, str]) -> list[int]:

@@ -1,0 +1,167 @@
+"""The machine as a whole: CPU time, memory, NUMA nodes, disks and network counters, CPU model and topology.
+
+Reading answers None when a file cannot be read; content that does not fit raises ContentError.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.cpuset import CPUSet
+from koordinator.host import cpu_sysfs, procfs, sysfs
+from koordinator.host.cpu_topology import CPUTopology
+from koordinator.host.errors import ContentError
+from koordinator.host.files import Files
+from koordinator.host.procfs import CPUModel, DiskCounters, InterfaceCounters, Load, Memory
+from koordinator.host.roots import HostRoots
+
+T = TypeVar("T")
+
+
+class Machine:
+    """Reads `/proc` and `/sys` below their roots."""
+
+    def __init__(self, files: Files, roots: HostRoots) -> None:
+        self._files = files
+        self._proc = roots.proc
+        self._sys = roots.sys
+        self._sys_fs = roots.sys_fs
+
+    # CPU
+
+    @property
+    def clock_ticks_per_s(self) -> int:
+        """Unit of CPU times in `/proc`."""
+        try:
+            return os.sysconf("SC_CLK_TCK")
+        except (ValueError, OSError):
+            return procfs.CLOCK_TICKS_PER_S
+
+    def busy_ticks(self) -> int | None:
+        """Ticks that all CPUs together were busy."""
+        return self._hot("stat", procfs.busy_ticks)
+
+    def busy_ticks_by_cpu(self) -> dict[int, int] | None:
+        """The same for each CPU."""
+        return self._hot("stat", procfs.busy_ticks_by_cpu)
+
+    def load(self) -> Load | None:
+        """Runnable and waiting tasks."""
+        return self._hot("loadavg", procfs.loadavg)
+
+    def uptime_s(self) -> float | None:
+        """Seconds since boot; they never go backwards, whatever the clock does."""
+        return self._hot("uptime", procfs.uptime_s)
+
+    def boot_id(self) -> str:
+        """A name for this boot, the same until the next; empty where the kernel has none."""
+        return (self._files.read(f"{self._proc}/sys/kernel/random/boot_id") or "").strip()
+
+    def cpu_model(self) -> CPUModel:
+        """What kind of CPU the first one is."""
+        return procfs.cpu_model(self._files.read(f"{self._proc}/cpuinfo") or "")
+
+    def cpu_basic_info(self) -> CPUBasicInfo:
+        """What is reported of the CPU. The topology tells of hyper-threads where the kernel has no file."""
+        active = self._files.read(f"{self._sys}/devices/system/cpu/smt/active")
+        threads = ""
+        if active is None and (topology := self.cpu_topology_or_none()) is not None:
+            most = max(map(len, topology.by("core").values()), default=1)
+            threads = f"Thread(s) per core: {most}"
+        return sysfs.cpu_basic_info(
+            self._files.read(f"{self._proc}/cpuinfo") or "",
+            smt_active=active,
+            no_turbo=self._files.read(f"{self._sys}/devices/system/cpu/intel_pstate/no_turbo"),
+            l3_cbm_mask=self._files.read(f"{self._sys_fs}/resctrl/info/L3/cbm_mask"),
+            lscpu_y=threads,
+        )
+
+    def cpu_topology(self) -> CPUTopology:
+        """All CPUs that are online. Raises: ContentError when the kernel does not say."""
+        return cpu_sysfs.topology(self._files, self._sys)
+
+    def cpu_topology_or_none(self) -> CPUTopology | None:
+        """The same, None when the kernel does not say."""
+        try:
+            return self.cpu_topology()
+        except ContentError:
+            return None
+
+    def online_cpus(self) -> CPUSet:
+        """CPUs that can run something. Raises: ContentError."""
+        return sysfs.id_list(self._files.read(f"{self._sys}/devices/system/cpu/online") or "")
+
+    # Memory
+
+    def memory(self) -> Memory | None:
+        """Memory of the machine."""
+        return self._hot("meminfo", procfs.memory)
+
+    def meminfo_kib(self) -> dict[str, int] | None:
+        """All lines of `/proc/meminfo`."""
+        return self._hot("meminfo", procfs.meminfo_kib)
+
+    def vmstat(self) -> dict[str, int] | None:
+        """Counters of memory management."""
+        return self._hot("vmstat", procfs.vmstat)
+
+    def numa_meminfo_kib(self) -> dict[int, dict[str, int]]:
+        """Meminfo by NUMA node. Raises: ContentError when the nodes are not 0 to their maximum."""
+        base = f"{self._sys}/bus/node/devices"
+        names = [name for name in self._files.names(base) or () if name.startswith("node")]
+        generic = self._files.read(f"{self._sys}/devices/system/node/has_generic_initiator") or ""
+        texts = {name: self._hot_text(f"{base}/{name}/meminfo") for name in names}
+        return sysfs.numa_nodes(texts, sysfs.id_list(generic))
+
+    def huge_pages(self, numa_node: int) -> dict[int, int]:
+        """Huge pages of a NUMA node by their size in KiB. Raises: ContentError."""
+        base = f"{self._sys}/bus/node/devices/node{numa_node}/hugepages"
+        sizes = self._files.names(base) or ()
+        counts = {name: self._files.read(f"{base}/{name}/nr_hugepages") for name in sizes}
+        return sysfs.huge_pages({name: text for name, text in counts.items() if text is not None})
+
+    # Disks and network
+
+    def disks(self) -> dict[str, DiskCounters] | None:
+        """Counters by name of disk or partition."""
+        return self._hot("diskstats", procfs.diskstats)
+
+    def interfaces(self) -> dict[str, InterfaceCounters] | None:
+        """Counters by network interface, of the host where its processes are seen."""
+        return self._first(("1/net/dev", "net/dev"), procfs.net_dev)
+
+    def default_interface(self) -> str:
+        """Interface of the default route; empty without."""
+        return self._first(("1/net/route", "net/route"), procfs.default_interface) or ""
+
+    # Settings
+
+    def sysctl_path(self, name: str) -> str:
+        """File of a kernel setting such as `vm/min_free_kbytes`."""
+        return f"{self._proc}/sys/{name}"
+
+    def mm_path(self, name: str) -> str:
+        """File of a memory-management setting of vendor kernels such as `memcg_reaper/reap_background`."""
+        return f"{self._sys}/kernel/mm/{name}"
+
+    def sched_features_path(self) -> str | None:
+        """File of the scheduler's features, where debugfs is mounted; it moved in Linux 5.13."""
+        debug = f"{self._sys}/kernel/debug"
+        places = (f"{debug}/sched/features", f"{debug}/sched_features")
+        return next((path for path in places if self._files.exists(path)), None)
+
+    def _first(self, names: tuple[str, ...], parse: Callable[[str], T]) -> T | None:
+        for name in names:
+            text = self._files.read(f"{self._proc}/{name}")
+            if text is not None:
+                return parse(text)
+        return None
+
+    def _hot(self, name: str, parse: Callable[[str], T]) -> T | None:
+        text = self._hot_text(f"{self._proc}/{name}")
+        return None if text is None else parse(text)
+
+    def _hot_text(self, path: str) -> str | None:
+        data = self._files.hot(path)
+        return None if data is None else data.decode(errors="replace")

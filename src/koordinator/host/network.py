@@ -1,0 +1,101 @@
+"""Network interfaces and RDMA cards, from `/sys/class`. Source: spec 10, section 10.2; spec 11, section 21."""
+
+import os
+
+import msgspec
+
+from koordinator.host import pci
+from koordinator.host.errors import ContentError
+from koordinator.host.files import Files
+from koordinator.host.roots import HostRoots
+
+_VIRTUAL_FUNCTION = "virtfn"
+_NETWORK_CLASS = "0x02"
+
+
+class Interface(msgspec.Struct, frozen=True):
+    """A network interface; speed in Mbit/s, None where the driver does not know."""
+
+    name: str
+    address: str
+    mtu: int
+    is_up: bool
+    is_physical: bool
+    speed_mbit: int | None = None
+
+
+class RDMADevice(msgspec.Struct, frozen=True):
+    """A network card with RDMA; `virtual_functions` are bus ids, None while it has none switched on."""
+
+    name: str
+    minor: int
+    is_healthy: bool
+    bus_id: str
+    numa_node: int
+    root_complex: str
+    virtual_functions: tuple[str, ...] | None = None
+
+
+def interfaces(files: Files, roots: HostRoots) -> list[Interface]:
+    """All interfaces, by name."""
+    base = f"{roots.sys}/class/net"
+    return [_interface(files, f"{base}/{name}", name) for name in files.names(base) or ()]
+
+
+def rdma_devices(files: Files, roots: HostRoots) -> list[RDMADevice]:
+    """RDMA cards that are not virtual functions, one per PCI device, by bus id.
+
+    Cards whose name has no minor are left out, as in the reference.
+    """
+    base = f"{roots.sys}/class/infiniband"
+    found: dict[str, RDMADevice] = {}
+    for name in files.names(base) or ():
+        where = files.link(f"{base}/{name}/device")
+        if where is None or where in found or files.exists(f"{where}/physfn"):
+            continue
+        if not (files.read(f"{where}/class") or "").startswith(_NETWORK_CLASS):
+            continue
+        try:
+            found[where] = _rdma_device(files, f"{base}/{name}", name, where)
+        except ContentError:
+            continue
+    return sorted(found.values(), key=lambda device: device.bus_id)
+
+
+def verbs_device(files: Files, roots: HostRoots, bus_id: str) -> str | None:
+    """Name below `/dev/infiniband` of a PCI device; None when it has none."""
+    names = files.names(f"{roots.sys}/bus/pci/devices/{bus_id}/infiniband_verbs")
+    return names[0] if names else None
+
+
+def _interface(files: Files, where: str, name: str) -> Interface:
+    speed = (files.read(f"{where}/speed") or "").strip()  # reading fails on interfaces that are down
+    mtu = (files.read(f"{where}/mtu") or "").strip()
+    return Interface(
+        name=name,
+        address=(files.read(f"{where}/address") or "").strip(),
+        mtu=int(mtu) if mtu.isdigit() else 0,
+        is_up=(files.read(f"{where}/operstate") or "").strip() == "up",
+        is_physical=files.exists(f"{where}/device"),
+        speed_mbit=int(speed) if speed.isdigit() else None,
+    )
+
+
+def _rdma_device(files: Files, device: str, name: str, where: str) -> RDMADevice:
+    ports = files.names(f"{device}/ports") or ()
+    functions = (files.read(f"{where}/sriov_numvfs") or "0").strip()
+    return RDMADevice(
+        name=name,
+        minor=pci.rdma_minor(name),
+        is_healthy=pci.is_rdma_healthy(files.read(f"{device}/ports/{port}/state") or "" for port in ports),
+        bus_id=os.path.basename(where),
+        numa_node=pci.numa_node(files.read(f"{where}/numa_node") or "-1"),
+        root_complex=pci.root_complex(where),
+        virtual_functions=_functions(files, where) if functions.isdigit() and int(functions) > 0 else None,
+    )
+
+
+def _functions(files: Files, where: str) -> tuple[str, ...]:
+    links = (name for name in files.names(where) or () if name.startswith(_VIRTUAL_FUNCTION))
+    targets = (files.link(f"{where}/{name}") for name in links)
+    return tuple(sorted(os.path.basename(target) for target in targets if target is not None))

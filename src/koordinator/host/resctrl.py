@@ -1,0 +1,153 @@
+"""The resctrl file system: groups, their schemata, tasks and monitors.
+
+Source: spec 10, section 5.12; spec 11, section 10. Names and numbers only; what goes into schemata is decided
+elsewhere, and written by the executor. The group of the empty name is the root group.
+"""
+
+import os
+
+import msgspec
+
+from koordinator.host import mounts
+from koordinator.host.cgroup_values import count, ids
+from koordinator.host.cgroups import Support
+from koordinator.host.errors import ContentError
+from koordinator.host.files import Files, Problem, problem_of
+from koordinator.host.roots import HostRoots
+from koordinator.host.syscalls import Syscalls
+
+_L3_MONITOR = "mon_L3_"
+_OWN_DIRECTORIES = frozenset(("info", "mon_data", "mon_groups"))
+_NO_COUNT = ("Unavailable", "Error", "Unassigned")
+"""What monitors say while the hardware has no count for them."""
+
+
+class CacheMonitor(msgspec.Struct, frozen=True):
+    """What a group uses of one third-level cache; None where the hardware does not count it (now)."""
+
+    occupancy_bytes: int | None
+    local_bytes: int | None
+    total_bytes: int | None
+
+
+class Resctrl:
+    """The resctrl file system of a host."""
+
+    def __init__(self, files: Files, syscalls: Syscalls, roots: HostRoots) -> None:
+        self._files = files
+        self._syscalls = syscalls
+        self._proc = roots.proc
+        self.root = f"{roots.sys_fs}/resctrl"
+
+    def support(self) -> Support:
+        """Whether it can be used now, and why not."""
+        if self.is_mounted():
+            return Support(True, self.root)
+        if not self._files.exists(self.root):
+            return Support(False, f"no {self.root}: kernel or CPU without resctrl")
+        return Support(False, f"resctrl is not mounted at {self.root}")
+
+    def is_mounted(self) -> bool:
+        """Whether the file system is there."""
+        if self._files.exists(f"{self.root}/info"):
+            return True
+        table = mounts.parse(self._files.read(f"{self._proc}/self/mountinfo") or "")
+        return mounts.is_resctrl(table, self.root)
+
+    def mount(self) -> Problem | None:
+        """Mount it, where the kernel has it."""
+        if self.is_mounted():
+            return None
+        try:
+            self._syscalls.mount("resctrl", self.root, "resctrl")
+        except OSError as error:
+            return problem_of(self.root, error)
+        return None
+
+    # What the CPU offers
+
+    def full_mask(self) -> str | None:
+        """All ways of the cache, as hexadecimal text."""
+        text = self._files.read(f"{self.root}/info/L3/cbm_mask")
+        return None if text is None else text.strip()
+
+    def cache_ids(self) -> tuple[int, ...]:
+        """Ids of the third-level caches, as the root schemata lists them; empty without."""
+        found: set[int] = set()
+        for line in (self.schemata("") or "").splitlines():
+            kind, _, parts = line.strip().partition(":")
+            if kind == "L3":
+                domains = (part.partition("=")[0].strip() for part in parts.split(";"))
+                found.update(int(domain) for domain in domains if domain.isdigit())
+        return tuple(sorted(found))
+
+    # Groups
+
+    def groups(self) -> list[str] | None:
+        """Names of all groups but the root group; None when it is not mounted."""
+        names = self._files.directories(self.root)
+        return None if names is None else [name for name in names if name not in _OWN_DIRECTORIES]
+
+    def create(self, group: str) -> Problem | None:
+        """Make a group; one that exists is fine. The kernel has only few, then the failure is FULL."""
+        return self._files.make_directory(self._path(group))
+
+    def remove(self, group: str) -> Problem | None:
+        """Remove a group: its tasks fall back to the root group."""
+        return self._files.remove_directory(self._path(group))
+
+    def schemata_path(self, group: str) -> str:
+        """File of the schemata, to be written by the executor a line at a time."""
+        return f"{self._path(group)}/schemata"
+
+    def schemata(self, group: str) -> str | None:
+        """What a group may use."""
+        return self._files.read(self.schemata_path(group))
+
+    def last_error(self) -> str:
+        """Why the kernel refused the last change, in its words."""
+        return (self._files.read(f"{self.root}/info/last_cmd_status") or "").strip()
+
+    def tasks(self, group: str) -> list[int] | None:
+        """Threads in a group. Raises: ContentError."""
+        text = self._files.read(f"{self._path(group)}/tasks")
+        return None if text is None else ids("resctrl tasks", text)
+
+    def add_tasks(self, group: str, threads: list[int]) -> dict[int, Problem]:
+        """Move threads to a group, one per write; problems by thread (those that ended are among them)."""
+        path = f"{self._path(group)}/tasks"
+        found = ((thread, self._files.write(path, str(thread))) for thread in threads)
+        return {thread: problem for thread, problem in found if problem is not None}
+
+    # Monitors
+
+    def monitors(self, group: str) -> dict[int, CacheMonitor] | None:
+        """What a group uses, by cache; parts of a cache (sub-NUMA clusters) are added up. None when it is gone.
+
+        Raises: ContentError.
+        """
+        base = f"{self._path(group)}/mon_data"
+        names = self._files.directories(base)
+        if names is None:
+            return None
+        found = {}
+        for name in names:
+            digits = name.removeprefix(_L3_MONITOR)
+            if name.startswith(_L3_MONITOR) and digits.isdigit():
+                counts = (self._count(f"{base}/{name}/{file}") for file in _MONITOR_FILES)
+                found[int(digits)] = CacheMonitor(*counts)
+        return found
+
+    def _count(self, path: str) -> int | None:
+        text = self._files.read(path)
+        if text is None or text.strip() in _NO_COUNT:
+            return None
+        return count(os.path.basename(path), text)
+
+    def _path(self, group: str) -> str:
+        if "/" in group or group in _OWN_DIRECTORIES or group in (".", ".."):
+            raise ContentError("resctrl group", f"{group[:80]!r} cannot be the name of a group")
+        return f"{self.root}/{group}" if group else self.root
+
+
+_MONITOR_FILES = ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes")

@@ -1,0 +1,351 @@
+"""What most machines lack, over trees in the documented formats: resctrl, kidled, DAMON, cards, big topologies."""
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from koordinator.host import capabilities, disks, network, perf_events
+from koordinator.host.capabilities import Feature
+from koordinator.host.cgroup_knobs import V1, Knob
+from koordinator.host.errors import ContentError
+from koordinator.host.files import Failure, Problem
+from koordinator.host.host import tree_host
+from koordinator.host.resctrl import CacheMonitor
+from koordinator.host.roots import HostRoots
+from koordinator.host.syscalls import NoSyscalls
+from koordinator.koordlet.qos import resctrl as schemata
+from tests.host import host_tree
+
+# resctrl
+
+
+def test_a_mounted_resctrl_tells_masks_caches_and_monitors(tmp_path: Path) -> None:
+    host_tree.resctrl(tmp_path, caches=2, mask="7ff")
+    resctrl = tree_host(str(tmp_path)).resctrl
+
+    assert resctrl.support().is_supported
+    assert resctrl.mount() is None
+    assert schemata.full_mask_of(resctrl.full_mask() or "") == 0x7FF
+    assert resctrl.cache_ids() == (0, 1)
+    assert resctrl.monitors("") == {0: CacheMonitor(1000, 2000, 3000), 1: CacheMonitor(2000, 4000, 6000)}
+    assert resctrl.groups() == []
+    assert resctrl.monitors("BE") is None
+
+
+def test_monitors_without_a_count_are_none_and_others_stay(tmp_path: Path) -> None:
+    host_tree.resctrl(tmp_path, caches=1)
+    host_tree.write(tmp_path, {"sys/fs/resctrl/mon_data/mon_L3_00/mbm_local_bytes": "Unavailable"})
+    (tmp_path / "sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes").unlink()
+
+    assert tree_host(str(tmp_path)).resctrl.monitors("") == {0: CacheMonitor(1000, None, None)}
+
+
+def test_groups_get_lines_and_tasks_one_by_one(tmp_path: Path) -> None:
+    host_tree.resctrl(tmp_path, caches=2)
+    host = tree_host(str(tmp_path))
+    assert host.resctrl.create("BE") is None
+    host_tree.resctrl_group(tmp_path, "BE", caches=2)
+
+    line = schemata.l3_line({0: 0x3F, 1: 0x3F})
+    assert host.files.write(host.resctrl.schemata_path("BE"), line) is None
+    assert host.resctrl.add_tasks("BE", [7, 8]) == {}
+
+    text = host.resctrl.schemata("BE") or ""
+    assert not schemata.needs_write(text, line)
+    assert schemata.parse(text).mb == {0: 100, 1: 100}, "lines that were not written stay"
+    assert host.resctrl.tasks("BE") == [7, 8]
+    assert host.resctrl.groups() == ["BE"]
+
+
+def test_a_cache_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    host_tree.resctrl(tmp_path, caches=1)
+    host = tree_host(str(tmp_path))
+
+    problem = host.files.write(host.resctrl.schemata_path(""), "L3:5=f\n")
+
+    assert problem is not None
+    assert problem.failure is Failure.INVALID
+
+
+@pytest.mark.parametrize("name", ["info", "a/b", ".."])
+def test_names_that_are_no_groups_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ContentError):
+        tree_host(str(tmp_path)).resctrl.create(name)
+
+
+def test_without_resctrl_the_reason_is_told_and_mounting_fails_politely(tmp_path: Path) -> None:
+    resctrl = tree_host(str(tmp_path)).resctrl
+
+    assert "kernel or CPU without resctrl" in resctrl.support().reason
+    problem = resctrl.mount()
+    assert problem is not None
+    assert problem.failure is Failure.UNSUPPORTED
+    (tmp_path / "sys/fs/resctrl").mkdir(parents=True)
+    assert "not mounted" in resctrl.support().reason
+
+
+# Cold pages
+
+
+def test_kidled_is_started_and_its_pages_are_read(tmp_path: Path) -> None:
+    host_tree.kidled(tmp_path)
+    host_tree.group(tmp_path, V1, "kubepods")
+    stats = host_tree.idle_page_stats(4096)
+    host_tree.write(tmp_path, {"sys/fs/cgroup/memory/kubepods/memory.idle_page_stats": stats})
+    host = tree_host(str(tmp_path))
+    assert host.kidled.support().is_supported
+    assert not host.kidled.is_scanning()
+
+    for path, text in host.kidled.wanted().items():
+        assert host.files.write(path, text) is None
+
+    assert host.kidled.is_scanning()
+    pages = host.cgroups.idle_pages("kubepods")
+    assert pages is not None
+    assert pages.cold_bytes() == 4096
+
+
+def test_damon_tells_what_a_counting_scheme_found(tmp_path: Path) -> None:
+    base = "sys/kernel/mm/damon/admin/kdamonds"
+    scheme = f"{base}/0/contexts/0/schemes/0"
+    host_tree.write(
+        tmp_path,
+        {
+            f"{base}/nr_kdamonds": "1",
+            f"{base}/0/state": "on",
+            f"{scheme}/action": "stat",
+            f"{scheme}/stats/sz_tried": "900",
+            f"{scheme}/stats/sz_applied": "800",
+            f"{scheme}/tried_regions/total_bytes": "12288",
+        },
+    )
+    damon = tree_host(str(tmp_path)).damon
+
+    assert damon.support().reason == "1 running"
+    assert damon.cold_bytes() == 12288
+    assert [(each.action, each.tried_bytes, each.applied_bytes) for each in damon.schemes()] == [
+        ("stat", 900, 800)
+    ]
+    assert damon.refresh_cold_bytes(0) is None
+    host_tree.write(tmp_path, {f"{base}/0/state": "off"})
+    assert damon.cold_bytes() is None
+
+
+# CPUs and NUMA nodes
+
+
+def test_cores_are_numbered_over_the_whole_machine(tmp_path: Path) -> None:
+    places = [(0, 0, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)] * 2  # two sockets, hyper-threads in the second half
+    host_tree.cpus(tmp_path, places)
+
+    topology = tree_host(str(tmp_path)).machine.cpu_topology()
+
+    assert topology.by("core") == {0: [0, 4], 1: [1, 5], 2: [2, 6], 3: [3, 7]}
+    assert (
+        topology.by("node")
+        == topology.by("socket")
+        == topology.by("l3")
+        == {0: [0, 1, 4, 5], 1: [2, 3, 6, 7]}
+    )
+    info = tree_host(str(tmp_path)).machine.cpu_basic_info()
+    assert info.hyper_thread_enabled
+
+
+def test_numa_nodes_are_read_and_generic_initiators_left_out(tmp_path: Path) -> None:
+    host_tree.cpus(tmp_path, [(0, 0, 0), (1, 1, 0), (2, 1, 1)])
+    host_tree.write(tmp_path, {"sys/devices/system/node/has_generic_initiator": "2"})
+
+    assert {
+        node: kib["MemTotal"] for node, kib in tree_host(str(tmp_path)).machine.numa_meminfo_kib().items()
+    } == {
+        0: 1000,
+        1: 1000,
+    }
+
+
+def test_a_machine_that_says_nothing_of_its_cpus_is_bad_content(tmp_path: Path) -> None:
+    with pytest.raises(ContentError):
+        tree_host(str(tmp_path)).machine.cpu_topology()
+    assert tree_host(str(tmp_path)).machine.cpu_topology_or_none() is None
+
+
+# Core scheduling
+
+
+class Cookies(NoSyscalls):
+    """A kernel with core scheduling, as prctl(2) describes it; `own` is the calling thread's cookie."""
+
+    def __init__(self) -> None:
+        self.cookies = {0: 0, 2: 0, 10: 0, 11: 0}
+        self.next = 1000
+
+    def prctl(self, option: int, arg2: int, arg3: int, arg4: int, arg5: int) -> int:
+        assert option == 62
+        if arg3 not in self.cookies:
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+        if arg2 == 0:
+            ctypes.c_ulong.from_address(arg5).value = self.cookies[arg3]
+        elif arg2 == 1:
+            self.next += 8
+            self.cookies[arg3] = self.next
+        elif arg2 == 2:
+            self.cookies[arg3] = self.cookies[0]
+        elif arg2 == 3:
+            self.cookies[0] = self.cookies[arg3]
+        return 0
+
+
+def test_cookies_are_handed_on_and_our_own_thread_keeps_none(tmp_path: Path) -> None:
+    kernel = Cookies()
+    core_sched = tree_host(str(tmp_path), kernel).core_sched
+    assert core_sched.support().is_supported
+
+    assert core_sched.create(10) is None
+    problems = core_sched.assign(10, [11, 99])
+
+    assert core_sched.cookie(11) == core_sched.cookie(10) == 1008
+    assert kernel.cookies[0] == 0
+    assert [problem.failure for problem in problems.values()] == [Failure.GONE]
+    assert isinstance(core_sched.cookie(99), Problem)
+    assert core_sched.assign(99, [11]).keys() == {99}
+    assert core_sched.clear([10, 11]) == {}
+    assert kernel.cookies == {0: 0, 2: 0, 10: 0, 11: 0}
+
+
+def test_a_thread_that_cannot_lose_its_cookie_again_is_a_problem(tmp_path: Path) -> None:
+    kernel = Cookies()
+    kernel.cookies[2] = 7
+    kernel.cookies[10] = 5
+
+    assert 10 in tree_host(str(tmp_path), kernel).core_sched.assign(10, [11])
+
+
+# Everything at once
+
+
+def test_a_vendor_kernel_supports_what_a_bare_one_does_not(tmp_path: Path) -> None:
+    host_tree.group(tmp_path / "bare", V1, "kubepods")
+    host_tree.group(tmp_path / "vendor", V1, "kubepods", vendor=True)
+    host_tree.group(tmp_path / "vendor", V1, "", vendor=True)
+
+    bare = capabilities.probe(tree_host(str(tmp_path / "bare")), "kubepods")
+    vendor = capabilities.probe(tree_host(str(tmp_path / "vendor")), "kubepods")
+
+    gained = {each for each in Feature if vendor[each].is_supported and not bare[each].is_supported}
+    assert gained == {
+        Feature.CPU_IDLE,
+        Feature.GROUP_IDENTITY,
+        Feature.MEMORY_PROTECTION,
+        Feature.MEMORY_WATERMARKS,
+        Feature.MEMORY_PRIORITY,
+        Feature.OOM_GROUP,
+        Feature.BLKIO_COST,
+        Feature.NET_CLASS,
+    }
+    assert bare[Feature.CPU_BURST].is_supported
+    assert "perf_event_open" in bare[Feature.CPI].reason
+
+
+def test_perf_events_of_a_host_without_them_are_problems(tmp_path: Path) -> None:
+    host_tree.group(tmp_path, V1, "kubepods")
+    (tmp_path / "sys/fs/cgroup/perf_event/kubepods").mkdir(parents=True)
+    host = tree_host(str(tmp_path))
+
+    with perf_events.watch(host.cgroups, host.syscalls, ["kubepods", "gone"], [0, 1]) as watched:
+        assert watched.read() == {}
+        assert {group: problem.failure for group, problem in watched.problems.items()} == {
+            "kubepods": Failure.UNSUPPORTED,
+            "gone": Failure.GONE,
+        }
+
+
+# Disks and cards
+
+
+def test_volumes_lead_to_their_disk_also_on_nvme(tmp_path: Path) -> None:
+    block = "sys/block"
+    host_tree.write(
+        tmp_path,
+        {
+            f"{block}/nvme0n1/dev": "259:0",
+            f"{block}/nvme0n1/nvme0n1p1/partition": "1",
+            f"{block}/nvme0n1/nvme0n1p1/dev": "259:1",
+            f"{block}/loop0/dev": "7:0",
+            f"{block}/dm-0/dev": "253:0",
+            f"{block}/dm-0/dm/uuid": "LVM-abc",
+            f"{block}/dm-0/dm/name": "my--data-pv--1",
+            f"{block}/dm-0/slaves/nvme0n1p1/dev": "259:1",
+            "proc/self/mountinfo": "36 35 253:0 / /var/lib/x rw - ext4 /dev/mapper/my--data-pv--1 rw\n",
+        },
+    )
+    host = tree_host(str(tmp_path))
+
+    found = disks.local_storage(host.files, host.roots)
+
+    assert found.numbers == {"/dev/nvme0n1": "259:0"}
+    assert found.partitions == {"/dev/nvme0n1p1": "/dev/nvme0n1"}
+    assert found.logical_volumes == {"/dev/mapper/my--data-pv--1": "my-data"}
+    assert found.disk_of(found.mounts["/var/lib/x"]) == "/dev/nvme0n1"
+
+
+def test_a_host_without_block_devices_is_bad_content(tmp_path: Path) -> None:
+    host = tree_host(str(tmp_path))
+
+    with pytest.raises(ContentError):
+        disks.local_storage(host.files, host.roots)
+
+
+def test_rdma_cards_are_found_with_their_functions(tmp_path: Path) -> None:
+    card = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
+    function = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2"
+    host_tree.write(
+        tmp_path,
+        {
+            f"{card}/class": "0x020000",
+            f"{card}/numa_node": "1",
+            f"{card}/sriov_numvfs": "1",
+            f"{card}/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+            f"{card}/infiniband_verbs/uverbs0/dev": "231:192",
+            f"{function}/class": "0x020000",
+            f"{function}/infiniband/mlx5_2/ports/1/state": "1: DOWN",
+        },
+    )
+    sys = tmp_path / "sys"
+    os.symlink(tmp_path / function, tmp_path / card / "virtfn0")
+    os.symlink(tmp_path / card, tmp_path / function / "physfn")
+    (sys / "class/infiniband").mkdir(parents=True)
+    (sys / "bus/pci/devices").mkdir(parents=True)
+    for device, name in ((card, "mlx5_0"), (function, "mlx5_2")):
+        os.symlink(tmp_path / device, tmp_path / device / "infiniband" / name / "device")
+        os.symlink(tmp_path / device / "infiniband" / name, sys / "class/infiniband" / name)
+    os.symlink(tmp_path / card, sys / "bus/pci/devices/0000:3b:00.0")
+    host = tree_host(str(tmp_path))
+
+    (device,) = network.rdma_devices(host.files, host.roots)
+
+    assert device == network.RDMADevice(
+        name="mlx5_0",
+        minor=0,
+        is_healthy=True,
+        bus_id="0000:3b:00.0",
+        numa_node=1,
+        root_complex="pci0000:3a",
+        virtual_functions=("0000:3b:00.2",),
+    )
+    assert network.verbs_device(host.files, host.roots, "0000:3b:00.0") == "uverbs0"
+    assert network.verbs_device(host.files, HostRoots.below("/nowhere"), "0000:3b:00.0") is None
+
+
+def test_a_group_that_vanishes_from_a_tree_is_none_at_once(tmp_path: Path) -> None:
+    host_tree.group(tmp_path, V1, "kubepods")
+    host = tree_host(str(tmp_path))
+    path = host.cgroups.path(Knob.CPU_STAT, "kubepods")
+    assert host.files.hot(path) is not None
+
+    host_tree.remove_group(tmp_path, V1, "kubepods")
+
+    assert host.files.hot(path) is None
+    assert host.files.kept_count == 0
