@@ -45,6 +45,7 @@ KINDS: dict[str, Callable[[int], int]] = {
     "all different": lambda number: number,
 }
 """Which variant of a pod comes as number so and so."""
+HTTP_KINDS = ("identical", f"{TEMPLATES} templates")
 
 Body = dict[str, Any]
 
@@ -286,6 +287,12 @@ def _uvloop_run(main: Any) -> Any:
 
 def over_http(options: argparse.Namespace) -> None:
     """API server, scheduler and load generator, each in a process of its own."""
+    for kind in HTTP_KINDS:
+        for _ in range(options.times):
+            run_over_http(options, kind)
+
+
+def run_over_http(options: argparse.Namespace, kind: str) -> None:
     server = Server()
     pipe, theirs = multiprocessing.Pipe()
     scheduler = multiprocessing.Process(target=_schedule, args=(theirs, server.port), daemon=True)
@@ -301,7 +308,7 @@ def over_http(options: argparse.Namespace) -> None:
         _, scheduler_s, _ = state()
         server_s, started_s, pods = server.usage()[0], time.perf_counter(), options.http_pods
         own_s = cpu_s()
-        _uvloop_run(_http_pods(server.port, pods))
+        _uvloop_run(_http_pods(server.port, pods, KINDS[kind]))
         created_s, own_s = time.perf_counter() - started_s, cpu_s() - own_s
         while state()[0] < pods:
             time.sleep(0.02)
@@ -310,8 +317,8 @@ def over_http(options: argparse.Namespace) -> None:
         scheduler_us = (now_s - scheduler_s) / pods * 1e6
         server_us = (server.usage()[0] - server_s) / pods * 1e6
         print(
-            f"  {pods:,} pods, {options.nodes:,} nodes: {pods / took_s:,.0f} pods/s from the first create to the "
-            f"last bound (created at {pods / created_s:,.0f}/s)\n"
+            f"  {kind}, {pods:,} pods, {options.nodes:,} nodes: {pods / took_s:,.0f} pods/s from the first create to "
+            f"the last bound (created at {pods / created_s:,.0f}/s)\n"
             f"  CPU per pod: server {server_us:,.0f} µs, scheduler {scheduler_us:,.0f} µs, load generator "
             f"{own_s / pods * 1e6:,.0f} µs: {2e6 / (server_us + scheduler_us):,.0f} pods/s if two cores did "
             f"nothing but server and scheduler; {dropped} events dropped"
@@ -329,9 +336,9 @@ async def _http_nodes(port: int, count: int) -> None:
         await create_nodes(cluster, count)
 
 
-async def _http_pods(port: int, count: int) -> None:
+async def _http_pods(port: int, count: int, variant: Callable[[int], int]) -> None:
     async with _client(port) as cluster:
-        await side_by_side(count, lambda n: cluster.create(Pod, pod_body(n, n % TEMPLATES), "default"))
+        await side_by_side(count, lambda n: cluster.create(Pod, pod_body(n, variant(n)), "default"))
 
 
 # Start

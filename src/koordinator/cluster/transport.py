@@ -18,7 +18,7 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from koordinator.cluster import errors, wire
+from koordinator.cluster import errors, exchange, wire
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, retry_after_s
 from koordinator.cluster.config import ClientConfig, ConfigError
 from koordinator.cluster.rate_limit import Rate, TokenBucket
@@ -33,8 +33,8 @@ CONNECTIONS_MAX = 256
 CONNECT_TIMEOUT_S = 10.0
 # Less than servers and load balancers keep idle connections, so that we do not write into a closing one.
 KEEP_ALIVE_S = 30.0
-# A peer that vanished without a word is noticed after 30 + 3 × 10 s also by a watch that only listens.
-_KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+# Larger ones go the general way, which minds how fast the server reads.
+SHORT_BODY_BYTES_MAX = 256 << 10
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~:-]*")
 
@@ -80,10 +80,14 @@ class Transport:
         self._config = config
         self._rng = rng
         self._user_agent = user_agent
+        self._timeout_s = timeout_s
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._rate = rate
         self._bucket: TokenBucket | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._writes: exchange.Pool | None = None
+        self._path_prefix = ""
+        self._fixed_head = b""
         self._renewing = asyncio.Lock()
         self._identity = 0
 
@@ -106,9 +110,13 @@ class Transport:
         )
         # aiohttp would repeat any DELETE by itself; what is repeatable is decided here (a test holds it).
         self._session._retry_connection = False
+        self._writes = self._pool_of_writes()
 
     async def close(self) -> None:
         """Close all connections; watches end with an error."""
+        if self._writes is not None:
+            self._writes.close()
+            self._writes = None
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -159,17 +167,62 @@ class Transport:
         began_s = asyncio.get_running_loop().time()
         code = "<error>"
         try:
-            async with await self._request(call, self._timeout) as response:
-                data = await response.read()
-            code = str(response.status)
+            answer = await self._answer(call)
+            code = str(answer.status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(call, error) from error
         finally:
             if self.on_answer is not None:
                 self.on_answer(call.method, code, asyncio.get_running_loop().time() - began_s)
-        if response.status >= 400:
-            raise _failure(response, data)
-        return data
+        if answer.status >= 400:
+            raise wire.read_failure(answer.status, answer.body, answer.retry_after)
+        return answer.body
+
+    async def _answer(self, call: Call) -> exchange.Answer:
+        if self._writes is not None and call.body is not None and len(call.body) <= SHORT_BODY_BYTES_MAX:
+            if self._bucket is not None:
+                await self._bucket.wait()
+            headers = await self._headers(call)
+            if _is_one_line(headers.get("Authorization", "")):
+                self.request_count += 1
+                return await self._writes.exchange(self._composed(call, headers), self._timeout_s)
+        async with await self._request(call, self._timeout) as response:
+            data = await response.read()
+        return exchange.Answer(response.status, data, response.headers.get("Retry-After", ""))
+
+    def _composed(self, call: Call, headers: Mapping[str, str]) -> bytes:
+        """The request as it goes over the wire."""
+        assert call.body is not None, call.path
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        text = f"{call.method} {self._path_prefix}{_path(call)} HTTP/1.1\r\n{lines}"
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (
+            text.encode(),
+            self._fixed_head,
+            len(call.body),
+            call.body,
+        )
+
+    def _pool_of_writes(self) -> exchange.Pool | None:
+        """Connections for short writes; None where only the general client knows the way."""
+        config, url = self._config, URL(self._config.server, encoded=True)
+        own = [("User-Agent", self._user_agent), ("Accept", "application/json"), *config.headers]
+        if config.proxy_url or url.user or not url.host or url.port is None or url.query_string:
+            return None
+        if not all(_is_one_line(text) for pair in own for text in pair):
+            return None
+        at = url.host_subcomponent or ""
+        host = at if url.is_default_port() else f"{at}:{url.port}"
+        lines = [("Host", host), *own, ("Accept-Encoding", "identity")]
+        self._fixed_head = "".join(f"{name}: {value}\r\n" for name, value in lines).encode()
+        self._path_prefix = url.raw_path.rstrip("/")
+        tls = (config.tls or ssl.create_default_context()) if url.scheme == "https" else None
+        origin = exchange.Origin(host=url.host, port=url.port, tls=tls, server_name=config.server_name)
+        return exchange.Pool(
+            origin,
+            connections_max=CONNECTIONS_MAX,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            keep_alive_s=KEEP_ALIVE_S,
+        )
 
     async def _request(self, call: Call, timeout: aiohttp.ClientTimeout) -> _Answer:
         if self._session is None:
@@ -213,9 +266,18 @@ class Transport:
             return renewed
 
     def _url(self, call: Call) -> URL:
-        path = call.path if _PLAIN_PATH.fullmatch(call.path) else quote(call.path, safe="/:")
-        query = f"?{urlencode(call.params)}" if call.params else ""
-        return URL(f"{self._config.server}{path}{query}", encoded=True)
+        return URL(f"{self._config.server}{_path(call)}", encoded=True)
+
+
+def _path(call: Call) -> str:
+    """Path and query as they go over the wire."""
+    path = call.path if _PLAIN_PATH.fullmatch(call.path) else quote(call.path, safe="/:")
+    return f"{path}?{urlencode(call.params)}" if call.params else path
+
+
+def _is_one_line(text: str) -> bool:
+    """Whether a text can stand in a header as it is."""
+    return text.isascii() and (text.isprintable() or not text)
 
 
 def _may_repeat(call: Call, error: errors.ApiError) -> bool:
@@ -243,9 +305,12 @@ class NotConnected(errors.ConnectionFailed):
 
 def _no_answer(call: Call, error: Exception) -> errors.ConnectionFailed:
     text = str(error) or type(error).__name__
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+    untrusted = aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
+    if isinstance(error, untrusted) or isinstance(error.__cause__, untrusted):
         text += " (is certificate-authority or tls-server-name right?)"
-    refused = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    refused = isinstance(
+        error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | exchange.NotReached
+    )
     cls = NotConnected if refused else errors.ConnectionFailed
     return cls(f"{call.method} {call.path}: {text}")
 
@@ -257,8 +322,5 @@ def _failure(response: aiohttp.ClientResponse, data: bytes) -> errors.ApiError:
 def _socket(address: Any) -> socket.socket:
     family, kind, protocol, _, _ = address
     made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE_OPTIONS:
-        if hasattr(socket, name):  # not on every system
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    exchange.keep_alive(made)
     return made

@@ -14,6 +14,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
 from koordinator.local.apiserver import bodies, negotiation, query
 from koordinator.local.apiserver.paths import Target
+from koordinator.local.apiserver.short_requests import AnyRequest, ShortRequest
 
 JSON = "application/json"
 BODY_S_MAX = 60  # for all of a body to arrive, as the API server gives a request
@@ -31,9 +32,7 @@ class Call:
 
     __slots__ = ("params", "request", "resource", "target", "user", "wanted", "warnings")
 
-    def __init__(
-        self, request: web.BaseRequest, target: Target, resource: Resource, user: query.User
-    ) -> None:
+    def __init__(self, request: AnyRequest, target: Target, resource: Resource, user: query.User) -> None:
         self.request = request
         self.target = target
         self.resource = resource
@@ -51,11 +50,13 @@ class Call:
         return query.write_options(self.params, self.user, kind, agent, self.warnings.append)
 
 
-async def read_body(request: web.BaseRequest) -> bytes:
+async def read_body(request: AnyRequest) -> bytes:
     """The whole body.
 
     Raises: RequestTooLarge, Timeout.
     """
+    if isinstance(request, ShortRequest):
+        return request.body
     if (request.content_length or 0) > bodies.BODY_BYTES_MAX:
         raise errors.RequestTooLarge(bodies.TOO_LARGE)
     try:
@@ -96,7 +97,7 @@ def as_yaml(response: web.Response) -> web.Response:
     return response
 
 
-async def compress(request: web.BaseRequest, response: web.Response) -> web.StreamResponse:
+async def compress(request: AnyRequest, response: web.Response) -> web.StreamResponse:
     """The answer compressed slice by slice, when it is large and the client accepts gzip."""
     body = response.body
     if not isinstance(body, bytes) or len(body) < GZIP_BYTES_MIN or not _accepts_gzip(request):
@@ -105,6 +106,9 @@ async def compress(request: web.BaseRequest, response: web.Response) -> web.Stre
     headers.pop("Content-Length", None)
     headers["Content-Encoding"] = "gzip"
     headers["Vary"] = "Accept-Encoding"
+    if isinstance(request, ShortRequest):
+        packed = b"".join([slice_ async for slice_ in _gzip_slices(body)])
+        return web.Response(body=packed, status=response.status, headers=headers)
     stream = web.StreamResponse(status=response.status, headers=headers)
     await stream.prepare(request)
     async for slice_ in _gzip_slices(body):
@@ -122,7 +126,7 @@ async def _gzip_slices(body: bytes) -> AsyncIterator[bytes]:
     yield packer.flush()
 
 
-def _accepts_gzip(request: web.BaseRequest) -> bool:
+def _accepts_gzip(request: AnyRequest) -> bool:
     return "gzip" in request.headers.get("Accept-Encoding", "")
 
 

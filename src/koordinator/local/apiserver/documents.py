@@ -11,6 +11,7 @@ from koordinator.cluster.backend import Backend
 from koordinator.local.apiserver import calls, discovery, negotiation
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.negotiation import Form
+from koordinator.local.apiserver.short_requests import AnyRequest
 from koordinator.local.apiserver.telemetry import Telemetry
 from koordinator.local.apiserver.watching import Watches
 
@@ -62,7 +63,7 @@ class Pages:
         self._encoded: dict[tuple[str, Form, str], tuple[bytes, str]] = {}
         self.address = ""
 
-    def page(self, request: web.BaseRequest, path: str) -> web.Response:
+    def page(self, request: AnyRequest, path: str) -> web.Response:
         """Raises: NotFound, MethodNotSupported, NotAcceptable."""
         if request.method not in ("GET", "HEAD"):
             raise errors.MethodNotSupported("the server does not allow this method on the requested resource")
@@ -81,7 +82,7 @@ class Pages:
             return self._open_api(request, path)
         return self._discovery(request, path)
 
-    def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
+    def _discovery(self, request: AnyRequest, path: str) -> web.Response:
         wanted = negotiation.wanted(request.headers.get("Accept", ""))
         documents = self._documents()
         aggregated = wanted.form is Form.AGGREGATED_DISCOVERY and path in ("/api", "/apis")
@@ -132,7 +133,7 @@ class Pages:
             self._encoded.clear()
         return self._known[1]
 
-    def _open_api(self, request: web.BaseRequest, path: str) -> web.Response:
+    def _open_api(self, request: AnyRequest, path: str) -> web.Response:
         body = None
         if self._openapi is not None:
             if path == "/openapi/v2" and _wants_protobuf(request):
@@ -167,7 +168,7 @@ _OPENAPI_V2_HEAD = (
 )
 
 
-def _wants_protobuf(request: web.BaseRequest) -> bool:
+def _wants_protobuf(request: AnyRequest) -> bool:
     accept = request.headers.get("Accept", "")
     return "proto-openapi.spec.v2" in accept and "json" not in accept
 
@@ -175,7 +176,7 @@ def _wants_protobuf(request: web.BaseRequest) -> bool:
 _ROOT_PATHS = ["/api", "/api/v1", "/apis", *_HEALTH, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]
 
 
-def _tagged(request: web.BaseRequest, body: bytes, tag: str, media: str) -> web.Response:
+def _tagged(request: AnyRequest, body: bytes, tag: str, media: str) -> web.Response:
     """The document, or 304 when the client has it already."""
     headers = {"ETag": tag, "Vary": "Accept", "Content-Type": media, "Cache-Control": "public"}
     if request.headers.get("If-None-Match") == tag:
@@ -183,7 +184,7 @@ def _tagged(request: web.BaseRequest, body: bytes, tag: str, media: str) -> web.
     return web.Response(body=body, headers=headers)
 
 
-def _health(request: web.BaseRequest, health: str, path: str) -> web.Response:
+def _health(request: AnyRequest, health: str, path: str) -> web.Response:
     single = path.removeprefix(health).strip("/")
     if single and single not in _CHECKS:
         raise errors.NotFound("the server could not find the requested resource")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
@@ -20,6 +21,7 @@ from koordinator.local.apiserver.logs import LogSource, NoLogs
 from koordinator.local.apiserver.query import User
 from koordinator.local.apiserver.requests import Requests
 from koordinator.local.apiserver.reviews import all_reviews
+from koordinator.local.apiserver.short_requests import AnyRequest, ShortServer
 from koordinator.local.apiserver.telemetry import Telemetry
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.apiserver.usage import NodeMetricUsage, UsageMetrics, UsageSource
@@ -71,6 +73,7 @@ class ApiServer:
         self._pages = Pages(backend, extras, openapi, self.telemetry, self.watches)
         self._requests = Requests(backend, extras, self.watches, logs or NoLogs())
         self._server: web.Server | None = None
+        self._short: ShortServer | None = None
         self._listener: asyncio.Server | None = None
 
     @property
@@ -93,9 +96,10 @@ class ApiServer:
             max_field_size=_HEADER_BYTES_MAX,
             max_line_size=_HEADER_BYTES_MAX,
         )
+        self._short = ShortServer(self._answer, self._server, SystemClock())
         context: ssl.SSLContext | None = None if self._tls is None else self._tls.context()
         self._listener = await loop.create_server(
-            self._server, self._host, self._port, ssl=context, backlog=1024
+            self._short, self._host, self._port, ssl=context, backlog=1024
         )
         self._port = self._listener.sockets[0].getsockname()[1]
         self._pages.address = f"{self._host}:{self._port}"
@@ -106,11 +110,11 @@ class ApiServer:
         if self._listener is not None:
             self._listener.close()
         await self.watches.stop()
-        if self._server is not None:
-            await self._server.shutdown(_STOP_S)
+        if self._short is not None and self._server is not None:
+            await asyncio.gather(self._short.shutdown(_STOP_S), self._server.shutdown(_STOP_S))
         if self._listener is not None:
             await self._listener.wait_closed()
-        self._server = self._listener = None
+        self._server = self._short = self._listener = None
 
     def write_kubeconfig(self, path: Path, extension: Mapping[str, str] | None = None) -> None:
         """Write a kubeconfig for this server, readable by its owner only."""
@@ -118,7 +122,7 @@ class ApiServer:
         token = self._tokens[0].secret if self._tokens else ""
         kubeconfig.write(path, server=self.url, ca_certificate=ca, token=token, extension=extension)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, request: AnyRequest) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         path = request.path
@@ -151,7 +155,7 @@ class ApiServer:
         return response
 
     async def _dispatch(
-        self, request: web.BaseRequest, path: str, target: paths.Target | None
+        self, request: AnyRequest, path: str, target: paths.Target | None
     ) -> web.StreamResponse:
         user = _NOBODY if is_health(path) else self._authenticator.user_of(request.headers)
         if target is None:

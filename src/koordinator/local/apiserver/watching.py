@@ -68,6 +68,8 @@ class Watches:
                 f"too many watches: {STREAMS_MAX} are open",
                 details=errors.StatusDetails(retry_after_seconds=1),
             )
+        request = call.request
+        assert isinstance(request, web.BaseRequest), "only the general server streams"
         options = query.list_options(_selecting_name(call))
         timeout_s = query.integer(call.params, "timeoutSeconds") or self._rng.randint(
             TIMEOUT_S_MIN, TIMEOUT_S_MAX
@@ -80,14 +82,14 @@ class Watches:
         try:
             subscription = self._backend.watch(call.resource, call.target.namespace, options)
         except errors.Gone as error:
-            await response.prepare(call.request)
+            await response.prepare(request)
             await response.write(_error_line(error))
             return response
-        stream = _Stream(call.request, subscription)
+        stream = _Stream(request, subscription)
         timer = asyncio.get_running_loop().call_later(max(0, timeout_s), subscription.close)
         self._streams.add(stream)
         try:
-            await response.prepare(call.request)
+            await response.prepare(request)
             await self._pump(stream, response, encoder)
         except (TimeoutError, ConnectionError):
             pass  # the client left, or was cut off

@@ -1,0 +1,279 @@
+"""Short writes read without the general HTTP server: what schedulers and controllers send all day.
+
+A write that arrives in one piece, in the form in which clients send it, is read here at a tenth of the cost. At the
+first request of a connection that is anything else (a read, a watch, a body in pieces, an `Expect`, nonsense), the
+general server takes the connection over and keeps it, so what clients get is the same, faults included.
+"""
+
+import asyncio
+import email.utils
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
+
+import msgspec
+from aiohttp import http, web
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from koordinator.clock import Clock
+
+BODY_BYTES_MAX = 64 << 10
+HEAD_BYTES_MAX = 8 << 10
+KEEP_ALIVE_S = 3630.0
+"""How long a connection may say nothing: as the general server."""
+LOOK_S_MIN = 1.0
+_PENDING_BYTES_MAX = 256 << 10
+
+_LINE = re.compile(
+    rb"(POST|PUT|PATCH|DELETE) (/apis?/[A-Za-z0-9/._~:-]+)(\?[A-Za-z0-9/._~:=&,-]*)? HTTP/1\.1"
+)
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d{1,8})(?=\r\n)", re.IGNORECASE)
+_FIELD = re.compile(rb"([A-Za-z0-9-]+):[ \t]*([\x20-\x7e]*)")
+# They change how the rest is read.
+_SPECIAL = frozenset({"transfer-encoding", "expect", "upgrade", "content-encoding", "te", "trailer"})
+_NO_QUERY: Mapping[str, str] = {}
+
+
+class ShortRequest:
+    """What handlers need of a request; `aiohttp.web.BaseRequest` has the same members."""
+
+    __slots__ = ("body", "content_length", "headers", "method", "path", "query", "transport")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: CIMultiDictProxy[str],
+        body: bytes,
+        transport: asyncio.Transport | None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.content_length = len(body)
+        self.transport = transport
+
+    async def read(self) -> bytes:
+        """The body."""
+        return self.body
+
+
+AnyRequest = web.BaseRequest | ShortRequest
+
+Answerer = Callable[[ShortRequest], Awaitable[web.StreamResponse]]
+
+
+class ShortServer:
+    """Makes the protocols of new connections; `general` makes those that take over."""
+
+    def __init__(self, answer: Answerer, general: Callable[[], asyncio.Protocol], clock: Clock) -> None:
+        self.answer = answer
+        self.general = general
+        self.connections: set[_Connection] = set()
+        self._clock = clock
+        self._stamped_s = -1
+        self._stamp = b""
+
+    def __call__(self) -> asyncio.Protocol:
+        return _Connection(self)
+
+    def stamp(self) -> bytes:
+        """The headers that all answers end with."""
+        now_s = int(self._clock.now())
+        if now_s != self._stamped_s:
+            self._stamped_s = now_s
+            date = email.utils.formatdate(now_s, usegmt=True)
+            self._stamp = f"Date: {date}\r\nServer: {http.SERVER_SOFTWARE}\r\n\r\n".encode()
+        return self._stamp
+
+    async def shutdown(self, timeout_s: float) -> None:
+        """Close idle connections, and the others when they have answered, or after `timeout_s`."""
+        tasks = [task for task in (each.stop() for each in list(self.connections)) if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    """Header lines as sent (without Content-Length) and as read: a client sends the same again and again."""
+
+    text: bytes
+    headers: CIMultiDictProxy[str]
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, until it is handed over."""
+
+    def __init__(self, server: ShortServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._head: _Head | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pending = b""
+        self._is_stopping = False
+        self._is_clogged = False
+        self._used_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connections.add(self)
+        self._watch_idleness()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
+
+    def data_received(self, data: bytes) -> None:
+        if self._task is None and not self._is_clogged:
+            self._begin(data)
+            return
+        self._pending += data
+        if len(self._pending) > _PENDING_BYTES_MAX and self._transport is not None:
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: it gets no more until it does."""
+        self._is_clogged = True
+
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        if self._task is None:
+            self._go_on()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Close when nothing is under way; what is, if anything."""
+        self._is_stopping = True
+        if self._task is None and self._transport is not None:
+            self._transport.close()
+        return self._task
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _begin(self, data: bytes) -> None:
+        """Answer the request that `data` starts with, or hand everything over."""
+        found = self._read(data)
+        if found is None:
+            self._hand_over(data)
+            return
+        request, end = found
+        self._pending = data[end:]
+        self._task = asyncio.get_running_loop().create_task(self._serve(request))
+
+    async def _serve(self, request: ShortRequest) -> None:
+        try:
+            response = await self._server.answer(request)
+            assert isinstance(response, web.Response), response
+            self._write(response)
+        except BaseException:
+            self.abort()
+            raise
+        self._task = None
+        self._used_s = asyncio.get_running_loop().time()
+        if not self._is_clogged:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin with what came meanwhile."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._is_stopping:
+            transport.close()
+        elif self._pending:
+            data, self._pending = self._pending, b""
+            transport.resume_reading()
+            self._begin(data)
+
+    def _write(self, response: web.Response) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        body = response.body or b""
+        assert isinstance(body, bytes), type(body)
+        lines = [f"HTTP/1.1 {response.status} {response.reason}\r\n"]
+        lines += [
+            f"{name}: {value}\r\n" for name, value in response.headers.items() if name != "Content-Length"
+        ]
+        lines.append(f"Content-Length: {len(body)}\r\n")
+        self._transport.write(b"%b%b%b" % ("".join(lines).encode(), self._server.stamp(), body))
+
+    def _read(self, data: bytes) -> tuple[ShortRequest, int] | None:
+        """The request at the start of `data` and where it ends; None for what is not ours to read."""
+        end = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
+        line_end = data.find(b"\r\n", 0, HEAD_BYTES_MAX)
+        line = _LINE.fullmatch(data, 0, line_end) if end > 0 else None
+        if line is None:
+            return None
+        path = line[2]
+        length = _LENGTH.search(data, line_end, end + 2)
+        if length is None:
+            return None
+        text = data[line_end : length.start()] + data[length.end() : end]
+        stop = end + 4 + int(length[1])
+        if stop > len(data) or stop - end > BODY_BYTES_MAX or b"//" in path or b"/." in path:
+            return None
+        head = self._head
+        if head is None or head.text != text:
+            headers = _headers(text)
+            if headers is None:
+                return None
+            head = self._head = _Head(text, headers)
+        query = URL(line[3].decode(), encoded=True).query if line[3] else _NO_QUERY
+        body = data[end + 4 : stop]
+        request = ShortRequest(line[1].decode(), path.decode(), query, head.headers, body, self._transport)
+        return request, stop
+
+    def _hand_over(self, data: bytes) -> None:
+        """From here on the general server has the connection."""
+        transport = self._transport
+        assert transport is not None, "not connected"
+        self._leave()
+        general = self._server.general()
+        transport.set_protocol(general)
+        general.connection_made(transport)
+        general.data_received(data)
+
+    def _leave(self) -> None:
+        self._server.connections.discard(self)
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _watch_idleness(self) -> None:
+        """Close when nothing was said for too long; look again when that can be."""
+        loop = asyncio.get_running_loop()
+        self._used_s = self._used_s or loop.time()
+        left_s = self._used_s + KEEP_ALIVE_S - loop.time()
+        if self._task is None and left_s <= 0 and self._transport is not None:
+            self._transport.close()
+            return
+        self._timer = loop.call_later(max(left_s, LOOK_S_MIN), self._watch_idleness)
+
+
+def _headers(text: bytes) -> CIMultiDictProxy[str] | None:
+    """Header lines as a dictionary; None when they need a closer look."""
+    found: CIMultiDict[str] = CIMultiDict()
+    for line in text.split(b"\r\n")[1:]:
+        field = _FIELD.fullmatch(line)
+        if field is None:
+            return None
+        name, value = field[1].decode(), field[2].decode().rstrip()
+        plain = name.lower()
+        if plain in _SPECIAL or (plain == "connection" and value.lower() != "keep-alive"):
+            return None
+        if plain in ("content-length", "host") and name in found:
+            return None
+        found.add(name, value)
+    if "Content-Length" in found or "Host" not in found:
+        return None
+    return CIMultiDictProxy(found)
+
+
+__all__ = ["AnyRequest", "ShortRequest", "ShortServer"]
