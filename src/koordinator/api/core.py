@@ -181,6 +181,13 @@ class PodIP(Part, frozen=True, kw_only=True):
     ip: str = ""
 
 
+class PodResourceClaimStatus(Part, frozen=True, kw_only=True):
+    """The claim made for an entry of `spec.resourceClaims`; None: none is needed."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodStatus(Part, frozen=True, kw_only=True):
     """`phase` is Pending, Running, Succeeded, Failed or Unknown."""
 
@@ -197,6 +204,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
     ephemeral_container_statuses: list[ContainerStatus] = []
+    resource_claim_statuses: list[PodResourceClaimStatus] = []
     resize: str = ""
     observed_generation: int = 0
 

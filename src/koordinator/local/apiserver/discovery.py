@@ -49,6 +49,7 @@ _GROUP_ORDER = (
     "coordination.k8s.io",
     "node.k8s.io",
     "discovery.k8s.io",
+    "resource.k8s.io",
 )
 # Last of all: its kind NodeMetrics must not take `kubectl get nodemetrics` from Koordinator's NodeMetric.
 METRICS_GROUP = "metrics.k8s.io"

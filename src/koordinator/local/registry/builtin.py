@@ -80,6 +80,10 @@ FACTS: dict[str, Facts] = {
     "validatingwebhookconfigurations.admissionregistration.k8s.io": _GUARDED_COUNTED,
     "customresourcedefinitions.apiextensions.k8s.io": _GUARDED_COUNTED,
     "apiservices.apiregistration.k8s.io": _GUARDED,
+    "resourceclaims.resource.k8s.io": Facts(blind_update=False, fresh_status={}),
+    "resourceclaimtemplates.resource.k8s.io": _GUARDED,
+    "deviceclasses.resource.k8s.io": Facts(has_generation=True, blind_update=False),
+    "resourceslices.resource.k8s.io": Facts(has_generation=True, blind_update=False),
     "certificatesigningrequests.certificates.k8s.io": Facts(fresh_status={}),
 }
 """By qualified name; kinds that are not listed are `PLAIN`."""

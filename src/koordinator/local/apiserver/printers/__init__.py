@@ -3,6 +3,7 @@
 from koordinator.local.apiserver.printers import (
     column,
     core,
+    dra,
     nodes,
     platform,
     pods,
@@ -14,6 +15,7 @@ from koordinator.local.apiserver.printers.column import AGE, NAME, Column, Print
 
 BUILT_IN: dict[tuple[str, str], Printer] = {
     **core.PRINTERS,
+    **dra.PRINTERS,
     **nodes.PRINTERS,
     **platform.PRINTERS,
     **pods.PRINTERS,

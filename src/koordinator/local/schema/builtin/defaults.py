@@ -245,6 +245,25 @@ def _slice(obj: Json) -> Json:
     return change_each(obj, "ports", lambda port: fill(port, name="", protocol="TCP"))
 
 
+def _device_claim(obj: Json) -> Json:
+    def toleration(value: Json) -> Json:
+        return fill(value, operator="Equal")
+
+    def wish(value: Json) -> Json:
+        value = fill(value, allocationMode="ExactCount")
+        if value["allocationMode"] == "ExactCount":
+            value = fill(value, count=1)
+        return change_each(value, "tolerations", toleration)
+
+    def request(value: Json) -> Json:
+        return change_each(change(value, "exactly", wish), "firstAvailable", wish)
+
+    def spec(value: Json) -> Json:
+        return change(value, "devices", lambda devices: change_each(devices, "requests", request))
+
+    return change(obj, "spec", spec)
+
+
 DEFAULTS: dict[tuple[str, str], Default] = {
     ("", "Pod"): pod_defaults.pod,
     ("", "PodTemplate"): lambda obj: change(obj, "template", pod_defaults.template),
@@ -266,6 +285,8 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("storage.k8s.io", "StorageClass"): lambda obj: fill(
         obj, reclaimPolicy="Delete", volumeBindingMode="Immediate"
     ),
+    ("resource.k8s.io", "ResourceClaim"): _device_claim,
+    ("resource.k8s.io", "ResourceClaimTemplate"): lambda obj: change(obj, "spec", _device_claim),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _webhooks(mutating=True),
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _webhooks(mutating=False),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _crd,

@@ -94,6 +94,10 @@ FIELDS: dict[tuple[str, str], Fact] = {
     ("ValidatingWebhook", "matchConditions"): _by("name"),
     ("CustomResourceDefinitionStatus", "conditions"): _apply_by("type"),
     ("APIServiceStatus", "conditions"): _by("type"),
+    # devices
+    ("ResourceClaimStatus", "reservedFor"): _by("uid"),
+    ("ResourceClaimStatus", "devices"): _apply_by("driver", "device", "pool"),
+    ("AllocatedDeviceStatus", "conditions"): _apply_by("type"),
     ("JSONSchemaProps", "x-kubernetes-validations"): _apply_by("rule"),
 }
 
@@ -138,6 +142,8 @@ QUANTITIES = frozenset(
         ("ResourceFieldSelector", "divisor"),
         ("CSIStorageCapacity", "capacity"),
         ("CSIStorageCapacity", "maximumVolumeSize"),
+        ("DeviceCapacity", "value"),
+        ("Counter", "value"),
         ("MetricTarget", "averageValue"),
         ("MetricTarget", "value"),
         ("MetricValueStatus", "averageValue"),

@@ -1,0 +1,258 @@
+"""Typed views of dynamic resource allocation (`resource.k8s.io/v1`): devices, their classes, and claims to them.
+
+Only what the scheduler and the claim controller read. Parameters of drivers are passed on as they came.
+"""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from koordinator.api.affinity import NodeSelector
+from koordinator.api.meta import Object, ObjectMeta, Part, Resource
+from koordinator.api.quantity import RawQuantity
+
+GROUP = "resource.k8s.io"
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Keeps an allocated claim from going before its devices are given back."""
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of generated claims: which entry of `spec.resourceClaims` of the pod they were made for."""
+
+RESERVATIONS_MAX = 256
+"""Pods that may use one claim at a time."""
+RESULTS_MAX = 32
+"""Devices that one claim may get."""
+
+EXACT_COUNT = "ExactCount"
+ALL_DEVICES = "All"
+
+
+class CELSelector(Part, frozen=True, kw_only=True):
+    expression: str = ""
+
+
+class DeviceSelector(Part, frozen=True, kw_only=True):
+    """`cel` None is a selector of a kind that we do not know."""
+
+    cel: CELSelector | None = None
+
+
+class DeviceToleration(Part, frozen=True, kw_only=True):
+    """`operator` is Equal (also when empty) or Exists; an empty key with Exists tolerates all."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class ExactDeviceRequest(Part, frozen=True, kw_only=True):
+    """`allocation_mode` is ExactCount (also when empty) or All."""
+
+    device_class_name: str = ""
+    selectors: list[DeviceSelector] = []
+    allocation_mode: str = ""
+    count: int = 0
+    admin_access: bool | None = None
+    tolerations: list[DeviceToleration] = []
+    capacity: dict[str, Any] | None = None
+
+
+class DeviceSubRequest(Part, frozen=True, kw_only=True):
+    """One of several wishes, the first of which that can be met counts."""
+
+    name: str = ""
+    device_class_name: str = ""
+    selectors: list[DeviceSelector] = []
+    allocation_mode: str = ""
+    count: int = 0
+    tolerations: list[DeviceToleration] = []
+    capacity: dict[str, Any] | None = None
+
+
+class DeviceRequest(Part, frozen=True, kw_only=True):
+    """One of `exactly` and `first_available` is set."""
+
+    name: str = ""
+    exactly: ExactDeviceRequest | None = None
+    first_available: list[DeviceSubRequest] = []
+
+
+class DeviceConstraint(Part, frozen=True, kw_only=True):
+    """What the devices of `requests` (none: of all) must have in common, or must differ in."""
+
+    requests: list[str] = []
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class DeviceClaimConfiguration(Part, frozen=True, kw_only=True):
+    """Parameters for a driver, for the named requests or for all."""
+
+    requests: list[str] = []
+    opaque: dict[str, Any] | None = None
+
+
+class DeviceClaim(Part, frozen=True, kw_only=True):
+    requests: list[DeviceRequest] = []
+    constraints: list[DeviceConstraint] = []
+    config: list[DeviceClaimConfiguration] = []
+
+
+class ResourceClaimSpec(Part, frozen=True, kw_only=True):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class DeviceRequestAllocationResult(Part, frozen=True, kw_only=True):
+    """A device given to a request (`request` or `request/subrequest`)."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    tolerations: list[DeviceToleration] = []
+
+
+class DeviceAllocationConfiguration(Part, frozen=True, kw_only=True):
+    """`source` is FromClass or FromClaim."""
+
+    source: str = ""
+    requests: list[str] = []
+    opaque: dict[str, Any] | None = None
+
+
+class DeviceAllocationResult(Part, frozen=True, kw_only=True):
+    results: list[DeviceRequestAllocationResult] = []
+    config: list[DeviceAllocationConfiguration] = []
+
+
+class AllocationResult(Part, frozen=True, kw_only=True):
+    """`node_selector` None: the devices can be used on all nodes."""
+
+    devices: DeviceAllocationResult = DeviceAllocationResult()
+    node_selector: NodeSelector | None = None
+
+
+class ConsumerReference(Part, frozen=True, kw_only=True):
+    """Who may use a claim: `resource` is `pods` for pods."""
+
+    api_group: str = ""
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class ResourceClaimStatus(Part, frozen=True, kw_only=True):
+    allocation: AllocationResult | None = None
+    reserved_for: list[ConsumerReference] = []
+
+
+class ResourceClaim(Object, frozen=True, kw_only=True):
+    """A wish for devices, and the devices once it is granted."""
+
+    resource: ClassVar[Resource] = Resource(
+        group=GROUP,
+        version="v1",
+        kind="ResourceClaim",
+        plural="resourceclaims",
+        subresources=("status",),
+    )
+
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class ResourceClaimTemplateSpec(Part, frozen=True, kw_only=True):
+    """Labels, annotations and spec of claims to be made; `spec` is passed on as it is."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: dict[str, Any] = {}
+
+
+class ResourceClaimTemplate(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group=GROUP, version="v1", kind="ResourceClaimTemplate", plural="resourceclaimtemplates"
+    )
+
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+
+
+class DeviceClassConfiguration(Part, frozen=True, kw_only=True):
+    opaque: dict[str, Any] | None = None
+
+
+class DeviceClassSpec(Part, frozen=True, kw_only=True):
+    selectors: list[DeviceSelector] = []
+    config: list[DeviceClassConfiguration] = []
+
+
+class DeviceClass(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group=GROUP, version="v1", kind="DeviceClass", plural="deviceclasses", namespaced=False
+    )
+
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class DeviceAttribute(Part, frozen=True, kw_only=True):
+    """One member is set; `version` is a semantic version."""
+
+    int_: int | None = msgspec.field(name="int", default=None)
+    bool_: bool | None = msgspec.field(name="bool", default=None)
+    string: str | None = None
+    version: str | None = None
+
+
+class DeviceCapacity(Part, frozen=True, kw_only=True):
+    value: RawQuantity = "0"
+
+
+class DeviceTaint(Part, frozen=True, kw_only=True):
+    """`effect` is None, NoSchedule or NoExecute."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Device(Part, frozen=True, kw_only=True):
+    """`consumes_counters` (parts of other devices) and `binding_conditions` (devices to be attached first) are
+    only seen, so that such devices can be left alone."""
+
+    name: str = ""
+    attributes: dict[str, DeviceAttribute] = {}
+    capacity: dict[str, DeviceCapacity] = {}
+    taints: list[DeviceTaint] = []
+    consumes_counters: list[dict[str, Any]] = []
+    binding_conditions: list[str] = []
+    allow_multiple_allocations: bool | None = None
+
+
+class ResourcePool(Part, frozen=True, kw_only=True):
+    """Slices of a pool belong together: those with the highest generation count, once all of them are there."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class ResourceSliceSpec(Part, frozen=True, kw_only=True):
+    """Devices of a driver; one of `node_name`, `node_selector`, `all_nodes`, `per_device_node_selection` says
+    where they can be used."""
+
+    driver: str = ""
+    pool: ResourcePool = ResourcePool()
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: list[Device] = []
+
+
+class ResourceSlice(Object, frozen=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        group=GROUP, version="v1", kind="ResourceSlice", plural="resourceslices", namespaced=False
+    )
+
+    spec: ResourceSliceSpec = ResourceSliceSpec()
