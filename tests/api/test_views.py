@@ -87,7 +87,9 @@ def test_views_hold_no_cycles_so_the_collector_can_skip_them(view: type[Object])
 
 def model_of(view: type[Object]) -> type[Any]:
     """The stock client's model of a kind."""
-    group = {"": "Core", "events.k8s.io": "Events", "resource.k8s.io": "Resource"}.get(view.resource.group, "")
+    group = {"": "Core", "events.k8s.io": "Events", "resource.k8s.io": "Resource"}.get(
+        view.resource.group, ""
+    )
     prefix = view.resource.version.capitalize()
     for name in (f"{prefix}{view.resource.kind}", f"{group}{prefix}{view.resource.kind}"):
         if hasattr(stock, name):

@@ -1,0 +1,219 @@
+"""Tokens to a tree. Source: the grammar in the language definition of CEL, with optional fields (`.?`, `[?]`)."""
+
+from typing import Any
+
+import msgspec
+
+from koordinator.cel.errors import CompileError
+from koordinator.cel.lexer import INT_MAX, Kind, Token, tokens
+
+DEPTH_MAX = 40
+"""Nesting of an expression; the compiled one calls itself as deeply."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """`position` is where errors point to."""
+
+    position: int
+
+
+class Literal(Node, frozen=True, kw_only=True):
+    value: Any
+
+
+class Name(Node, frozen=True, kw_only=True):
+    name: str
+
+
+class Select(Node, frozen=True, kw_only=True):
+    """`target.field`; `is_optional`: `target.?field`."""
+
+    target: Node
+    field: str
+    is_optional: bool = False
+
+
+class Index(Node, frozen=True, kw_only=True):
+    target: Node
+    key: Node
+    is_optional: bool = False
+
+
+class Call(Node, frozen=True, kw_only=True):
+    """A function, or a method when there is a `target`. Operators are functions named by their signs."""
+
+    name: str
+    args: tuple[Node, ...]
+    target: Node | None = None
+
+
+class ListLiteral(Node, frozen=True, kw_only=True):
+    items: tuple[Node, ...]
+
+
+class MapLiteral(Node, frozen=True, kw_only=True):
+    items: tuple[tuple[Node, Node], ...]
+
+
+_LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
+
+
+def parse(source: str) -> Node:
+    """Raises: CompileError."""
+    parser = _Parser(source)
+    tree = parser.expression()
+    parser.expect_end()
+    return tree
+
+
+class _Parser:
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._tokens = list(tokens(source))
+        self._at = 0
+        self._depth = 0
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._at]
+
+    def _take(self) -> Token:
+        token = self._token
+        self._at += 1
+        return token
+
+    def _accepts(self, *texts: str) -> bool:
+        """Whether the next token is one of these signs (or the word `in`); it is taken then."""
+        token = self._token
+        if token.kind in (Kind.SIGN, Kind.NAME) and token.text in texts:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> None:
+        if not self._accepts(text):
+            raise self._error(f"{text!r} expected, not {self._token.text!r}")
+
+    def expect_end(self) -> None:
+        if self._token.kind is not Kind.END:
+            raise self._error(f"unexpected {self._token.text!r}")
+
+    def _error(self, reason: str) -> CompileError:
+        return CompileError(self._source, self._token.position, reason)
+
+    def expression(self) -> Node:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise self._error(f"nested more than {DEPTH_MAX} levels deep")
+        position = self._token.position
+        found = self._binary(0)
+        if self._accepts("?"):
+            yes = self._binary(0)
+            self._expect(":")
+            found = Call(position=position, name="?:", args=(found, yes, self.expression()))
+        self._depth -= 1
+        return found
+
+    def _binary(self, level: int) -> Node:
+        if level == len(_LEVELS):
+            return self._unary()
+        found, count = self._binary(level + 1), 0
+        while True:
+            token = self._token
+            if not self._accepts(*_LEVELS[level]):
+                return found
+            count += 1
+            if count > DEPTH_MAX:
+                raise self._error(f"more than {DEPTH_MAX} operators in a row")
+            right = self._binary(level + 1)
+            found = Call(position=token.position, name=token.text, args=(found, right))
+
+    def _unary(self) -> Node:
+        token = self._token
+        signs = 0
+        while self._accepts(token.text) if token.text in ("!", "-") and token.kind is Kind.SIGN else False:
+            signs += 1
+        if token.text == "-" and signs and self._is_number():
+            literal = self._take()
+            signs -= 1
+            self._at -= 1
+            self._tokens[self._at] = Token(Kind.VALUE, literal.text, literal.position, -literal.value)
+        found = self._member()
+        for _ in range(signs % 2):
+            found = Call(position=token.position, name=f"{token.text}_", args=(found,))
+        return found
+
+    def _is_number(self) -> bool:
+        token = self._token
+        return token.kind is Kind.VALUE and type(token.value) in (int, float)
+
+    def _member(self) -> Node:
+        found = self._primary()
+        while True:
+            position = self._token.position
+            if self._accepts("."):
+                is_optional = self._accepts("?")
+                name = self._name()
+                if not is_optional and self._accepts("("):
+                    found = Call(position=position, name=name, args=self._arguments(")"), target=found)
+                else:
+                    found = Select(position=position, target=found, field=name, is_optional=is_optional)
+            elif self._accepts("["):
+                is_optional = self._accepts("?")
+                key = self.expression()
+                self._expect("]")
+                found = Index(position=position, target=found, key=key, is_optional=is_optional)
+            else:
+                return found
+
+    def _primary(self) -> Node:
+        position = self._token.position
+        if self._accepts("("):
+            found = self.expression()
+            self._expect(")")
+            return found
+        if self._accepts("["):
+            return ListLiteral(position=position, items=self._arguments("]"))
+        if self._accepts("{"):
+            return MapLiteral(position=position, items=self._entries())
+        if self._token.kind is Kind.VALUE:
+            value = self._take().value
+            if type(value) is int and value > INT_MAX:
+                raise CompileError(self._source, position, "the number does not fit 64 bits")
+            return Literal(position=position, value=value)
+        self._accepts(".")  # names are absolute anyway
+        name = self._name()
+        if self._accepts("("):
+            return Call(position=position, name=name, args=self._arguments(")"))
+        if self._token.text == "{" and self._token.kind is Kind.SIGN:
+            raise self._error("messages are not supported")
+        return Name(position=position, name=name)
+
+    def _name(self) -> str:
+        token = self._token
+        if token.kind is not Kind.NAME or token.text == "in":
+            raise self._error(f"a name expected, not {token.text!r}")
+        return self._take().text
+
+    def _arguments(self, end: str) -> tuple[Node, ...]:
+        """Expressions up to the closing sign; a comma may precede it."""
+        found: list[Node] = []
+        while not self._accepts(end):
+            if found:
+                self._expect(",")
+                if self._accepts(end):
+                    break
+            found.append(self.expression())
+        return tuple(found)
+
+    def _entries(self) -> tuple[tuple[Node, Node], ...]:
+        found: list[tuple[Node, Node]] = []
+        while not self._accepts("}"):
+            if found:
+                self._expect(",")
+                if self._accepts("}"):
+                    break
+            key = self.expression()
+            self._expect(":")
+            found.append((key, self.expression()))
+        return tuple(found)

@@ -1,0 +1,167 @@
+"""Expressions have the values that the language gives them, and errors where it has none."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import quantity
+from koordinator.cel import CompileError, EvaluationError, compile_expression
+from koordinator.cel.values import Semver
+
+DEVICE = {
+    "driver": "gpu.example.com",
+    "attributes": {
+        "gpu.example.com": {"model": "a100", "numa": 1, "healthy": True, "firmware": Semver.of("1.10.2-rc.1")}
+    },
+    "capacity": {"gpu.example.com": {"memory": quantity.parse("40Gi")}},
+}
+GPU = 'device.attributes["gpu.example.com"]'
+MEMORY = 'device.capacity["gpu.example.com"].memory'
+
+
+def value(source: str, device: Any = DEVICE) -> Any:
+    return compile_expression(source, ("device",))({"device": device})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'device.driver == "gpu.example.com"',
+        f"{GPU}.model == 'a100' && {GPU}.numa >= 1",
+        f"{GPU}.healthy",
+        f"!(({GPU}.numa > 3)) || false",
+        f"has({GPU}.model) && !has({GPU}.absent)",
+        f'"model" in {GPU} && !("x" in {GPU})',
+        f"{GPU}.model in ['h100', 'a100',]",
+        f"{GPU}.model.startsWith('a') && {GPU}['model'].endsWith('100') && {GPU}.model.contains('10')",
+        f"{GPU}.model.matches('^[ah]100$')",
+        f"size({GPU}.model) == 4 && {GPU}.model.size() == 4",
+        f"{GPU}.?absent.orValue('none') == 'none'",
+        f"{GPU}.?model.orValue('none') == 'a100'",
+        f"{GPU}[?'absent'].hasValue() == false",
+        "device.?absent.deeper.hasValue() == false",
+        f"{GPU}.?numa.optMap(n, n + 1).value() == 2",
+        f"{MEMORY}.compareTo(quantity('40Gi')) == 0",
+        f"{MEMORY}.isGreaterThan(quantity('39Gi')) && !{MEMORY}.isLessThan(quantity('1Gi'))",
+        f"{MEMORY} == quantity('40960Mi') && {MEMORY}.add(quantity('2Gi')).compareTo(quantity('42Gi')) == 0",
+        "isQuantity('1.5Ki') && !isQuantity('much')",
+        f"{GPU}.firmware.isGreaterThan(semver('1.9.0')) && {GPU}.firmware.isLessThan(semver('1.10.2'))",
+        f"{GPU}.firmware.compareTo(semver('1.10.2-rc.1')) == 0 && {GPU}.firmware.minor() == 10",
+        "semver('v1.2', true) == semver('1.2.0') && !isSemver('1.2') && semver('1.0.0-2') < '' || true",
+        "[1, 2, 3].all(x, x > 0) && [1, 2, 3].exists(x, x == 2) && [1, 2].exists_one(x, x == 1)",
+        "[1, 2, 3].map(x, x * 2) == [2, 4, 6] && [1, 2, 3].filter(x, x % 2 == 1).size() == 2",
+        "[1, 2, 3].map(x, x > 1, x + 1) == [3, 4] && [3, 1].sum() == 4 && [3, 1].max() == 3",
+        "{'a': 1, 'b': 2}.exists(k, k == 'b') && {'a': 1}.a == 1 && {1: 'x'}[1] == 'x'",
+        "cel.bind(x, 20, x + 1 == 21)",
+        "1 == 1.0 && 1 != true && '1' != 1 && null == null",
+        "-7 / 2 == -3 && -7 % 2 == -1 && 0x10 == 16 && 1e3 == 1000.0 && -(-3) == 3 && - 3 < 0",
+        "(1 < 2 ? 'yes' : 'no') == \"yes\"",
+        r"'a\tb' == '\x61\u0009b' && r'\d' == '\\d' && '''it's''' == 'it\'s'",
+        "'A-b'.lowerAscii() == 'a-b' && 'a,b'.split(',') == ['a', 'b'] && ['a', 'b'].join('-') == 'a-b'",
+        "'hello'.substring(1, 3) == 'el' && 'hello'.indexOf('l') == 2 && 'a1b22'.findAll('[0-9]+') == ['1', '22']",
+        "int('12') == 12 && string(12) == '12' && double('1.5') == 1.5 && bool('true') && dyn(1) == 1",
+        "sets.contains([1, 2], [2]) && sets.equivalent([1, 1], [1]) && !sets.intersects([1], [2])",
+        "false && device.absent == 1 || true",
+        "device.absent == 1 || true",
+        "[0, 1].exists(x, 1 / x == 1)",
+    ],
+)
+def test_true_is(source: str) -> None:
+    assert value(source) is True
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("device.", "a name expected"),
+        ("device.driver ==", "a name expected, not ''"),
+        ("(1", "')' expected"),
+        ("1 2", "unexpected '2'"),
+        ("node.name == 'x'", "undeclared reference to 'node'"),
+        ("device.driver.reversed()", "undeclared reference to function 'reversed'"),
+        ("nothing(1)", "undeclared reference to function 'nothing'"),
+        ("has(device)", "has() asks about a field"),
+        ("'open", 'unexpected "\'"'),
+        (r"'\q'", "unknown escape"),
+        ("99999999999999999999", "does not fit 64 bits"),
+        ("[1].all(1, true)", "a variable expected"),
+        ("Message{a: 1}", "messages are not supported"),
+        ("b'x' == 1", "byte strings are not supported"),
+        ("(" * 200 + "1" + ")" * 200, "nested more than"),
+        ("!" * 3 + "true ? 1", "':' expected"),
+    ],
+)
+def test_what_is_no_expression_is_refused_with_its_place(source: str, reason: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        compile_expression(source, ("device",))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (f"{GPU}.absent == 1", "no such key: absent"),
+        ("device.driver.absent", "string has no field 'absent'"),
+        ("device.driver > 1", "no such overload: >(string, int)"),
+        ("device.driver && true", "no such overload"),
+        (f"{GPU}.numa.startsWith('a')", "no such overload: startsWith(int)"),
+        ("1 / 0", "division by zero"),
+        ("9223372036854775807 + 1", "integer overflow"),
+        ("[1][1]", "index out of bounds"),
+        ("quantity('much') == 1", "much"),
+        ("semver('1.2')", "no semantic version"),
+        ("optional.none().value()", "optional.none() dereference"),
+        ("size(1)", "no such overload: size(int)"),
+        ("'a'.substring(2)", "no substring"),
+        ("'a'.startsWith()", "no such overload"),
+        ("'a'.matches('(')", "no regular expression"),
+        ("'a'.matches('(a+)+$')", "repetitions within repetitions are not supported"),
+        ("'a'.matches('(?=a)')", "look-around"),
+        ("'a'.matches('a*a*a*a*a*')", "more than 4 repetitions"),
+        ("[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, "
+         "[1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, true)))))", "rounds of loops"),
+    ],
+)  # fmt: skip
+def test_what_has_no_value_is_an_error(source: str, reason: str) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        value(source)
+    assert reason in str(caught.value)
+
+
+@given(st.integers(-(2**31), 2**31), st.integers(-(2**31), 2**31))
+def test_whole_numbers_are_divided_towards_zero_and_the_rest_has_the_sign_of_the_dividend(
+    a: int, b: int
+) -> None:
+    if b:
+        quotient, rest = value("device.a / device.b", {"a": a, "b": b}), value(f"({a}) % ({b})")
+        assert quotient * b + rest == a
+        assert abs(rest) < abs(b) and (rest == 0 or (rest < 0) == (a < 0))
+
+
+@given(st.text(alphabet="device.()[]{}\"'!&|=<>?:+-*/%, 01a\\\n", max_size=40))
+def test_any_text_is_compiled_or_refused_and_has_a_value_or_an_error(text: str) -> None:
+    try:
+        program = compile_expression(text, ("device",))
+    except CompileError:
+        return
+    try:
+        program({"device": DEVICE})
+    except EvaluationError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("1.0.0-alpha", "1.0.0-alpha.1"),
+        ("1.0.0-alpha.1", "1.0.0-alpha.beta"),
+        ("1.0.0-2", "1.0.0-11"),
+        ("1.0.0-rc.1", "1.0.0"),
+        ("1.9.0", "1.10.0"),
+    ],
+)
+def test_versions_are_in_the_order_of_the_standard(older: str, newer: str) -> None:
+    assert Semver.of(older) < Semver.of(newer)
+    assert Semver.of(older) == Semver.of(f"{older}+build")
