@@ -38,7 +38,6 @@ MULTI_POINT = (
 
 NOT_BUILT_IN = frozenset(
     (
-        "DynamicResources",
         "Reservation",
         "ElasticQuota",
         "Coscheduling",

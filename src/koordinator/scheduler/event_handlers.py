@@ -219,10 +219,12 @@ class EventHandlers:
 
 
 def _is_another_question(old: PodInfo, new: PodInfo) -> bool:
-    """Whether more than the status of an unassigned pod changed."""
+    """Whether more than the status of an unassigned pod changed, claims made for it apart."""
     a, b = old.pod, new.pod
-    return a.spec != b.spec or (
-        (a.metadata.labels, a.metadata.annotations) != (b.metadata.labels, b.metadata.annotations)
+    return (
+        a.spec != b.spec
+        or (a.metadata.labels, a.metadata.annotations) != (b.metadata.labels, b.metadata.annotations)
+        or a.status.resource_claim_statuses != b.status.resource_claim_statuses
     )
 
 

@@ -30,6 +30,13 @@ class ClusterEvent(enum.Enum):
     """A namespace was added or got other labels."""
     STORAGE = "Storage"
     """A claim, volume, storage class, or what drivers say about nodes."""
+    RESOURCE_CLAIM_ADDED = "ResourceClaimAdd"
+    RESOURCE_CLAIM_UPDATED = "ResourceClaimUpdate"
+    RESOURCE_CLAIM_DELETED = "ResourceClaimDelete"
+    RESOURCE_SLICE_ADDED = "ResourceSliceAdd"
+    RESOURCE_SLICE_UPDATED = "ResourceSliceUpdate"
+    DEVICE_CLASS_ADDED = "DeviceClassAdd"
+    DEVICE_CLASS_UPDATED = "DeviceClassUpdate"
     WILDCARD = "Wildcard"
     """Wakes everything."""
 

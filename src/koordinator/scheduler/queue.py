@@ -420,10 +420,13 @@ class SchedulingQueue:
 
 
 def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:
-    """Whether an update is more than a change of the pod's status."""
+    """Whether an update is more than a change of the pod's status, claims made for it apart."""
     before, now = old.pod.metadata, new.pod.metadata
     return (
-        old.pod.spec != new.pod.spec or before.labels != now.labels or before.annotations != now.annotations
+        old.pod.spec != new.pod.spec
+        or before.labels != now.labels
+        or before.annotations != now.annotations
+        or old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.plugins.default_binder import DefaultBinder
 from koordinator.scheduler.plugins.default_pre_bind import DefaultPreBind
+from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koordinator.scheduler.plugins.image_locality import ImageLocality
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
@@ -34,6 +35,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
+        DynamicResources,
         ImageLocality,
         InterPodAffinity,
         LoadAwareScheduling,

@@ -1,0 +1,210 @@
+"""The search for devices on one node: first fit in order, with backtracking.
+
+Source: upstream's structured allocator. Requests are served in the order of the pod's claims; of several wishes
+(`firstAvailable`) the first that lets everything else succeed counts, earlier requests having precedence. Devices
+that nothing tells apart are tried once instead of one after the other.
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from koordinator.api.dra import RESULTS_MAX
+
+ALL = 0
+"""As a count: all devices that fit, at least one."""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """`fits` is the index of a list in `Stock.fits`; `rules` are indices of those that the devices have to keep."""
+
+    fits: int
+    count: int
+    is_admin: bool = False
+    rules: tuple[int, ...] = ()
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One request of a claim (by index)."""
+
+    claim: int
+    wishes: tuple[Wish, ...]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """Values of an attribute (index of a list in `Stock.values`) have to be equal, or all different."""
+
+    values: int
+    is_distinct: bool = False
+
+
+class Problem(msgspec.Struct, frozen=True):
+    asks: tuple[Ask, ...]
+    rules: tuple[Rule, ...] = ()
+    claim_count: int = 1
+
+
+class Stock(msgspec.Struct, frozen=True):
+    """Devices that a node reaches, in order: equal `kinds` are alike in all that is said here. `fits` and
+    `values` have one list per selection and attribute; a value of -1 is none."""
+
+    kinds: Sequence[int]
+    fits: Sequence[Sequence[bool]]
+    values: Sequence[Sequence[int]]
+    is_used: Sequence[bool]
+    is_incomplete: Sequence[bool]
+    is_invalid: Sequence[bool]
+
+
+class Outcome(enum.IntEnum):
+    FOUND = 0
+    NOT_FOUND = 1
+    TOO_MANY_STEPS = 2
+    UPDATING = 3
+    """All devices were asked for, while a pool changes or cannot be used."""
+
+
+class Pick(msgspec.Struct, frozen=True):
+    """What an ask gets: the wish that was met, and indices of devices."""
+
+    wish: int
+    devices: tuple[int, ...]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`picks` has one entry per ask when they were FOUND, else none."""
+
+    outcome: Outcome
+    picks: tuple[Pick, ...] = ()
+
+
+class _TooManySteps(Exception):
+    pass
+
+
+def search(problem: Problem, stock: Stock, steps_max: int) -> Answer:
+    """Devices for all asks at once. `steps_max` bounds the devices tried; 0 does not."""
+    run = _Search(problem, stock, steps_max)
+    try:
+        is_found = run.serve(0)
+    except _TooManySteps:
+        return Answer(Outcome.TOO_MANY_STEPS)
+    if is_found:
+        return Answer(Outcome.FOUND, tuple(run.picks))
+    return Answer(Outcome.UPDATING if run.met_updating else Outcome.NOT_FOUND)
+
+
+class _Search:
+    def __init__(self, problem: Problem, stock: Stock, steps_max: int) -> None:
+        self._problem = problem
+        self._stock = stock
+        self._steps_left = steps_max if steps_max else -1
+        self._takers: list[list[int]] = [[] for _ in stock.kinds]
+        """Claims that got each device in this search."""
+        self._rules: list[list[int]] = [[] for _ in problem.rules]
+        """Values of the devices chosen so far, by rule."""
+        self._counts = [0] * problem.claim_count
+        self.picks: list[Pick] = []
+        self.met_updating = False
+
+    def serve(self, at: int) -> bool:
+        """Whether this ask and all later ones can be met."""
+        if at == len(self._problem.asks):
+            return True
+        ask = self._problem.asks[at]
+        for index, wish in enumerate(ask.wishes):
+            if wish.count == ALL:
+                if self._serve_all(at, ask, index, wish):
+                    return True
+            elif self._counts[ask.claim] + wish.count <= RESULTS_MAX and self._serve_some(
+                at, ask, index, wish, 0, []
+            ):
+                return True
+        return False
+
+    def _serve_all(self, at: int, ask: Ask, index: int, wish: Wish) -> bool:
+        stock = self._stock
+        if any(stock.is_incomplete) or any(stock.is_invalid):
+            self.met_updating = True
+            return False
+        wanted = [device for device, fits in enumerate(stock.fits[wish.fits]) if fits]
+        if not wanted or self._counts[ask.claim] + len(wanted) > RESULTS_MAX:
+            return False
+        taken: list[int] = []
+        for device in wanted:
+            self._step()
+            if not self._may_take(ask, wish, device):
+                break
+            self._take(ask, wish, device)
+            taken.append(device)
+        if len(taken) == len(wanted) and self._go_on(at, index, taken):
+            return True
+        for device in reversed(taken):
+            self._give_back(wish, device)
+        self._counts[ask.claim] -= len(taken)
+        return False
+
+    def _serve_some(self, at: int, ask: Ask, index: int, wish: Wish, first: int, taken: list[int]) -> bool:
+        """Choose devices from `first` on, until there are enough."""
+        if len(taken) == wish.count:
+            return self._go_on(at, index, taken)
+        for device in self._candidates(ask, wish, first):
+            self._take(ask, wish, device)
+            taken.append(device)
+            if self._serve_some(at, ask, index, wish, device + 1, taken):
+                return True
+            taken.pop()
+            self._give_back(wish, device)
+            self._counts[ask.claim] -= 1
+        return False
+
+    def _go_on(self, at: int, index: int, taken: list[int]) -> bool:
+        self.picks.append(Pick(index, tuple(taken)))
+        if self.serve(at + 1):
+            return True
+        self.picks.pop()
+        return False
+
+    def _candidates(self, ask: Ask, wish: Wish, first: int) -> Iterator[int]:
+        """Devices that can be taken next; of those that are alike only the first, as the others fail with it."""
+        kinds, fits = self._stock.kinds, self._stock.fits[wish.fits]
+        tried: set[int] = set()
+        for device in range(first, len(kinds)):
+            if not fits[device] or self._stock.is_invalid[device] or kinds[device] in tried:
+                continue
+            self._step()
+            if self._may_take(ask, wish, device):
+                if not wish.is_admin:  # others may have the device too, so that equals are not alike any more
+                    tried.add(kinds[device])
+                yield device
+
+    def _step(self) -> None:
+        if self._steps_left == 0:
+            raise _TooManySteps
+        self._steps_left -= 1
+
+    def _may_take(self, ask: Ask, wish: Wish, device: int) -> bool:
+        takers = self._takers[device]
+        if wish.is_admin:
+            if ask.claim in takers:
+                return False
+        elif takers or self._stock.is_used[device]:
+            return False
+        for number in wish.rules:
+            rule, seen = self._problem.rules[number], self._rules[number]
+            value = self._stock.values[rule.values][device]
+            if value < 0 or (value in seen if rule.is_distinct else bool(seen) and seen[0] != value):
+                return False
+        return True
+
+    def _take(self, ask: Ask, wish: Wish, device: int) -> None:
+        self._takers[device].append(ask.claim)
+        self._counts[ask.claim] += 1
+        for number in wish.rules:
+            self._rules[number].append(self._stock.values[self._problem.rules[number].values][device])
+
+    def _give_back(self, wish: Wish, device: int) -> None:
+        self._takers[device].pop()
+        for number in wish.rules:
+            self._rules[number].pop()

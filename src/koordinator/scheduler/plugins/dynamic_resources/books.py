@@ -1,0 +1,140 @@
+"""Which claims there are, which devices they have, and what is promised and not written yet.
+
+One per node table, whichever profiles use it, so that nobody gives a device away twice.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from koordinator.api.dra import AllocationResult, DeviceClass, ResourceClaim
+from koordinator.scheduler.nodes import NodeTable, RowKeeper
+from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimKey
+from koordinator.scheduler.plugins.dynamic_resources.inventory import DeviceKey, Inventory
+
+
+class Promise(msgspec.Struct, eq=False):
+    """Devices promised to a claim. `allocation` is what is to be written; `written_version` is the claim's version
+    that has it, 0 before it is written; `is_doubtful`: nobody knows whether it was written."""
+
+    claim: ResourceClaim
+    devices: tuple[DeviceKey, ...]
+    allocation: dict[str, Any]
+    written_version: int = 0
+    is_doubtful: bool = False
+
+
+class Books(RowKeeper):
+    """`version` grows with every change of claims, classes and promises."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.version = 0
+        self.inventory = table.shared(Inventory)
+        self._claims: dict[ClaimKey, ResourceClaim] = {}
+        self._classes: dict[str, DeviceClass] = {}
+        self._held: dict[ClaimKey, tuple[DeviceKey, ...]] = {}
+        self._promises: dict[str, Promise] = {}
+        """By uid of the claim."""
+
+    # What others say
+
+    def claim(self, key: ClaimKey) -> ResourceClaim | None:
+        return self._claims.get(key)
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        return self._classes.get(name)
+
+    def set_class(self, name: str, new: DeviceClass | None) -> None:
+        if new is None:
+            self._classes.pop(name, None)
+        else:
+            self._classes[name] = new
+        self.version += 1
+
+    def set_claim(self, key: ClaimKey, new: ResourceClaim | None) -> None:
+        """A claim came, changed or (None) went. Telling it twice does no harm."""
+        old = self._claims.get(key)
+        if old is new:
+            return
+        if new is None:
+            self._claims.pop(key, None)
+        else:
+            self._claims[key] = new
+        held = () if new is None else devices_of(new.status.allocation)
+        before = self._held.pop(key, ())
+        if held:
+            self._held[key] = held
+        if held != before:
+            self.inventory.take(held, 1)
+            self.inventory.take(before, -1)
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self._drop(old.metadata.uid)
+        if new is not None:
+            self._confirm(new)
+        self.version += 1
+
+    def _confirm(self, claim: ResourceClaim) -> None:
+        """The API shows what we wrote, or something later: the promise is kept."""
+        promise = self._promises.get(claim.metadata.uid)
+        if promise is None or not promise.written_version:
+            return
+        version = _number(claim.metadata.resource_version)
+        if claim.status.allocation is not None or version >= promise.written_version:
+            self._drop(claim.metadata.uid)
+
+    # Promises
+
+    def is_promised(self, uid: str) -> bool:
+        """Whether devices of the claim are on their way."""
+        return uid in self._promises
+
+    def promise(
+        self, claim: ResourceClaim, devices: Iterable[DeviceKey], allocation: dict[str, Any]
+    ) -> Promise:
+        """Give devices to a claim that has none."""
+        uid = claim.metadata.uid
+        assert uid not in self._promises, claim.key
+        promise = self._promises[uid] = Promise(claim, tuple(devices), allocation)
+        self.inventory.take(promise.devices, 1)
+        self.version += 1
+        return promise
+
+    def withdraw(self, promise: Promise) -> None:
+        """Take a promise back, unless it is, or may be, written: the API will say what became of it."""
+        if (
+            not (promise.written_version or promise.is_doubtful)
+            and self._promises.get(promise.claim.metadata.uid) is promise
+        ):
+            self._drop(promise.claim.metadata.uid)
+
+    def written(self, promise: Promise, written: ResourceClaim) -> None:
+        """The API took the allocation."""
+        promise.is_doubtful = False
+        promise.written_version = max(1, _number(written.metadata.resource_version))
+        meta = written.metadata
+        known = self._claims.get((meta.namespace, meta.name))
+        if known is None or known.metadata.uid != meta.uid:
+            self._drop(meta.uid)  # gone meanwhile
+        else:
+            self._confirm(known)
+
+    def _drop(self, uid: str) -> None:
+        promise = self._promises.pop(uid, None)
+        if promise is not None:
+            self.inventory.take(promise.devices, -1)
+            self.version += 1
+
+
+def devices_of(allocation: AllocationResult | None) -> tuple[DeviceKey, ...]:
+    """Devices that nobody else can have; administrators look at devices without taking them."""
+    if allocation is None:
+        return ()
+    return tuple(
+        (each.driver, each.pool, each.device) for each in allocation.devices.results if not each.admin_access
+    )
+
+
+def _number(version: str) -> int:
+    """Versions are compared as numbers, as Kubernetes allows for its own kinds; others count as the oldest."""
+    return int(version) if version.isdigit() else 0

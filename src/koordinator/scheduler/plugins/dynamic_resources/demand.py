@@ -1,0 +1,172 @@
+"""What the claims of a pod ask for that have no devices yet. Words as upstream's."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from koordinator.api.dra import (
+    ALL_DEVICES,
+    EXACT_COUNT,
+    RESULTS_MAX,
+    DeviceClass,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSubRequest,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
+from koordinator.scheduler.plugins.dynamic_resources import selection
+from koordinator.scheduler.plugins.dynamic_resources.allocator import ALL, Ask, Problem, Rule, Wish
+from koordinator.scheduler.plugins.dynamic_resources.selection import (
+    AttributeColumn,
+    Selection,
+    SelectionKey,
+    Selections,
+    SelectorError,
+)
+
+T = TypeVar("T")
+FindClass = Callable[[str], DeviceClass | None]
+
+
+class DemandError(Exception):
+    """Why a claim cannot be given devices anywhere."""
+
+
+class Wanted(msgspec.Struct, frozen=True, eq=False):
+    """The words of a wish: `request` is its name in the result."""
+
+    request: str
+    device_class: DeviceClass
+    tolerations: tuple[DeviceToleration, ...]
+
+
+class Demand(msgspec.Struct, frozen=True, eq=False):
+    """`problem` in numbers: `selections` and `attributes` are what its indices stand for; `wanted` has the words of
+    each wish of each ask."""
+
+    claims: tuple[ResourceClaim, ...]
+    problem: Problem
+    selections: tuple[Selection, ...]
+    attributes: tuple[AttributeColumn, ...]
+    wanted: tuple[tuple[Wanted, ...], ...]
+
+
+def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: Selections) -> Demand:
+    """Raises: DemandError."""
+    reader = _Reader(find_class, selections)
+    try:
+        for index, claim in enumerate(claims):
+            reader.read(index, claim)
+    except SelectorError as error:
+        raise DemandError(str(error)) from error
+    return Demand(
+        claims=tuple(claims),
+        problem=Problem(tuple(reader.asks), tuple(reader.rules), len(claims)),
+        selections=tuple(reader.selections),
+        attributes=tuple(reader.attributes),
+        wanted=tuple(reader.wanted),
+    )
+
+
+class _Reader:
+    def __init__(self, find_class: FindClass, selections: Selections) -> None:
+        self._find_class = find_class
+        self._known = selections
+        self.asks: list[Ask] = []
+        self.rules: list[Rule] = []
+        self.selections: list[Selection] = []
+        self.attributes: list[AttributeColumn] = []
+        self.wanted: list[tuple[Wanted, ...]] = []
+
+    def read(self, index: int, claim: ResourceClaim) -> None:
+        devices = claim.spec.devices
+        first_rule = len(self.rules)
+        for number, constraint in enumerate(devices.constraints):
+            self.rules.append(self._rule(claim, number, constraint))
+        least = 0
+        for request in devices.requests:
+            wishes, words = [], []
+            for name, wish in _wishes(claim, request):
+                rules = tuple(
+                    first_rule + number
+                    for number, constraint in enumerate(devices.constraints)
+                    if not constraint.requests
+                    or request.name in constraint.requests
+                    or name in constraint.requests
+                )
+                device_class = self._class(name, wish.device_class_name)
+                wishes.append(self._wish(claim, name, wish, device_class, rules))
+                words.append(Wanted(name, device_class, tuple(wish.tolerations)))
+            self.asks.append(Ask(index, tuple(wishes)))
+            self.wanted.append(tuple(words))
+            least += min(wish.count for wish in wishes)
+        if least > RESULTS_MAX:
+            raise DemandError(
+                f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of {RESULTS_MAX}"
+            )
+
+    def _rule(self, claim: ResourceClaim, number: int, constraint: DeviceConstraint) -> Rule:
+        name = constraint.match_attribute or constraint.distinct_attribute
+        if not name:
+            raise DemandError(
+                f"claim {claim.key}, constraint #{number}: empty constraint (unsupported constraint type?)"
+            )
+        column = self._known.attribute(name)
+        return Rule(_index(self.attributes, column), is_distinct=constraint.match_attribute is None)
+
+    def _class(self, request: str, name: str) -> DeviceClass:
+        if not name:
+            raise DemandError(f"request {request}: unsupported request type")
+        found = self._find_class(name)
+        if found is None:
+            raise DemandError(f"request {request}: device class {name} does not exist")
+        return found
+
+    def _wish(
+        self,
+        claim: ResourceClaim,
+        name: str,
+        wish: ExactDeviceRequest | DeviceSubRequest,
+        device_class: DeviceClass,
+        rules: tuple[int, ...],
+    ) -> Wish:
+        if wish.capacity:
+            raise DemandError(f"claim {claim.key}, request {name}: capacity requirements are not supported")
+        mode = wish.allocation_mode or EXACT_COUNT
+        if mode not in (EXACT_COUNT, ALL_DEVICES):
+            raise DemandError(f"claim {claim.key}, request {name}: unsupported count mode {mode}")
+        key = SelectionKey(
+            owner=device_class.metadata.name,
+            own=selection.texts(device_class.spec.selectors),
+            claim=claim.key if wish.selectors else "",
+            more=selection.texts(wish.selectors),
+            tolerations=selection.facts(wish.tolerations),
+        )
+        return Wish(
+            fits=_index(self.selections, self._known.of(key)),
+            count=ALL if mode == ALL_DEVICES else max(1, wish.count),
+            is_admin=isinstance(wish, ExactDeviceRequest) and bool(wish.admin_access),
+            rules=rules,
+        )
+
+
+def _wishes(
+    claim: ResourceClaim, request: DeviceRequest
+) -> list[tuple[str, ExactDeviceRequest | DeviceSubRequest]]:
+    if request.exactly is not None:
+        return [(request.name, request.exactly)]
+    if request.first_available:
+        return [(f"{request.name}/{each.name}", each) for each in request.first_available]
+    raise DemandError(f"claim {claim.key}, request {request.name}: unknown request type")
+
+
+def _index(known: list[T], item: T) -> int:
+    """Position of an item, which is appended when it is new."""
+    for index, each in enumerate(known):
+        if each is item:
+            return index
+    known.append(item)
+    return len(known) - 1

@@ -1,0 +1,299 @@
+"""DynamicResources: the extension points. Source: spec 03, B1; upstream's plugin with structured parameters."""
+
+import functools
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api import duration
+from koordinator.api.affinity import NodeSelector
+from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
+from koordinator.cluster import errors
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import (
+    Diagnosis,
+    FilterPlugin,
+    Handle,
+    Mask,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    ReasonCodes,
+    ReservePlugin,
+    WakeIndex,
+    Watch,
+)
+from koordinator.scheduler.label_columns import LabelColumns
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.plugin_args import DynamicResourcesArgs
+from koordinator.scheduler.plugins.dynamic_resources import claims, demand, hints, result
+from koordinator.scheduler.plugins.dynamic_resources.allocator import Outcome
+from koordinator.scheduler.plugins.dynamic_resources.books import Books
+from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimError, ClaimKey
+from koordinator.scheduler.plugins.dynamic_resources.demand import Demand, DemandError
+from koordinator.scheduler.plugins.dynamic_resources.selection import Selections
+from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
+from koordinator.scheduler.plugins.dynamic_resources.writes import Booked, ClaimWriter
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_patch import PodPatch
+from koordinator.scheduler.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable, unschedulable
+
+STEPS_PER_S = 100_000
+"""Devices tried per second of `filterTimeout`: a bound on a search that does not depend on the machine's load."""
+
+NOTHING_TO_DEALLOCATE = "no new claims to deallocate"
+
+
+class ClaimReason(Reason):
+    OK = 0, SUCCESS
+    NO_DEVICES = 1, unresolvable("cannot allocate all claims")
+    TOO_MANY_STEPS = 2, unresolvable("timed out trying to allocate devices")
+    UPDATING = 3, unresolvable("asks for all devices, but a resource pool is currently being updated")
+    ELSEWHERE = 4, unresolvable("resourceclaim not available on the node")
+
+
+_REASON_OF = np.array([0, 0, 0, 0], np.uint16)
+_REASON_OF[Outcome.NOT_FOUND] = ClaimReason.NO_DEVICES
+_REASON_OF[Outcome.TOO_MANY_STEPS] = ClaimReason.TOO_MANY_STEPS
+_REASON_OF[Outcome.UPDATING] = ClaimReason.UPDATING
+
+
+class ClaimState(msgspec.Struct, frozen=True, eq=False):
+    """A pod's claims. `demand` is what those without devices ask for, None when all have theirs."""
+
+    keys: tuple[ClaimKey, ...] = ()
+    claims: tuple[ResourceClaim, ...] = ()
+    demand: Demand | None = None
+    refusal: Status = SUCCESS
+
+    def selectors(self) -> Iterator[tuple[ResourceClaim, NodeSelector]]:
+        """Claims that have devices, with the nodes where these can be used, unless that is all nodes."""
+        for claim in self.claims:
+            if claim.status.allocation is not None and claim.status.allocation.node_selector is not None:
+                yield claim, claim.status.allocation.node_selector
+
+
+NO_CLAIMS = ClaimState()
+
+
+class DynamicResources(
+    PreEnqueuePlugin[ClaimState],
+    PreFilterPlugin[ClaimState],
+    FilterPlugin[ClaimState],
+    PostFilterPlugin[ClaimState],
+    ReservePlugin[ClaimState],
+    PreBindPlugin[ClaimState],
+):
+    name = "DynamicResources"
+    args = DynamicResourcesArgs
+    reasons = ClaimReason
+    fewer_pods_help = True
+    wakes_for_row = True
+    wakes_on = (
+        *hints.CLAIM_EVENTS,
+        ClusterEvent.RESOURCE_SLICE_ADDED,
+        ClusterEvent.RESOURCE_SLICE_UPDATED,
+        ClusterEvent.DEVICE_CLASS_ADDED,
+        ClusterEvent.DEVICE_CLASS_UPDATED,
+        ClusterEvent.NODE_ADDED,
+        ClusterEvent.NODE_LABELS,
+        ClusterEvent.POD_UPDATED,
+    )
+
+    def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._books = handle.table.shared(Books)
+        self._labels = LabelColumns(handle.table)
+        handle.table.add_keeper(self._labels)
+        self._selections = Selections(self._books.inventory)
+        steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
+        self._supply = Supply(self._books.inventory, self._labels, steps_max)
+        self._writer = ClaimWriter(handle, self._books, duration.parse(args.binding_timeout))
+        handle.watch(_watch(ResourceClaim, self._claim_set))
+        handle.watch(_watch(DeviceClass, self._class_set))
+        handle.watch(_watch(ResourceSlice, self._slice_set))
+
+    # What comes in
+
+    def _claim_set(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        some = new if new is not None else old
+        assert some is not None
+        self._books.set_claim((some.metadata.namespace, some.metadata.name), new)
+        self._tell(hints.CLAIM_EVENTS, old, new)
+
+    def _class_set(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        some = new if new is not None else old
+        assert some is not None
+        self._books.set_class(some.metadata.name, new)
+        self._tell((ClusterEvent.DEVICE_CLASS_ADDED, ClusterEvent.DEVICE_CLASS_UPDATED), old, new)
+
+    def _slice_set(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        self._books.inventory.set_slice(old, new)
+        self._tell((ClusterEvent.RESOURCE_SLICE_ADDED, ClusterEvent.RESOURCE_SLICE_UPDATED), old, new)
+
+    def _tell(self, events: tuple[ClusterEvent, ...], old: Any, new: Any) -> None:
+        """`events`: that such an object came, changed, and (where that can help) went."""
+        index = 0 if old is None else 1 if new is not None else 2
+        if index < len(events):
+            self.handle.happened(Happening(events[index], None, old, new))
+
+    # A pod
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        if not pod.pod.spec.resource_claims:
+            return ()
+        return (pod.uid, claims.claim_names(pod.pod))
+
+    def prepare(self, pod: PodInfo) -> ClaimState:
+        if not pod.pod.spec.resource_claims:
+            return NO_CLAIMS
+        keys = tuple(sorted(hints.keys_of(pod.pod)))
+        try:
+            found = [claim for _, claim in claims.claims_of(pod.pod, self._books.claim)]
+            found = list({claim.metadata.uid: claim for claim in found}.values())
+            for claim in found:
+                self._check(pod, claim)
+            missing = [claim for claim in found if claim.status.allocation is None]
+            if not missing:
+                return ClaimState(keys, tuple(found))
+            wanted = demand.read(missing, self._books.device_class, self._selections)
+            return ClaimState(keys, tuple(found), wanted)
+        except (ClaimError, DemandError) as problem:
+            return ClaimState(keys, refusal=unresolvable(str(problem)))
+
+    def _check(self, pod: PodInfo, claim: ResourceClaim) -> None:
+        """Raises: ClaimError when others use the claim, or are about to."""
+        if claim.status.allocation is None:
+            if self._books.is_promised(claim.metadata.uid):
+                raise ClaimError("resource claim is in the process of being allocated")
+        elif not claims.can_be_reserved(claim) and not claims.is_reserved_for(claim, pod.uid):
+            raise ClaimError("resourceclaim in use")
+
+    def epoch(self, state: ClaimState) -> Hashable:
+        if state is NO_CLAIMS:
+            return None
+        return (self._books.version, self._books.inventory.version, self._labels.version)
+
+    def foresees(self, state: ClaimState) -> bool:
+        return state is NO_CLAIMS
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        if not pod.pod.spec.resource_claims:
+            return SUCCESS
+        objection = claims.objection(pod.pod, self._books.claim)
+        return unresolvable(objection) if objection else SUCCESS
+
+    def pre_filter(self, state: ClaimState) -> PreFilterResult:
+        if not state.refusal.is_success:
+            return PreFilterResult(state.refusal)
+        return PreFilterResult() if state.claims else PreFilterResult(SKIP)
+
+    # Nodes
+
+    def filter(self, state: ClaimState, rows: Rows) -> ReasonCodes:
+        codes = np.zeros(rows.size, np.uint16)
+        if state.demand is not None:
+            codes = _REASON_OF[self._supply.outcomes(state.demand, rows)]
+        for _, selector in state.selectors():
+            codes[(codes == 0) & ~self._reaches(selector, rows)] = ClaimReason.ELSEWHERE
+        return codes
+
+    def _reaches(self, selector: NodeSelector, rows: Rows) -> Mask:
+        return self._labels.match_terms(selector.node_selector_terms, rows)
+
+    def pods_matter(self, state: ClaimState, rows: Rows) -> Mask:
+        return np.zeros(rows.size, np.bool_)
+
+    def facts(self, state: ClaimState, row: int) -> tuple[str, ...]:
+        if state.demand is None:
+            return ()
+        failure = self._supply.failure(state.demand, row)
+        return (failure,) if failure else ()
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        if claims.objection(pod.pod, self._books.claim):
+            return False
+        if happening.event in hints.CLAIM_EVENTS:
+            return hints.helps(happening, pod.pod)
+        if happening.row is None:
+            return True
+        return self.prepare(pod).refusal.is_success and super().wakes(happening, pod)
+
+    def wake_index(self) -> WakeIndex:
+        return hints.ClaimIndex()
+
+    # When no node is left
+
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        """A claim that nobody else uses, with devices on the wrong nodes, gives them back."""
+        state = self.prepare(pod)
+        if not state.claims:
+            return PostFilterResult(unschedulable(NOTHING_TO_DEALLOCATE))
+        rows = self.handle.table.rows
+        for claim, selector in state.selectors():
+            if (
+                all(user.uid == pod.uid for user in claim.status.reserved_for)
+                and not self._reaches(selector, rows).all()
+            ):
+                return PostFilterResult(unschedulable(), later=functools.partial(self._deallocate, claim))
+        return PostFilterResult(unschedulable("still not schedulable"))
+
+    async def _deallocate(self, claim: ResourceClaim) -> PostFilterResult:
+        try:
+            await self._writer.deallocate(claim)
+        except errors.ApiError as problem:
+            text = f"deallocating ResourceClaim {claim.key}: {problem.message}"
+            return PostFilterResult(Status(Code.ERROR, (text,)))
+        return PostFilterResult(unschedulable("deallocation of ResourceClaim completed"))
+
+    # On a node
+
+    def reserve(self, state: ClaimState, pod: PodInfo, row: int) -> Status:
+        if not state.claims:
+            return SUCCESS
+        booked = [
+            Booked(_key(claim), claim.metadata.uid, None)
+            for claim in state.claims
+            if claim.status.allocation is not None
+        ]
+        if state.demand is not None:
+            answer, numbers = self._supply.answer(state.demand, row)
+            if answer.outcome is not Outcome.FOUND:
+                return ClaimReason(int(_REASON_OF[answer.outcome])).status
+            entries = [entry for number in numbers if (entry := self._books.inventory.entries[number])]
+            for grant in result.grants(state.demand, answer, entries):
+                promise = self._books.promise(grant.claim, grant.devices, grant.allocation)
+                booked.append(Booked(_key(grant.claim), grant.claim.metadata.uid, promise))
+        self._writer.book(pod, booked)
+        return SUCCESS
+
+    def unreserve(self, state: ClaimState, pod: PodInfo, node_name: str) -> None:
+        if state.claims and self._writer.take_back(pod, state.keys):
+            # Pods that share a claim, or want the same devices, may wait for it.
+            self.handle.happened(Happening(ClusterEvent.RESOURCE_CLAIM_UPDATED))
+
+    def is_slow(self, state: ClaimState, pod: PodInfo) -> bool:
+        return bool(state.claims)
+
+    async def pre_bind(self, state: ClaimState, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+        if not state.claims:
+            return SUCCESS
+        return await self._writer.write(pod)
+
+
+def _key(claim: ResourceClaim) -> ClaimKey:
+    return claim.metadata.namespace, claim.metadata.name
+
+
+def _watch(view: type[Any], told: Any) -> Watch[Any]:
+    return Watch(
+        view,
+        on_add=lambda obj: told(None, obj),
+        on_update=told,
+        on_delete=lambda obj: told(obj, None),
+    )

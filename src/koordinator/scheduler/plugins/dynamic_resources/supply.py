@@ -1,0 +1,189 @@
+"""Whether nodes have the devices that a demand asks for: many nodes at once.
+
+1. Counting: free devices per kind of request and node, in columns. Most nodes without enough go here, and where a
+   pod asks for one kind of device without constraints, nothing else is needed.
+2. Nodes whose devices look alike to the demand share one search.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.label_columns import LabelColumns
+from koordinator.scheduler.nodes import Rows
+from koordinator.scheduler.plugins.dynamic_resources.allocator import ALL, Answer, Outcome, Stock, search
+from koordinator.scheduler.plugins.dynamic_resources.demand import Demand
+from koordinator.scheduler.plugins.dynamic_resources.inventory import (
+    INCOMPLETE,
+    INVALID,
+    NOWHERE,
+    Inventory,
+)
+
+Mask = npt.NDArray[np.bool_]
+CODE_MAX = 1 << 40
+"""Codes of devices are numbered anew beyond that, so that they never overflow."""
+
+
+class Supply:
+    """Answers for nodes. `steps_max`: see `allocator.search`."""
+
+    def __init__(self, inventory: Inventory, labels: LabelColumns, steps_max: int) -> None:
+        self._inventory = inventory
+        self._labels = labels
+        self._steps_max = steps_max
+
+    def outcomes(self, demand: Demand, rows: Rows) -> npt.NDArray[np.uint8]:
+        """An `Outcome` for each of the rows."""
+        self._refresh(demand)
+        found = np.full(rows.size, Outcome.NOT_FOUND, np.uint8)
+        reaches = self._reaches(rows)
+        passing = np.flatnonzero(self._has_enough(demand, rows, reaches))
+        if self._is_countable(demand):
+            found[passing] = Outcome.FOUND
+        elif passing.size:
+            found[passing] = self._search_all(demand, rows[passing], reaches[:, passing])
+        return found
+
+    def answer(self, demand: Demand, row: int) -> tuple[Answer, list[int]]:
+        """What one node would give, and the numbers of its devices."""
+        self._refresh(demand)
+        rows = np.array([row], np.intp)
+        numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
+        return self._search(demand, numbers, self._codes(demand)), numbers
+
+    def failure(self, demand: Demand, row: int) -> str:
+        """What went wrong with selectors or pools on a node that was refused; "" when nothing did."""
+        self._refresh(demand)
+        rows = np.array([row], np.intp)
+        numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
+        for number in numbers:
+            for each in demand.selections:
+                if number in each.failures:
+                    return each.failures[number]
+        for number in numbers:
+            entry = self._inventory.entries[number]
+            assert entry is not None, number
+            why = self._inventory.invalid.get(entry.key[:2])
+            if why:
+                return f"pool {entry.key[0]}/{entry.key[1]} is invalid: {why}"
+        return ""
+
+    def _refresh(self, demand: Demand) -> None:
+        self._inventory.refresh()
+        for selection in demand.selections:
+            selection.refresh()
+        for attribute in demand.attributes:
+            attribute.refresh()
+
+    def _reaches(self, rows: Rows) -> Mask:
+        """(groups, rows): whether the nodes reach each group of shared devices."""
+        inventory = self._inventory
+        found = np.zeros((len(inventory.reaches), rows.size), np.bool_)
+        for group, reach in enumerate(inventory.reaches):
+            if not inventory.members[group]:
+                continue
+            found[group] = (
+                True if reach is None else self._labels.match_terms(reach.node_selector_terms, rows)
+            )
+        return found
+
+    # Counting
+
+    def _has_enough(self, demand: Demand, rows: Rows, reaches: Mask) -> Mask:
+        """Rows with as many devices as the requests that have no choice need."""
+        needs: dict[int, int] = {}
+        passes = np.ones(rows.size, np.bool_)
+        inventory = self._inventory
+        for ask in demand.problem.asks:
+            if len(ask.wishes) > 1:
+                continue
+            [wish] = ask.wishes
+            if wish.is_admin or wish.count == ALL:
+                fits = demand.selections[wish.fits].values
+                passes &= self._count(fits, rows, reaches) >= max(1, wish.count)
+            else:
+                needs[wish.fits] = needs.get(wish.fits, 0) + wish.count
+        for index, count in needs.items():
+            is_free = demand.selections[index].values & ~inventory.is_used & (inventory.trouble != INVALID)
+            passes &= self._count(is_free, rows, reaches) >= count
+        return passes
+
+    def _count(self, mask: Mask, rows: Rows, reaches: Mask) -> I64:
+        """How many of the devices in a mask each row has, shared ones included."""
+        inventory = self._inventory
+        mask = mask & inventory.is_alive
+        own = inventory.node[mask & (inventory.node != NOWHERE)]
+        per_node = np.bincount(own, minlength=inventory.slots.shape[0])
+        nodes = inventory.nodes_of(rows)
+        counts: I64 = np.where(nodes == NOWHERE, 0, per_node[nodes])
+        if reaches.size:
+            shared = inventory.group[mask & (inventory.group != NOWHERE)]
+            counts = counts + np.bincount(shared, minlength=len(reaches)) @ reaches
+        return counts
+
+    @staticmethod
+    def _is_countable(demand: Demand) -> bool:
+        """Whether enough free devices are all that it takes."""
+        problem = demand.problem
+        return (
+            not problem.rules
+            and len(demand.selections) == 1
+            and all(
+                len(ask.wishes) == 1 and ask.wishes[0].count != ALL and not ask.wishes[0].is_admin
+                for ask in problem.asks
+            )
+        )
+
+    # Searching
+
+    def _codes(self, demand: Demand) -> I64:
+        """A number per device, equal for devices that are alike to the demand."""
+        inventory = self._inventory
+        codes: I64 = inventory.trouble.astype(np.int64) * 2 + inventory.is_used
+        span = 2 * (INVALID + 1)
+        columns = [(each.values, 2, 0) for each in demand.selections]
+        columns += [(each.values, int(each.values.max(initial=0)) + 2, 1) for each in demand.attributes]
+        for values, width, shift in columns:
+            if span * width > CODE_MAX:
+                codes = np.unique(codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
+                span = int(codes.max(initial=0)) + 1
+            codes = codes * width + values + shift
+            span *= width
+        return codes
+
+    def _search_all(self, demand: Demand, rows: Rows, reaches: Mask) -> npt.NDArray[np.uint8]:
+        codes = self._codes(demand)
+        nodes = self._inventory.nodes_of(rows)
+        slots = self._inventory.slots[nodes]
+        slots[nodes == NOWHERE] = NOWHERE
+        looks = np.where(slots == NOWHERE, -1, codes[slots])
+        looks = np.ascontiguousarray(np.concatenate([looks, reaches.T.astype(np.int64)], axis=1))
+        as_one = looks.view(np.dtype((np.void, looks.dtype.itemsize * looks.shape[1]))).reshape(-1)
+        _, firsts, kind_of = np.unique(as_one, return_index=True, return_inverse=True)
+        found = np.empty(firsts.size, np.uint8)
+        for kind, first in enumerate(firsts.tolist()):
+            numbers = self._numbers(int(nodes[first]), reaches[:, first])
+            found[kind] = self._search(demand, numbers, codes).outcome
+        return found[kind_of.reshape(-1)]
+
+    def _numbers(self, node: int, reaches: Mask) -> list[int]:
+        """Devices that a node reaches, its own first."""
+        inventory = self._inventory
+        numbers = [] if node == NOWHERE else [n for n in inventory.slots[node].tolist() if n != NOWHERE]
+        for group in np.flatnonzero(reaches).tolist():
+            numbers += inventory.members[group]
+        return numbers
+
+    def _search(self, demand: Demand, numbers: list[int], codes: I64) -> Answer:
+        inventory = self._inventory
+        trouble = inventory.trouble[numbers]
+        stock = Stock(
+            kinds=codes[numbers].tolist(),
+            fits=[each.values[numbers].tolist() for each in demand.selections],
+            values=[each.values[numbers].tolist() for each in demand.attributes],
+            is_used=inventory.is_used[numbers].tolist(),
+            is_incomplete=(trouble == INCOMPLETE).tolist(),
+            is_invalid=(trouble == INVALID).tolist(),
+        )
+        return search(demand.problem, stock, self._steps_max)
