@@ -191,10 +191,12 @@ def test_without_configuration_the_stock_plugins_run_in_their_order() -> None:
         "VolumeZone",
         "PodTopologySpread",
         "InterPodAffinity",
+        "DynamicResources",
     ]
     weights = {ref.name: ref.weight for ref in merged["score"]}
     assert (weights["TaintToleration"], weights["NodeAffinity"], weights["NodeResourcesFit"]) == (3, 2, 1)
-    assert names(merged["pre_bind"]) == ["VolumeBinding"]
+    assert names(merged["pre_bind"]) == ["VolumeBinding", "DynamicResources"]
+    assert names(merged["post_filter"]) == ["DynamicResources", "DefaultPreemption"]
 
 
 def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
@@ -202,7 +204,13 @@ def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
 
     assert names(merged["filter"])[-2:] == ["LoadAwareScheduling", "NodeNUMAResource"]
     assert names(merged["bind"]) == ["DefaultBinder"]
-    assert names(merged["pre_bind"]) == ["VolumeBinding", "NodeNUMAResource", "DefaultPreBind"]
+    assert names(merged["pre_bind"]) == [
+        "VolumeBinding",
+        "DynamicResources",
+        "NodeNUMAResource",
+        "DefaultPreBind",
+    ]
+    assert names(merged["post_filter"]) == ["DefaultPreemption"]
     assert "Reservation" in missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
 
 
@@ -212,7 +220,7 @@ def test_a_plugin_listed_again_takes_the_new_weight_and_comes_first() -> None:
 
     assert (merged["score"][0].name, merged["score"][0].weight) == ("NodeAffinity", 7)
     assert names(merged["score"]).count("NodeAffinity") == 1
-    assert names(merged["pre_bind"]) == ["VolumeBinding", "DefaultPreBind"]
+    assert names(merged["pre_bind"]) == ["VolumeBinding", "DynamicResources", "DefaultPreBind"]
 
 
 def test_a_star_takes_all_defaults_out_of_a_point() -> None:

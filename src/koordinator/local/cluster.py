@@ -30,6 +30,7 @@ from koordinator.local.controllers.garbage_collector import GarbageCollector
 from koordinator.local.controllers.namespace import NamespaceController
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
 from koordinator.local.controllers.pod_gc import PodGarbageCollector
+from koordinator.local.controllers.resource_claims import ResourceClaimController
 from koordinator.local.controllers.taint_eviction import TaintEvictionController
 from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.controllers.workloads import workloads
@@ -164,6 +165,7 @@ class LocalCluster:
             PodGarbageCollector(cluster, factory),
             DisruptionController(cluster, factory, events),
             VolumeController(cluster, factory, events),
+            ResourceClaimController(cluster, factory, events),
         ]
         factory.start(group)
         self._start(group, events.run(), "events")

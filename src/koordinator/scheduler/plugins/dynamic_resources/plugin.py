@@ -1,6 +1,5 @@
 """DynamicResources: the extension points. Source: spec 03, B1; upstream's plugin with structured parameters."""
 
-import functools
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 from koordinator.api import duration
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
-from koordinator.cluster import errors
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     Diagnosis,
@@ -41,7 +39,7 @@ from koordinator.scheduler.plugins.dynamic_resources.supply import Supply
 from koordinator.scheduler.plugins.dynamic_resources.writes import Booked, ClaimWriter
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Code, Reason, Status, unresolvable, unschedulable
+from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status, unresolvable, unschedulable
 
 STEPS_PER_S = 100_000
 """Devices tried per second of `filterTimeout`: a bound on a search that does not depend on the machine's load."""
@@ -236,20 +234,12 @@ class DynamicResources(
             return PostFilterResult(unschedulable(NOTHING_TO_DEALLOCATE))
         rows = self.handle.table.rows
         for claim, selector in state.selectors():
-            if (
-                all(user.uid == pod.uid for user in claim.status.reserved_for)
-                and not self._reaches(selector, rows).all()
-            ):
-                return PostFilterResult(unschedulable(), later=functools.partial(self._deallocate, claim))
+            is_ours = all(user.uid == pod.uid for user in claim.status.reserved_for)
+            if is_ours and not self._reaches(selector, rows).all():
+                work = self._writer.deallocate(claim)
+                if self.handle.actions.spawn(work, f"deallocating claim {claim.key}"):
+                    return PostFilterResult(unschedulable("deallocation of ResourceClaim completed"))
         return PostFilterResult(unschedulable("still not schedulable"))
-
-    async def _deallocate(self, claim: ResourceClaim) -> PostFilterResult:
-        try:
-            await self._writer.deallocate(claim)
-        except errors.ApiError as problem:
-            text = f"deallocating ResourceClaim {claim.key}: {problem.message}"
-            return PostFilterResult(Status(Code.ERROR, (text,)))
-        return PostFilterResult(unschedulable("deallocation of ResourceClaim completed"))
 
     # On a node
 

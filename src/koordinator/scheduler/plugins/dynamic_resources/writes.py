@@ -1,6 +1,7 @@
 """Claims written to the API: devices and users of a claim before its pod is bound, and what is taken back."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from koordinator.scheduler.plugins.dynamic_resources.books import Books, Promise
 from koordinator.scheduler.plugins.dynamic_resources.claims import ClaimKey, can_be_reserved, is_reserved_for
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status, error
+
+log = logging.getLogger(__name__)
 
 TRIES_MAX = 5
 """Writes of one claim when others write it at the same time."""
@@ -192,6 +195,11 @@ class ClaimWriter:
         self._books.withdraw(promise)
 
     async def deallocate(self, claim: ResourceClaim) -> None:
-        """Give back the devices of a claim that nobody uses. Raises: ApiError."""
+        """Give back the devices of a claim that nobody uses; nothing happens when it changed meanwhile."""
         status: dict[str, Any] = {"allocation": None, "reservedFor": None, "devices": None}
-        await self._patch(claim, {"status": status}, "status")
+        try:
+            await self._patch(claim, {"status": status}, "status")
+        except (errors.NotFound, errors.Conflict) as reason:
+            log.debug("claim not deallocated", extra={"claim": claim.key, "reason": reason.message})
+        else:
+            log.info("claim deallocated: its devices are on other nodes", extra={"claim": claim.key})

@@ -1,0 +1,80 @@
+"""Builders of slices, classes, claims and pods that use them."""
+
+from typing import Any
+
+from tests.scheduler.world import pod
+
+Json = dict[str, Any]
+DRIVER = "gpu.example.com"
+
+
+def device(name: str, *, taints: list[Json] | None = None, memory: str = "80Gi", **attributes: Any) -> Json:
+    kinds = {bool: "bool", int: "int", str: "string"}
+    return {
+        "name": name,
+        "attributes": {key: {kinds[type(value)]: value} for key, value in attributes.items()},
+        "capacity": {"memory": {"value": memory}},
+        "taints": taints or [],
+    }
+
+
+def resource_slice(
+    name: str,
+    *devices: Json,
+    node: str = "",
+    pool: str = "",
+    generation: int = 1,
+    count: int = 1,
+    **reach: Any,
+) -> Json:
+    where: Json = {"nodeName": node} if node else (reach or {"allNodes": True})
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "driver": DRIVER,
+            "pool": {"name": pool or node or name, "generation": generation, "resourceSliceCount": count},
+            **where,
+            "devices": list(devices),
+        },
+    }
+
+
+def selector(*expressions: str) -> list[Json]:
+    return [{"cel": {"expression": expression}} for expression in expressions]
+
+
+def device_class(name: str = "gpu", *expressions: str, **spec: Any) -> Json:
+    expressions = expressions or (f"device.driver == '{DRIVER}'",)
+    return {"metadata": {"name": name}, "spec": {"selectors": selector(*expressions), **spec}}
+
+
+def exactly(name: str = "req", count: int = 1, device_class_name: str = "gpu", **more: Any) -> Json:
+    if more.get("allocationMode") != "All":
+        more["count"] = count
+    return {"name": name, "exactly": {"deviceClassName": device_class_name, **more}}
+
+
+def claim(name: str, *requests: Json, constraints: Any = (), config: Any = ()) -> Json:
+    devices: Json = {"requests": list(requests) or [exactly()]}
+    if constraints:
+        devices["constraints"] = list(constraints)
+    if config:
+        devices["config"] = list(config)
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"devices": devices}}
+
+
+def template(name: str, *requests: Json) -> Json:
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"spec": claim("x", *requests)["spec"]},
+    }
+
+
+def user_of(name: str, *claims: str, templates: tuple[str, ...] = (), **parts: Any) -> Json:
+    wanted: list[Json] = [
+        {"name": f"c{number}", "resourceClaimName": each} for number, each in enumerate(claims)
+    ]
+    wanted += [
+        {"name": f"t{number}", "resourceClaimTemplateName": each} for number, each in enumerate(templates)
+    ]
+    return pod(name, resourceClaims=wanted, **parts)
