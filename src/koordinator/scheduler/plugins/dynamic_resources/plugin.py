@@ -15,6 +15,7 @@ from koordinator.scheduler.framework import (
     FilterPlugin,
     Handle,
     Mask,
+    Outlook,
     PostFilterPlugin,
     PostFilterResult,
     PreBindPlugin,
@@ -230,16 +231,24 @@ class DynamicResources(
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         """A claim that nobody else uses, with devices on the wrong nodes, gives them back."""
         state = self.prepare(pod)
-        if not state.claims:
-            return PostFilterResult(unschedulable(NOTHING_TO_DEALLOCATE))
+        claim = self._misplaced(state, pod)
+        if claim is not None:
+            work = self._writer.deallocate(claim)
+            self.handle.actions.spawn(work, f"deallocating claim {claim.key}")
+        return _would_answer(state, claim)
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        state = self.prepare(pod)
+        return Outlook(_would_answer(state, self._misplaced(state, pod)))
+
+    def _misplaced(self, state: ClaimState, pod: PodInfo) -> ResourceClaim | None:
+        """A claim of the pod alone with devices that some nodes do not reach."""
         rows = self.handle.table.rows
         for claim, selector in state.selectors():
             is_ours = all(user.uid == pod.uid for user in claim.status.reserved_for)
             if is_ours and not self._reaches(selector, rows).all():
-                work = self._writer.deallocate(claim)
-                if self.handle.actions.spawn(work, f"deallocating claim {claim.key}"):
-                    return PostFilterResult(unschedulable("deallocation of ResourceClaim completed"))
-        return PostFilterResult(unschedulable("still not schedulable"))
+                return claim
+        return None
 
     # On a node
 
@@ -274,6 +283,14 @@ class DynamicResources(
         if not state.claims:
             return SUCCESS
         return await self._writer.write(pod)
+
+
+def _would_answer(state: ClaimState, misplaced: ResourceClaim | None) -> PostFilterResult:
+    if not state.claims:
+        return PostFilterResult(unschedulable(NOTHING_TO_DEALLOCATE))
+    if misplaced is None:
+        return PostFilterResult(unschedulable("still not schedulable"))
+    return PostFilterResult(unschedulable("deallocation of ResourceClaim completed"))
 
 
 def _key(claim: ResourceClaim) -> ClaimKey:
