@@ -9,6 +9,7 @@ import numpy as np
 from koordinator.api import duration
 from koordinator.api.affinity import NodeSelector
 from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceSlice
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     Diagnosis,
@@ -28,7 +29,6 @@ from koordinator.scheduler.framework import (
     Watch,
 )
 from koordinator.scheduler.label_columns import LabelColumns
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugin_args import DynamicResourcesArgs
 from koordinator.scheduler.plugins.dynamic_resources import claims, demand, hints, result
 from koordinator.scheduler.plugins.dynamic_resources.allocator import Outcome

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.label_columns import LabelColumns
-from koordinator.scheduler.nodes import Rows
 from koordinator.scheduler.plugins.dynamic_resources.allocator import ALL, Answer, Outcome, Stock, search
 from koordinator.scheduler.plugins.dynamic_resources.demand import Demand
 from koordinator.scheduler.plugins.dynamic_resources.inventory import (
