@@ -45,6 +45,11 @@ class SlowCluster(MemoryCluster):
             raise errors.ConnectionFailed("connection refused")
         return await super().get(*args, **options)
 
+    async def patch(self, *args: Any, **options: Any) -> Any:
+        if self.down:
+            raise errors.ConnectionFailed("connection refused")
+        return await super().patch(*args, **options)
+
 
 class Instance:
     """A scheduler as the command runs it."""

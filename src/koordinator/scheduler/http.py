@@ -16,7 +16,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.scheduler import effective_config, gauges, health, profiling
 from koordinator.scheduler.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.explain import service as explanations
-from koordinator.scheduler.health import Check
+from koordinator.scheduler.health import Check, SliMetrics
 from koordinator.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,14 @@ PODS_PER_TURN = 200
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`is_leader` opens `/apis/v1`; `lease` says why the election is unwell, empty when it is well;
-    `set_verbosity` takes what was put to `/debug/flags/v`; `profiling` serves `/debug/pprof`."""
+    `set_verbosity` takes what was put to `/debug/flags/v`; `profiling` serves `/debug/pprof`; `slis` are shared by
+    all ports."""
 
     is_leader: Callable[[], bool] = lambda: True
     lease: Check = health.well
     set_verbosity: Callable[[int], None] | None = None
     profiling: bool = False
+    slis: SliMetrics = msgspec.field(default_factory=SliMetrics)
 
 
 def application(
@@ -63,7 +65,7 @@ def _add_health(app: web.Application, scheduler: Scheduler, options: HttpOptions
         "livez": {"ping": health.well, "leaderElection": options.lease},
         "readyz": {**alive, "informer-sync": informers, "sched-handler-sync": informers},
     }
-    slis = health.SliMetrics()
+    slis = options.slis
     for name, checks in endpoints.items():
         app.router.add_get(f"/{name}", _health_handler(name, checks, slis))
         for check, why in checks.items():
@@ -75,9 +77,7 @@ def _add_health(app: web.Application, scheduler: Scheduler, options: HttpOptions
     app.router.add_get("/metrics/slis", sli_metrics)
 
 
-def _health_handler(
-    name: str, checks: Mapping[str, Check], slis: health.SliMetrics
-) -> Callable[[web.Request], Any]:
+def _health_handler(name: str, checks: Mapping[str, Check], slis: SliMetrics) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.Response:
         verbose = "verbose" in request.query
         found = health.report(name, checks, verbose=verbose, excluded=request.query.getall("exclude", []))
