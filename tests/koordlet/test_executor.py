@@ -13,6 +13,7 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Failure, Problem
 from koordinator.host.roots import HostRoots
 from koordinator.host.tree import TreeFiles
+from koordinator.koordlet import update_plan
 from koordinator.koordlet.audit import AuditLog, decode
 from koordinator.koordlet.executor import Executor, PlannedWrite
 from koordinator.koordlet.restore_log import RestoreLog
@@ -120,20 +121,48 @@ def test_a_group_that_vanishes_between_read_and_write_is_missing(tmp_path: Path)
     assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.WRITTEN
 
 
-@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.INVALID])
-def test_what_the_kernel_refuses_is_planned_anew_then_a_reason(tmp_path: Path, failure: Failure) -> None:
+@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.INVALID, Failure.DENIED])
+def test_what_the_kernel_refuses_is_planned_anew_then_a_reason(
+    tmp_path: Path, failure: Failure, caplog: pytest.LogCaptureFixture
+) -> None:
     node = Node(tmp_path)
-    path = node.path(Knob.CPU_SHARES)
+    path = node.path(Knob.CPU_QUOTA)
     node.files.refusals[path] = [Problem(path, failure)]
-    assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.WRITTEN
+    assert node.write(Knob.CPU_QUOTA, "20000").outcome is Outcome.WRITTEN
 
     node.files.refusals[path] = [Problem(path, failure)] * 9
-    result = node.write(Knob.CPU_SHARES, "3")
+    results = [node.write(Knob.CPU_QUOTA, "30000") for _ in range(3)]
 
-    assert result.outcome is Outcome.FAILED
-    assert failure.value in result.problem
+    assert {result.outcome for result in results} == {Outcome.FAILED}
+    assert failure.value in results[0].problem
+    assert len(caplog.records) == 1, "said once, not every second"
     node.files.refusals.clear()
-    assert node.write(Knob.CPU_SHARES, "3").outcome is Outcome.WRITTEN, "a failure is not cached"
+    assert node.write(Knob.CPU_QUOTA, "30000").outcome is Outcome.WRITTEN, "a failure is not cached"
+
+
+def test_a_limit_that_the_kernel_cannot_reclaim_to_is_tried_once_a_round(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    path = node.path(Knob.MEMORY_LIMIT)
+    node.files.refusals[path] = [Problem(path, Failure.BUSY)] * 2
+
+    assert node.write(Knob.MEMORY_LIMIT, "8192").outcome is Outcome.FAILED
+    assert len(node.files.refusals[path]) == 1
+
+
+@pytest.mark.parametrize(
+    ("knob", "text", "content"),
+    [
+        (Knob.NET_CLASS, "0x10002", "65538"),
+        (
+            Knob.BLKIO_QOS,
+            "8:0 enable=1 ctrl=user rpct=95",
+            "8:0 enable=1 ctrl=user rpct=95.00 rlat=3000 min=1.00",
+        ),
+        (Knob.MEMORY_LIMIT, "10000", "8192"),
+    ],
+)
+def test_values_in_the_kernels_own_words_are_held(knob: Knob, text: str, content: str) -> None:
+    assert update_plan.holds(knob, content, text)
 
 
 def test_a_value_that_does_not_stay_is_told(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroup_knobs import Knob, Merge
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
 from koordinator.host.files import Failure, Problem
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 TRIES_MAX = 3
 """The first and two with fresh contents; children that come and go meanwhile make the kernel refuse."""
 AUDIT_LEVEL = 3
-_AGAIN = frozenset((Failure.INVALID, Failure.BUSY, Failure.FULL))
+_AGAIN = frozenset((Failure.INVALID, Failure.BUSY, Failure.FULL, Failure.DENIED))
+"""How the kernel refuses what does not fit parents or children."""
+_WARNINGS_MAX = 4_096
 _FAILED = frozenset((Outcome.FAILED, Outcome.NOT_HELD))
 
 _Plan = Callable[[Sequence[Sequence[Update]], Contents, int, Cache, float], UpdatePlan]
@@ -85,6 +87,8 @@ class Executor:
         self._cache: dict[str, CacheEntry] = {}
         self._shadow: dict[str, str] = {}
         """Dry run: what files would say now."""
+        self._warned: dict[_Key, str] = {}
+        """Problems that were logged, so that each is said once and not every second."""
 
     # Updates of groups
 
@@ -301,7 +305,7 @@ class Executor:
         for key, (path, text) in last.items():
             if key not in refused and (found := self._verified(key[1], path, text)) is not None:
                 update = next(write.update for write in plan.writes if _key(write.update) == key)
-                refused[key] = Result(update, found[0], found[1]), True
+                refused[key] = Result(update, found[0], found[1]), False
         return refused
 
     def _refusal(self, update: Update, problem: Problem) -> tuple[Result, bool]:
@@ -309,7 +313,10 @@ class Executor:
             return Result(update, Outcome.MISSING, str(problem)), False
         if problem.failure is Failure.UNSUPPORTED:
             return Result(update, Outcome.UNSUPPORTED, str(problem)), False
-        return Result(update, Outcome.FAILED, str(problem)), problem.failure in _AGAIN
+        # Knobs that do not depend on other groups are not tried again at once: lowering a memory limit, say, makes
+        # the kernel reclaim each time.
+        depends = cgroup_knobs.merge_of(update.knob) is not Merge.NONE
+        return Result(update, Outcome.FAILED, str(problem)), depends and problem.failure in _AGAIN
 
     def _verified(self, knob: Knob, path: str, text: str) -> tuple[Outcome, str] | None:
         """What is wrong after a write; None when the file says what was written."""
@@ -346,14 +353,21 @@ class Executor:
     def _reported(self, results: Iterable[Result], owner: str) -> list[Result]:
         reported = list(results)
         for result in reported:
-            if result.outcome in _FAILED:
-                log.warning(
-                    "group not updated",
-                    extra={"owner": owner, "outcome": result.outcome.name, "problem": result.problem},
-                )
+            self._warn(result, owner)
             if result.outcome is not Outcome.SKIPPED:
                 self._told(result.update.knob, result.outcome not in _FAILED)
         return reported
+
+    def _warn(self, result: Result, owner: str) -> None:
+        key = _key(result.update)
+        if result.outcome not in _FAILED:
+            self._warned.pop(key, None)
+        elif self._warned.get(key) != result.problem:
+            if len(self._warned) >= _WARNINGS_MAX:
+                self._warned.clear()
+            self._warned[key] = result.problem
+            facts = {"owner": owner, "outcome": result.outcome.name, "problem": result.problem}
+            log.warning("group not updated", extra=facts)
 
     def _content(self, path: str) -> str | None:
         shadow = self._shadow.get(path)

@@ -129,6 +129,8 @@ def differs(knob: Knob, content: str, text: str) -> bool:
         return text not in content.split()
     if knob in DEVICE_KNOBS:
         return _device_differs(content, text)
+    if knob is Knob.NET_CLASS:
+        return _class_id(content) != _class_id(text)
     if cgroup_knobs.merge_of(knob) is Merge.UNION:
         return not cpuset.is_equal_text(content, text)
     if knob in _CPU_MAX_KNOBS and " " in content:
@@ -285,11 +287,34 @@ def _content_after(knob: Knob, version: int, content: str, text: str) -> str:
 
 
 def _device_differs(content: str, text: str) -> bool:
-    """Whether the line of the disk that the text names says something else; no line is a limit of 0."""
+    """Whether the line of the disk that the text names says something else; no line is a limit of 0.
+
+    The kernel adds settings that were not written, and decimals to those that were.
+    """
     device, _, value = text.partition(" ")
     lines = dict(line.strip().partition(" ")[::2] for line in content.splitlines())
     have = lines.get(device)
-    return value != "0" if have is None else have != value
+    if have is None:
+        return value != "0"
+    settings = dict(word.partition("=")[::2] for word in have.split())
+    wanted = dict(word.partition("=")[::2] for word in value.split())
+    return any(name not in settings or not _is_same(settings[name], wanted[name]) for name in wanted)
+
+
+def _is_same(a: str, b: str) -> bool:
+    """Whether two texts are equal, or the same number."""
+    try:
+        return a == b or float(a) == float(b)
+    except ValueError:
+        return False
+
+
+def _class_id(text: str) -> int | str:
+    """A class of network packets, written as a number in either form."""
+    try:
+        return int(text.strip(), 0)
+    except ValueError:
+        return text.strip()
 
 
 def _width(knob: Knob, content: str) -> int:
