@@ -1,5 +1,5 @@
-"""Reaching a node: names into files, and the texts of those files into values.
+"""Reaching a node: names into files, the texts of those files into values, and `host.Host` that reads and writes them.
 
-Everything here is a pure function of text and of a root that is an argument; nothing opens a file yet.
-Source: spec 10, sections 3 and 4; spec 11, section 3.
+Modules without `files` in their arguments are pure functions of text. Source: spec 10, sections 3 and 4; spec 11,
+section 3.
 """

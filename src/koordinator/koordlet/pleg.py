@@ -31,7 +31,7 @@ class Lifecycle(enum.Enum):
 
 
 class PodEvent(msgspec.Struct, frozen=True):
-    """One event. `pod_uid` is as the directory has it (systemd: underscores for dashes), `container` without runtime."""
+    """One event; `container` is an id without runtime, empty for events of pods."""
 
     what: Lifecycle
     group: str
@@ -143,6 +143,7 @@ class PodLifecycle:
 
     def _pod_uid(self, name: str) -> str | None:
         try:
-            return cgroup_layout.pod_uid_of_dirname(self._driver, name)
+            uid = cgroup_layout.pod_uid_of_dirname(self._driver, name)
         except LayoutError:
             return None
+        return uid.replace("_", "-")  # systemd's names have no dashes, and UIDs no underscores
