@@ -182,6 +182,10 @@ def test_a_process_is_known_by_id_and_start(host: Host, group: str, spawn: Spawn
     pid = spawn(group)
     processes = host.processes
 
+    deadline = time.monotonic() + 5
+    while processes.command(pid) != ["sleep", "20"] and time.monotonic() < deadline:
+        time.sleep(0.01)  # the arguments are set a moment after the program is replaced
+
     assert processes.command(pid) == ["sleep", "20"]
     assert processes.name(pid) == "sleep"
     assert (processes.start_ticks(pid) or 0) > 0
