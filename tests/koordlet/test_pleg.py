@@ -123,7 +123,7 @@ async def test_systemd_names_are_read(tmp_path: Path) -> None:
         node.make(f"{slice_}/kubepods-besteffort-podu_1.slice/cri-containerd-abc.scope")
 
         assert [(each.pod_uid, each.container) for each in node.lifecycle.rescan()] == [
-            ("u_1", ""),
-            ("u_1", "abc"),
+            ("u-1", ""),
+            ("u-1", "abc"),
         ]
         assert os.path.exists(node.base / slice_)
