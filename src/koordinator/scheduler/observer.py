@@ -1,6 +1,6 @@
 """Watches attempts from the queue to their end: metrics, the monitor of slow ones, debug output.
 
-It changes nothing that is decided. With all switches off it costs about 4 µs per pod.
+It changes nothing that is decided. With all switches off it costs about 5 µs per pod, measured plugins included.
 """
 
 import asyncio
