@@ -17,6 +17,7 @@ from koordinator.host.roots import HostRoots
 
 ROOTS = HostRoots.below("")
 PROCESSES_MAX = 8
+_PREFIX = "koordinator-test-"
 LIFE_S = 20
 _REMOVAL_TRIES = 50
 _V2_CONTROLLERS = ("cpu", "cpuset", "memory", "io")
@@ -51,7 +52,8 @@ def real(files: Files) -> Cgroups:
 @pytest.fixture
 def group(real: Cgroups) -> Iterator[str]:
     """A group of our own; everything in and below it is killed and removed at the end."""
-    name = f"koordinator-test-{os.getpid()}"
+    _remove_left_overs(real)
+    name = f"{_PREFIX}{os.getpid()}"
     if real.version == V2:
         for controller in _V2_CONTROLLERS:
             real.files.write(f"{real.directory('')}/cgroup.subtree_control", f"+{controller}")
@@ -60,6 +62,14 @@ def group(real: Cgroups) -> Iterator[str]:
         yield name
     finally:
         remove(real, name)
+
+
+def _remove_left_overs(real: Cgroups) -> None:
+    """Groups of test runs that were killed."""
+    for name in real.children("") or ():
+        pid = name.removeprefix(_PREFIX)
+        if name.startswith(_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            remove(real, name)
 
 
 def make(real: Cgroups, name: str) -> None:

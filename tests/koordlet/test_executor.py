@@ -249,6 +249,84 @@ def test_a_dry_run_writes_nothing_and_tells_each_change_once(tmp_path: Path, ver
     assert node.told[1].before.startswith("50000"), "as if the first had been written"
 
 
+def test_groups_and_tasks_of_resctrl_are_made_or_only_told(tmp_path: Path) -> None:
+    host_tree.resctrl(tmp_path)
+    group = str(tmp_path / "sys/fs/resctrl/BE")
+    dry, wet = Node(tmp_path, dry_run=True), Node(tmp_path)
+
+    for _ in range(2):
+        assert dry.executor.make_directory(group, owner="Resctrl") is None
+        assert dry.executor.write_file(f"{group}/schemata", "L3:0=f\n", owner="Resctrl") is None
+        assert dry.executor.add_tasks(f"{group}/tasks", [7], owner="Resctrl") == {}
+    assert [(each.path.removeprefix(group), each.text.strip()) for each in dry.told] == [
+        ("", "directory"),
+        ("/schemata", "L3:0=f"),
+        ("/tasks+7", "7"),
+    ]
+    assert not Path(group).exists()
+
+    assert wet.executor.make_directory(group, owner="Resctrl") is None
+    host_tree.resctrl_group(tmp_path, "BE")
+    assert (
+        wet.executor.write_file(
+            f"{group}/schemata", "L3:0=f\n", owner="Resctrl", is_held=lambda text: "0=f;" in text
+        )
+        is None
+    )
+    assert wet.executor.add_tasks(f"{group}/tasks", [7, 8], owner="Resctrl") == {}
+    assert Path(group, "tasks").read_text().split() == ["7", "8"]
+    assert [decode(line).message.split()[-1] for line in wet.audit.newest_first()][:2] == ["8", "7"]
+
+
+class Faults:
+    """What the kernel does at each write, drawn at random: takes it, refuses it, or the group goes."""
+
+    def __init__(self, node: Node, draws: list[int]) -> None:
+        self.node, self.draws = node, draws
+        self.original = node.files.write
+
+    def write(self, path: str, text: str) -> Problem | None:
+        draw = self.draws.pop() if self.draws else 0
+        if draw == 1:
+            return Problem(path, Failure.BUSY)
+        if draw == 2:
+            return Problem(path, Failure.INVALID)
+        if draw == 3 and POD in path:
+            host_tree.remove_group(self.node.root, V1, POD)
+        return self.original(path, text)
+
+
+QUOTAS = st.sampled_from(["-1", "20000", "50000", "90000"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(QUOTAS, CPUS), min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=30))
+def test_whatever_the_kernel_refuses_nothing_raises_and_the_next_calm_round_is_right(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]], draws: list[int]
+) -> None:
+    node = Node(tmp_path_factory.mktemp("node"))
+    node.files.write = Faults(node, draws).write  # type: ignore[method-assign]
+
+    for quota, cpus in steps:
+        levels = [
+            [Update(each, Knob.CPU_QUOTA, quota), Update(each, Knob.CPUSET, cpus)] for each in (BE, POD)
+        ]
+        results = node.executor.update_leveled(levels, owner="suppress")
+        assert len(results) == 4
+        assert all(
+            result.problem for result in results if result.outcome in (Outcome.FAILED, Outcome.NOT_HELD)
+        )
+        if node.cgroups.exists(POD):
+            assert (node.cgroups.cpus(POD) or frozenset()) <= (node.cgroups.cpus(BE) or frozenset())
+
+    draws.clear()
+    node.executor.update_leveled(levels, owner="suppress")
+    assert node.says(Knob.CPU_QUOTA) == quota
+    assert node.says(Knob.CPUSET).split(",") and node.cgroups.cpus(BE) == update_plan.cpuset.parse(cpus)
+    node.executor.restore("suppress")
+    assert (node.says(Knob.CPU_QUOTA), node.says(Knob.CPUSET)) == ("-1", "0-3")
+
+
 # Putting back
 
 

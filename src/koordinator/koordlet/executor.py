@@ -6,7 +6,9 @@ round of the strategy is the next try. Nothing here waits, so updates of strateg
 Source: spec 11, section 3.
 """
 
+import functools
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -30,6 +32,7 @@ AUDIT_LEVEL = 3
 _AGAIN = frozenset((Failure.INVALID, Failure.BUSY, Failure.FULL, Failure.DENIED))
 """How the kernel refuses what does not fit parents or children."""
 _WARNINGS_MAX = 4_096
+_SHADOW_MAX = 65_536
 _FAILED = frozenset((Outcome.FAILED, Outcome.NOT_HELD))
 
 _Plan = Callable[[Sequence[Sequence[Update]], Contents, int, Cache, float], UpdatePlan]
@@ -103,7 +106,8 @@ class Executor:
     def expire(self) -> None:
         """Forget what nobody asked for in a while, and records of groups that are gone; once a minute, say."""
         self._cache = update_plan.unexpired(self._cache, self._clock.now())
-        self._shadow = {path: text for path, text in self._shadow.items() if self._files.exists(path)}
+        if len(self._shadow) > _SHADOW_MAX:
+            self._shadow.clear()  # each change is told once more
         gone = [
             record.key
             for record in self._records.all()
@@ -138,6 +142,8 @@ class Executor:
         take one more (`tasks`) are not `restorable`.
         """
         content = self._content(path)
+        if content is None and os.path.dirname(path) in self._shadow:
+            content = ""  # its directory would have been made
         if content is None:
             return self._files.why(path) or Problem(path, Failure.GONE)
         if is_held(content) if is_held is not None else content.strip() == text.strip():
@@ -153,6 +159,49 @@ class Executor:
         self._told(path, problem is None)
         if problem is None:
             self._audited(path, text, owner, reason)
+        return problem
+
+    def add_tasks(
+        self, path: str, threads: Iterable[int], *, owner: str, reason: str = ""
+    ) -> dict[int, Problem]:
+        """Move threads to a list such as resctrl's `tasks`, one per write; problems by thread (it may have ended)."""
+        write = functools.partial(self._files.write, path)
+        found = (
+            (
+                each,
+                self.perform(f"{path}+{each}", str(each), functools.partial(write, str(each)), owner, reason),
+            )
+            for each in threads
+        )
+        return {thread: problem for thread, problem in found if problem is not None}
+
+    def make_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
+        """Make a directory that is a group to the kernel; one that exists is fine."""
+        if self._files.exists(path):
+            return None
+        make = functools.partial(self._files.make_directory, path)
+        return self.perform(path, "directory", make, owner, reason)
+
+    def remove_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
+        """Remove such a directory; one that is gone is fine."""
+        if not self._files.exists(path):
+            self._shadow.pop(path, None)
+            return None
+        remove = functools.partial(self._files.remove_directory, path)
+        return self.perform(path, "no directory", remove, owner, reason)
+
+    def perform(
+        self, target: str, what: str, action: Callable[[], Problem | None], owner: str, reason: str
+    ) -> Problem | None:
+        """Any other change of the host that is due: done and audited, or told once by a dry run."""
+        if self._on_dry_run is not None:
+            if self._shadow.get(target) != what:
+                self._would_write(target, self._shadow.get(target, ""), what, owner, reason)
+            return None
+        problem = action()
+        self._told(target, problem is None)
+        if problem is None:
+            self._audited(target, what, owner, reason)
         return problem
 
     # Putting back
