@@ -189,20 +189,21 @@ def books_of(cluster: Cluster) -> dict[str, tuple[Any, ...]]:
 
 def columns_of(columns: Columns, row: int) -> dict[str, Any]:
     """What columns say of a row, whatever order resources were met in."""
-    names = sorted(columns.resources)
-    slots = range(int(columns.zone_count[row]))
+    every, index_of = columns.all, columns.resources
+    names = sorted(index_of)
+    slots = range(int(every.zone_count[row]))
     return {
         "zones": [
             {
-                name: tuple(int(values[slot, columns.resources[name], row]) for values in arrays)
+                name: tuple(int(values[slot, index_of[name], row]) for values in arrays)
                 for name in names
-                if columns.offers[columns.resources[name], row]
+                if every.offers[index_of[name], row]
             }
             for slot in slots
-            for arrays in ((columns.capacity, columns.used, columns.available),)
+            for arrays in ((every.capacity, every.used, every.available),)
         ],
-        "usable": columns.usable[:, : len(slots), row].tolist(),
-        "total": columns.usable_total[:, row].tolist(),
-        "status": columns.status[: len(slots), row].tolist(),
-        "pinned": (int(columns.pinned_count[row]), int(columns.pinned_milli[row])),
+        "usable": every.usable[:, : len(slots), row].tolist(),
+        "total": every.usable_total[:, row].tolist(),
+        "status": every.status[: len(slots), row].tolist(),
+        "pinned": (int(every.pinned_count[row]), int(every.pinned_milli[row])),
     }

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from koordinator.api import resources
 from koordinator.api.annotations.placement import NUMANodeExclusive
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.columns import Rows, at
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Mask, ReasonCodes, Scores
 from koordinator.scheduler.plugins.node_numa_resource import admission, policy
 from koordinator.scheduler.plugins.node_numa_resource import columns as cols
 from koordinator.scheduler.plugins.node_numa_resource.accumulator import NOT_ENOUGH
-from koordinator.scheduler.plugins.node_numa_resource.columns import Columns
+from koordinator.scheduler.plugins.node_numa_resource.columns import Columns, Window
 from koordinator.scheduler.plugins.node_numa_resource.one_node import KINDS
 from koordinator.scheduler.plugins.node_numa_resource.policy import PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.score import SCORE_MAX, ScoringStrategy, Strategies
@@ -82,6 +82,29 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
         return not self.plan.binds_cpus and not self.own_policy
 
 
+Kinds = int | I64
+"""The required bind policy (`KINDS`) on all rows, or on each (rows,)."""
+
+
+class NodeCPU(msgspec.Struct, frozen=True, eq=False):
+    """(rows,) each: the nodes' CPU, and what is requested of it."""
+
+    allocatable_milli: I64
+    requested_milli: I64
+
+
+class Fitting(msgspec.Struct, frozen=True, eq=False):
+    """`fits` (slots, rows): NUMA nodes that can hold the pod alone, `any` (rows,): where there is one.
+
+    `is_known` (rows,) is where the zones have a say in it: where no zone of the node offers anything that the pod
+    requests, or CPUs are bound and no zone offers cpu, what is to be done depends on the whole machine.
+    """
+
+    fits: Mask
+    any: Mask
+    is_known: Mask
+
+
 class Judgement(msgspec.Struct, frozen=True, eq=False):
     """`codes` (rows,) are refusals by columns; `is_open` (rows,) rows where a trial has to tell."""
 
@@ -93,115 +116,130 @@ class Judgement(msgspec.Struct, frozen=True, eq=False):
         self.codes[is_refused & (self.codes == 0)] = reason
 
 
-def judge(
-    columns: Columns, demand: Demand, rows: Rows, allocatable_milli: I64, requested_milli: I64
-) -> Judgement:
-    """Filter. `allocatable_milli` and `requested_milli` (rows,) are the nodes' CPU."""
+def judge(columns: Columns, demand: Demand, rows: Rows, cpu: NodeCPU | None) -> Judgement:
+    """Filter. `cpu` is needed where any node has amplified CPU."""
+    window, traits = columns.at(rows), columns.traits
     judgement = Judgement(np.zeros(rows.size, np.uint16), np.zeros(rows.size, np.bool_))
     refuse = judgement.refuse
-    policies, is_mismatch = _policies(columns, demand, rows)
-    refuse(is_mismatch, NUMAReason.POLICY_MISMATCH)
-    forced = at(columns.forced_kind, rows)
-    binds = _binds(demand, forced)
-    if demand.cpu_milli % CPU_MILLI:
+    if demand.own_policy and traits.has_policy:
+        of_nodes = window.numa_policy
+        refuse((of_nodes > 0) & (of_nodes != demand.own_policy), NUMAReason.POLICY_MISMATCH)
+    forced = window.forced_kind if traits.has_forced else None
+    binds = _binds(demand, forced, rows.size)
+    if binds is not None and demand.cpu_milli % CPU_MILLI:
         refuse(binds, NUMAReason.NOT_INTEGER)
-    if demand.cpu_milli:
-        _refuse_amplified(judgement, columns, demand, rows, binds, allocatable_milli, requested_milli)
+    if demand.cpu_milli and traits.has_ratio:
+        assert cpu is not None
+        _refuse_amplified(judgement, window, demand, binds, cpu)
+    policies = _policies(columns, window, demand)
     kinds = _kinds(demand, forced)
-    if binds.any():
-        refuse(binds & ~at(columns.is_valid, rows), NUMAReason.INVALID_TOPOLOGY)
-        if demand.plan.required_policy:
-            refuse((forced > 0) & (forced != demand.required_kind), NUMAReason.POLICY_CONFLICT)
-        is_broken = demand.cpu_count % at(columns.cpus_per_core, rows) != 0
-        refuse(binds & (kinds == 1) & is_broken, NUMAReason.BROKEN_CORES)
-        free = _by_kind(columns.usable_total, kinds, rows)
-        refuse(binds & (policies == 0) & (free < demand.cpu_count), NUMAReason.NOT_ENOUGH_CPUS)
-    if policies.any():
-        _judge_numa(judgement, columns, demand, rows, policies, binds, kinds)
+    if binds is not None:
+        _judge_binding(judgement, window, demand, binds, forced, kinds, policies)
+    if policies is not None:
+        _judge_numa(judgement, window, demand, policies, binds, kinds)
     return judgement
+
+
+def _judge_binding(
+    judgement: Judgement,
+    window: Window,
+    demand: Demand,
+    binds: Mask,
+    forced: I64 | None,
+    kinds: Kinds,
+    policies: I64 | None,
+) -> None:
+    """Rows where the pod binds CPUs."""
+    judgement.refuse(binds & (window.cpus_per_core == 0), NUMAReason.INVALID_TOPOLOGY)
+    if demand.plan.required_policy and forced is not None:
+        judgement.refuse((forced > 0) & (forced != demand.required_kind), NUMAReason.POLICY_CONFLICT)
+    if not isinstance(kinds, int) or kinds == 1:
+        is_broken = demand.cpu_count % np.maximum(window.cpus_per_core, 1) != 0
+        judgement.refuse(binds & (kinds == np.int64(1)) & is_broken, NUMAReason.BROKEN_CORES)
+    if demand.own_policy:
+        return
+    is_short = binds & (_by_kind(window.usable_total, kinds) < demand.cpu_count)
+    if policies is not None:
+        is_short &= policies == 0
+    judgement.refuse(is_short, NUMAReason.NOT_ENOUGH_CPUS)
 
 
 def _judge_numa(
     judgement: Judgement,
-    columns: Columns,
+    window: Window,
     demand: Demand,
-    rows: Rows,
-    policies: npt.NDArray[np.int8],
-    binds: Mask,
-    kinds: npt.NDArray[np.int8],
+    policies: I64,
+    binds: Mask | None,
+    kinds: Kinds,
 ) -> None:
     """Rows where a NUMA policy is in force."""
     has_policy = policies > 0
-    judgement.refuse(has_policy & (at(columns.zone_count, rows) == 0), NUMAReason.MISSING_ZONES)
-    fits, is_known = _fitting_slots(columns, demand, rows, binds, kinds)
-    is_left = has_policy & (judgement.codes == 0) & ~fits.any(axis=0)
+    judgement.refuse(has_policy & (window.zone_count == 0), NUMAReason.MISSING_ZONES)
+    fitting = _fitting_slots(window, demand, binds, kinds)
+    is_left = has_policy & (judgement.codes == 0) & ~fitting.any
     if not is_left.any():
         return
     # More than one NUMA node is needed: impossible under SingleNUMANode, and where all together lack something.
-    has_room = np.ones(rows.size, np.bool_)
+    has_room = np.ones(has_policy.size, np.bool_)
     for index, amount in demand.amounts:
-        total = at(columns.available[:, index], rows).sum(axis=0)
-        has_room &= (total >= amount) | ~at(columns.offers[index], rows)
-    if binds.any():
-        has_room &= ~binds | (_by_kind(columns.usable, kinds, rows).sum(axis=0) >= demand.cpu_count)
+        has_room &= (window.available[:, index].sum(axis=0) >= amount) | (window.offers[index] == 0)
+    if binds is not None:
+        has_room &= ~binds | (_by_kind(window.usable, kinds).sum(axis=0) >= demand.cpu_count)
     is_single = policies == cols.SINGLE_NUMA_NODE
-    judgement.refuse(is_left & is_known & (is_single | ~has_room), NUMAReason.UNALIGNED)
-    is_sure = is_known & has_room & ~binds
+    judgement.refuse(is_left & fitting.is_known & (is_single | ~has_room), NUMAReason.UNALIGNED)
+    is_sure = fitting.is_known & has_room
+    if binds is not None:
+        is_sure &= ~binds
     if demand.is_exclusive:
         is_sure[:] = False
     judgement.is_open[is_left & (judgement.codes == 0) & ~is_sure] = True
 
 
-def _policies(columns: Columns, demand: Demand, rows: Rows) -> tuple[npt.NDArray[np.int8], Mask]:
-    """The NUMA policy in force on each row, and where the pod's does not fit the node's."""
-    of_nodes = at(columns.numa_policy, rows)
-    if not demand.own_policy:
-        return of_nodes, np.zeros(rows.size, np.bool_)
-    is_mismatch = (of_nodes > 0) & (of_nodes != demand.own_policy)
-    return np.full(rows.size, demand.own_policy, np.int8), is_mismatch
+def _policies(columns: Columns, window: Window, demand: Demand) -> I64 | None:
+    """The NUMA policy in force on each row; None where there is none anywhere."""
+    if demand.own_policy:
+        return np.full(window.row_count, demand.own_policy, np.int64)
+    return window.numa_policy if columns.traits.has_policy else None
 
 
-def _binds(demand: Demand, forced: npt.NDArray[np.int8]) -> Mask:
+def _binds(demand: Demand, forced: I64 | None, count: int) -> Mask | None:
+    """Where the pod binds CPUs; None where it does nowhere."""
     if demand.plan.binds_cpus:
-        return np.ones(forced.size, np.bool_)
-    return (forced > 0) & (demand.cpu_milli > 0)
+        return np.ones(count, np.bool_)
+    if forced is None or not demand.cpu_milli:
+        return None
+    return forced > 0
 
 
-def _kinds(demand: Demand, forced: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+def _kinds(demand: Demand, forced: I64 | None) -> Kinds:
     """The required bind policy (`KINDS`): the node's own, else the pod's."""
-    return np.where(forced > 0, forced, np.int8(demand.required_kind)).astype(np.int8)
+    return demand.required_kind if forced is None else np.where(forced > 0, forced, demand.required_kind)
 
 
-def _by_kind(usable: I64, kinds: npt.NDArray[np.int8], rows: Rows) -> I64:
+def _by_kind(usable: I64, kinds: Kinds) -> I64:
     """`usable` (kinds, ..., rows) with each row's kind taken."""
-    first = int(kinds[0]) if kinds.size else 0
-    if (kinds == first).all():
-        return at(usable[first], rows)
-    chosen = at(usable, rows)
-    by_kind: I64 = np.where(kinds == 0, chosen[0], np.where(kinds == 1, chosen[1], chosen[2]))
+    if isinstance(kinds, int):
+        return usable[kinds]
+    by_kind: I64 = np.where(kinds == 0, usable[0], np.where(kinds == 1, usable[1], usable[2]))
     return by_kind
 
 
 def _refuse_amplified(
-    judgement: Judgement,
-    columns: Columns,
-    demand: Demand,
-    rows: Rows,
-    binds: Mask,
-    allocatable_milli: I64,
-    requested_milli: I64,
+    judgement: Judgement, window: Window, demand: Demand, binds: Mask | None, cpu: NodeCPU
 ) -> None:
     """`policy.check_amplified`, elementwise."""
-    judgement.refuse(at(columns.is_ratio_bad, rows), NUMAReason.INVALID_RATIO)
-    ratio = at(columns.ratio, rows)
+    judgement.refuse(window.is_ratio_bad > 0, NUMAReason.INVALID_RATIO)
+    ratio = window.ratio
     is_amplified = ratio > 1
     if not is_amplified.any():
         return
-    judgement.refuse(is_amplified & at(columns.is_misreported, rows), NUMAReason.INVALID_TOPOLOGY)
-    need = np.where(binds, _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
-    pinned_milli = CPU_MILLI * at(columns.pinned_count, rows)
-    more = np.where(requested_milli >= pinned_milli, at(columns.pinned_milli, rows) - pinned_milli, 0)
-    is_short = need > allocatable_milli - requested_milli - more
+    judgement.refuse(is_amplified & (window.is_misreported > 0), NUMAReason.INVALID_TOPOLOGY)
+    need: int | I64 = demand.cpu_milli
+    if binds is not None:
+        need = np.where(binds, _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
+    pinned_milli = CPU_MILLI * window.pinned_count
+    more = np.where(cpu.requested_milli >= pinned_milli, window.pinned_milli - pinned_milli, 0)
+    is_short = need > cpu.allocatable_milli - cpu.requested_milli - more
     judgement.refuse(is_amplified & is_short, NUMAReason.AMPLIFIED_SHORT)
 
 
@@ -209,28 +247,27 @@ def _amplified(milli: int, ratio: npt.NDArray[np.float64]) -> I64:
     return np.ceil(milli * ratio).astype(np.int64)
 
 
-def _fitting_slots(
-    columns: Columns, demand: Demand, rows: Rows, binds: Mask, kinds: npt.NDArray[np.int8]
-) -> tuple[Mask, Mask]:
-    """(slots, rows): NUMA nodes that can hold the pod alone; (rows,): where the zones have a say in it.
-
-    Where no zone of the node offers anything that the pod requests, or CPUs are bound and no zone offers cpu, they
-    have none: what is to be done there depends on the whole machine.
-    """
-    slots = np.arange(columns.slot_count)[:, np.newaxis]
-    fits: Mask = slots < at(columns.zone_count, rows)
-    is_known = np.zeros(rows.size, np.bool_)
+def _fitting_slots(window: Window, demand: Demand, binds: Mask | None, kinds: Kinds) -> Fitting:
+    """NUMA nodes that can hold the pod alone. Score asks what Filter asked just before."""
+    if window.fitting is not None and window.fitting[0] is demand:
+        known: Fitting = window.fitting[1]
+        return known
+    fits: Mask = np.arange(window.slot_count)[:, np.newaxis] < window.zone_count
+    is_known = np.zeros(window.row_count, np.bool_)
     for index, amount in demand.amounts:
-        offers = at(columns.offers[index], rows)
+        offers = window.offers[index] > 0
         is_known |= offers
-        fits &= (at(columns.available[:, index], rows) >= amount) | ~offers
-    if binds.any():
-        is_known &= ~binds | (at(columns.offers[demand.cpu_index], rows) if demand.cpu_index >= 0 else False)
-        fits &= ~binds | (_by_kind(columns.usable, kinds, rows) >= demand.cpu_count)
+        enough = window.available[:, index] >= amount
+        fits &= enough if offers.all() else enough | ~offers
+    if binds is not None:
+        is_known &= ~binds | (window.offers[demand.cpu_index] > 0 if demand.cpu_index >= 0 else False)
+        fits &= ~binds | (_by_kind(window.usable, kinds) >= demand.cpu_count)
     if demand.is_exclusive:
-        fits &= at(columns.status, rows) != cols.SHARED
+        fits &= window.status != cols.SHARED
     fits &= is_known
-    return fits, is_known
+    found = Fitting(fits, fits.any(axis=0), is_known)
+    window.fitting = demand, found
+    return found
 
 
 class NodeAmounts(msgspec.Struct, frozen=True, eq=False):
@@ -238,44 +275,51 @@ class NodeAmounts(msgspec.Struct, frozen=True, eq=False):
 
     allocatable: dict[str, I64]
     requested: dict[str, I64]
+    is_small: bool = False
+    """Whether percentages are exact in floating point (`percent`)."""
 
 
 def score(
     columns: Columns, demand: Demand, rows: Rows, nodes: NodeAmounts, strategies: Strategies
-) -> tuple[Scores, Mask]:
-    """Score, and which rows need a trial instead. Rows are such that passed Filter."""
-    policies, _ = _policies(columns, demand, rows)
-    binds = _binds(demand, at(columns.forced_kind, rows))
-    amounts = _amounts(demand, binds, at(columns.ratio, rows))
+) -> tuple[Scores, Mask | None]:
+    """Score, and which rows need a trial instead (None: no row). Rows are such that passed Filter."""
+    window, traits = columns.at(rows), columns.traits
+    policies = _policies(columns, window, demand)
+    forced = window.forced_kind if traits.has_forced else None
+    binds = _binds(demand, forced, rows.size)
+    amounts = _amounts(demand, binds, window.ratio if traits.has_ratio else None)
     used, capacity = dict(nodes.requested), dict(nodes.allocatable)
-    has_policy = policies > 0
-    if demand.cpu_milli and resources.CPU in used:
-        more = at(columns.pinned_milli, rows) - CPU_MILLI * at(columns.pinned_count, rows)
-        used[resources.CPU] = used[resources.CPU] + np.where(has_policy, 0, more)
-    is_open = np.zeros(rows.size, np.bool_)
-    if has_policy.any():
-        kinds = _kinds(demand, at(columns.forced_kind, rows))
-        fits, _ = _fitting_slots(columns, demand, rows, binds, kinds)
-        is_open = has_policy & ~fits.any(axis=0)
-        best = _best_slots(columns, demand, rows, fits, binds, kinds, amounts, strategies.numa)
-        collapses = (at(columns.zone_count, rows) == 1) & (policies == cols.SINGLE_NUMA_NODE)
-        _count_zones(columns, rows, best, has_policy & ~collapses, used, capacity)
-        if resources.CPU in used:
+    is_small = nodes.is_small and traits.is_small
+    has_policy = policies > 0 if policies is not None else None
+    if demand.cpu_milli and resources.CPU in used and traits.has_ratio:
+        more = window.pinned_milli - CPU_MILLI * window.pinned_count
+        if has_policy is not None:
+            more = np.where(has_policy, 0, more)
+        used[resources.CPU] = used[resources.CPU] + more
+    is_open = None
+    if policies is not None and has_policy is not None:
+        kinds = _kinds(demand, forced)
+        fitting = _fitting_slots(window, demand, binds, kinds)
+        is_open = has_policy & ~fitting.any
+        best = _best_slots(columns, window, demand, fitting.fits, binds, kinds, amounts, strategies.numa)
+        collapses = (window.zone_count == 1) & (policies == cols.SINGLE_NUMA_NODE)
+        _count_zones(columns, window, best, has_policy & ~collapses, used, capacity)
+        if resources.CPU in used and binds is not None:
             is_bound = has_policy & binds
-            used[resources.CPU] = np.where(is_bound, at(columns.pinned_milli, rows), used[resources.CPU])
-    return _points(strategies.node, used, capacity, amounts, rows.shape), is_open
+            used[resources.CPU] = np.where(is_bound, window.pinned_milli, used[resources.CPU])
+    return _points(strategies.node, used, capacity, amounts, rows.shape, is_small=is_small), is_open
 
 
 def score_plain(demand: Demand, nodes: NodeAmounts, strategy: ScoringStrategy) -> Scores:
     """Score where no node has a policy, and the pod asks for nothing special."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
     shape = next(iter(nodes.requested.values())).shape
-    return _points(strategy, nodes.requested, nodes.allocatable, amounts, shape)
+    return _points(strategy, nodes.requested, nodes.allocatable, amounts, shape, is_small=nodes.is_small)
 
 
 def _count_zones(
     columns: Columns,
-    rows: Rows,
+    window: Window,
     slots: npt.NDArray[np.intp],
     is_in_zone: Mask,
     used: dict[str, I64],
@@ -283,19 +327,24 @@ def _count_zones(
 ) -> None:
     """Put a NUMA node's amounts in place of the node's where `is_in_zone`. A zone has nothing of what it does not
     offer."""
+    is_everywhere, rows = bool(is_in_zone.all()), np.arange(slots.size)
     for name in used:
         index = columns.resources.get(name)
-        zone_used = zone_capacity = np.zeros(rows.size, np.int64)
+        zone_used = zone_capacity = np.zeros(slots.size, np.int64)
         if index is not None:
-            zone_used, zone_capacity = columns.used[slots, index, rows], columns.capacity[slots, index, rows]
-        used[name] = np.where(is_in_zone, zone_used, used[name])
-        capacity[name] = np.where(is_in_zone, zone_capacity, capacity[name])
+            zone_used, zone_capacity = window.used[slots, index, rows], window.capacity[slots, index, rows]
+        used[name] = zone_used if is_everywhere else np.where(is_in_zone, zone_used, used[name])
+        capacity[name] = (
+            zone_capacity if is_everywhere else np.where(is_in_zone, zone_capacity, capacity[name])
+        )
 
 
-def _amounts(demand: Demand, binds: Mask, ratio: npt.NDArray[np.float64]) -> dict[str, int | I64]:
+def _amounts(
+    demand: Demand, binds: Mask | None, ratio: npt.NDArray[np.float64] | None
+) -> dict[str, int | I64]:
     """What the pod takes of amplified capacity: bound CPUs count more."""
     amounts: dict[str, int | I64] = dict(demand.plan.requests)
-    if demand.cpu_milli and binds.any() and (ratio > 1).any():
+    if demand.cpu_milli and binds is not None and ratio is not None:
         more = np.where(binds & (ratio > 1), _amplified(demand.cpu_milli, ratio), demand.cpu_milli)
         amounts[resources.CPU] = more
     return amounts
@@ -303,11 +352,11 @@ def _amounts(demand: Demand, binds: Mask, ratio: npt.NDArray[np.float64]) -> dic
 
 def _best_slots(
     columns: Columns,
+    window: Window,
     demand: Demand,
-    rows: Rows,
     fits: Mask,
-    binds: Mask,
-    kinds: npt.NDArray[np.int8],
+    binds: Mask | None,
+    kinds: Kinds,
     amounts: dict[str, int | I64],
     strategy: ScoringStrategy,
 ) -> npt.NDArray[np.intp]:
@@ -318,16 +367,21 @@ def _best_slots(
         index = columns.resources.get(resource.name)
         if index is None:
             continue
-        offered = at(columns.capacity[:, index], rows)
-        left = at(columns.available[:, index], rows)
-        if resource.name == resources.CPU and binds.any():
-            usable_milli = CPU_MILLI * _by_kind(columns.usable, kinds, rows)
-            left = np.where(binds & (kinds > 0), np.minimum(left, usable_milli), left)
-        capacity[resource.name] = offered
+        offered = capacity[resource.name] = window.capacity[:, index]
+        left = window.available[:, index]
+        if resource.name == resources.CPU and binds is not None and not _is_none(kinds):
+            usable_milli = CPU_MILLI * _by_kind(window.usable, kinds)
+            left = np.where(binds & (kinds > np.int64(0)), np.minimum(left, usable_milli), left)
         used[resource.name] = np.maximum(0, offered - left)
-    points = _points(strategy, used, capacity, amounts, fits.shape)
-    best: npt.NDArray[np.intp] = np.where(fits, points, -1).argmax(axis=0)
+    points = _points(strategy, used, capacity, amounts, fits.shape, is_small=columns.traits.is_small)
+    points[~fits] = -1
+    best: npt.NDArray[np.intp] = points.argmax(axis=0)
     return best
+
+
+def _is_none(kinds: Kinds) -> bool:
+    """Whether no policy is required anywhere."""
+    return isinstance(kinds, int) and kinds == 0
 
 
 def _points(
@@ -336,8 +390,11 @@ def _points(
     capacity: dict[str, I64],
     amounts: dict[str, int | I64],
     shape: tuple[int, ...],
+    *,
+    is_small: bool = False,
 ) -> Scores:
-    """`score.score`, elementwise over arrays of `shape`; amounts may be of the last axis only."""
+    """`score.score`, elementwise over arrays of `shape`; amounts may be of the last axis only. `is_small` says that
+    floating point is exact."""
     total: I64 = np.zeros(shape, np.int64)
     weights: I64 = np.zeros(shape, np.int64)
     for resource in strategy.resources:
@@ -345,13 +402,22 @@ def _points(
         if name not in capacity or (is_scalar(name) and name not in amounts):
             continue
         size_of = capacity[name]
-        counts = size_of > 0
-        divisor = np.maximum(size_of, 1)
         sum_of = used[name] + amounts.get(name, 0)
         if strategy.type == "MostAllocated":
-            own = np.minimum(sum_of, size_of) * SCORE_MAX // divisor
+            part = np.minimum(sum_of, size_of)
         else:
-            own = np.maximum(0, size_of - sum_of) * SCORE_MAX // divisor
-        total += np.where(counts, resource.weight * own, 0)
-        weights += np.where(counts, resource.weight, 0)
-    return total // np.maximum(weights, 1)
+            part = np.maximum(0, size_of - sum_of)
+        counts = size_of > 0
+        own = _percent(part, np.maximum(size_of, 1), is_small=is_small)
+        if resource.weight != 1:
+            own *= resource.weight
+        total += own
+        weights += resource.weight * counts
+    np.maximum(weights, 1, out=weights)
+    return (total / weights).astype(np.int64)  # exact: both are small
+
+
+def _percent(parts: I64, wholes: I64, *, is_small: bool) -> I64:
+    """⌊100·part/whole⌋; `parts` from 0 to the whole may be overwritten."""
+    parts *= SCORE_MAX
+    return (parts / wholes).astype(np.int64) if is_small else parts // wholes

@@ -4,13 +4,17 @@ Arrays end in the row. A slot is the position of a NUMA node among those of its 
 there are, slots are dense. Everything here follows from a node's facts and its ledger.
 """
 
+from typing import Any
+
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.api.node_labels import NodeCPUBindPolicy
 from koordinator.api.resource_vector import I64
-from koordinator.scheduler.nodes import NODE_AMOUNT_MAX
+from koordinator.scheduler.columns import Rows, at
+from koordinator.scheduler.nodes import NODE_AMOUNT_MAX, SMALL_AMOUNT_MAX
 from koordinator.scheduler.plugins.node_numa_resource.ledger import NUMAStatus
 from koordinator.scheduler.plugins.node_numa_resource.node_facts import NodeFacts
 from koordinator.scheduler.plugins.node_numa_resource.one_node import KINDS, NodeView
@@ -36,50 +40,120 @@ _SLOTS_INITIAL = 2
 _RESOURCES_INITIAL = 2
 
 
+class Window:
+    """The columns of some rows: what Filter and Score read.
+
+    All numbers that change with pods lie in one array, and all others in a second one, so that gathering rows is one
+    operation each. The attributes are parts of these.
+    """
+
+    def __init__(self, live: I64, fixed: I64, ratio: npt.NDArray[np.float64], slots: int, width: int) -> None:
+        count, kinds = live.shape[-1], len(KINDS)
+        cells, by_kind = slots * width, slots * kinds
+        parts = np.split(live, np.cumsum((cells, cells, by_kind, kinds, slots)))
+        self.available: I64 = parts[0].reshape(slots, width, count)
+        """(slots, resources, rows): what is left of a zone, at least 0."""
+        self.used: I64 = parts[1].reshape(slots, width, count)
+        """As `available`: what pods hold of it, bound CPUs amplified."""
+        self.usable: I64 = parts[2].reshape(kinds, slots, count)
+        """(kinds, slots, rows): free CPUs that can serve under a required policy (`KINDS`)."""
+        self.usable_total: I64 = parts[3]
+        """(kinds, rows): the same for the whole machine."""
+        self.status: I64 = parts[4]
+        """(slots, rows): who binds CPUs there (`STATUSES`)."""
+        self.pinned_count: I64 = parts[5][0]
+        """CPUs that pods bind."""
+        self.pinned_milli: I64 = parts[5][1]
+        """What these take of the amplified capacity."""
+        parts = np.split(fixed, (cells, cells + width))
+        self.capacity: I64 = parts[0].reshape(slots, width, count)
+        """As `available`: what a zone offers, amplified."""
+        self.offers: I64 = parts[1]
+        """(resources, rows): 1 where any zone of the node offers it."""
+        others = parts[2]
+        self.zone_count: I64 = others[0]
+        self.cpus_per_core: I64 = others[1]
+        """0 where there are no CPUs to bind."""
+        self.is_misreported: I64 = others[2]
+        """1 where there is a report that names no CPUs."""
+        self.is_ratio_bad: I64 = others[3]
+        self.forced_kind: I64 = others[4]
+        """The kind that the node's own bind policy forces, 0 when it has none."""
+        self.numa_policy: I64 = others[5]
+        """`NUMA_POLICIES`."""
+        self.ratio = ratio
+        self.fitting: tuple[object, Any] | None = None
+        """Who asked last which NUMA nodes fit, and the answer."""
+
+    @property
+    def row_count(self) -> int:
+        return int(self.ratio.size)
+
+    @property
+    def slot_count(self) -> int:
+        return len(self.available)
+
+
+_FIXED = 6
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """What no node of the table has, nobody needs to look for."""
+
+    has_forced: bool
+    """A bind policy of a node."""
+    has_ratio: bool
+    """Amplified CPU, or a ratio that cannot be read."""
+    has_policy: bool
+    """A NUMA policy of a node."""
+    is_small: bool
+    """Whether percentages of all capacities are exact in floating point (`percent`)."""
+
+
 class Columns:
     """The arrays. `resources` maps the names that any zone offers to their index."""
 
     def __init__(self, capacity: int) -> None:
         self.resources: dict[str, int] = {}
-        slots, kinds = _SLOTS_INITIAL, len(KINDS)
-        self.offers: npt.NDArray[np.bool_] = np.zeros((_RESOURCES_INITIAL, capacity), np.bool_)
-        """(resources, rows): whether any zone of the node offers it."""
-        self.capacity: I64 = np.zeros((slots, _RESOURCES_INITIAL, capacity), np.int64)
-        """(slots, resources, rows): what a zone offers, amplified."""
-        self.used: I64 = np.zeros_like(self.capacity)
-        """As `capacity`: what pods hold of it, bound CPUs amplified."""
-        self.available: I64 = np.zeros_like(self.capacity)
-        """As `capacity`: what is left, at least 0."""
-        self.usable: I64 = np.zeros((kinds, slots, capacity), np.int64)
-        """(kinds, slots, rows): free CPUs that can serve under a required policy (`KINDS`)."""
-        self.usable_total: I64 = np.zeros((kinds, capacity), np.int64)
-        """(kinds, rows): the same for the whole machine."""
-        self.status: npt.NDArray[np.int8] = np.zeros((slots, capacity), np.int8)
-        """(slots, rows): who binds CPUs there (`STATUSES`)."""
-        self.zone_count: I64 = np.zeros(capacity, np.int64)
-        self.pinned_count: I64 = np.zeros(capacity, np.int64)
-        """CPUs that pods bind."""
-        self.pinned_milli: I64 = np.zeros(capacity, np.int64)
-        """What these take of the amplified capacity."""
-        self.cpus_per_core: I64 = np.ones(capacity, np.int64)
-        self.is_valid: npt.NDArray[np.bool_] = np.zeros(capacity, np.bool_)
-        """Whether there are CPUs to bind."""
-        self.is_misreported: npt.NDArray[np.bool_] = np.zeros(capacity, np.bool_)
-        """Whether there is a report that names no CPUs."""
-        self.ratio: npt.NDArray[np.float64] = np.ones(capacity)
-        self.is_ratio_bad: npt.NDArray[np.bool_] = np.zeros(capacity, np.bool_)
-        self.forced_kind: npt.NDArray[np.int8] = np.zeros(capacity, np.int8)
-        """The kind that the node's own bind policy forces, 0 when it has none."""
-        self.numa_policy: npt.NDArray[np.int8] = np.zeros(capacity, np.int8)
-        """`NUMA_POLICIES`."""
+        self._traits: Traits | None = None
+        self._shape(_SLOTS_INITIAL, _RESOURCES_INITIAL, capacity)
+
+    def _shape(self, slots: int, width: int, rows: int) -> None:
+        """Empty arrays of that size."""
+        cells, kinds = slots * width, len(KINDS)
+        self._slots, self._width = slots, width
+        self._live: I64 = np.zeros((2 * cells + kinds * (slots + 1) + slots + 2, rows), np.int64)
+        self._fixed: I64 = np.zeros((cells + width + _FIXED, rows), np.int64)
+        self._ratio: npt.NDArray[np.float64] = np.ones(rows)
+        self.all = Window(self._live, self._fixed, self._ratio, slots, width)
+        """Every row."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self._last: tuple[Rows, Window] | None = None
+
+    def at(self, rows: Rows) -> Window:
+        """The columns of these rows, to be read before anything is written; the last answer is remembered."""
+        if self._last is not None and self._last[0] is rows:
+            return self._last[1]
+        window = Window(
+            at(self._live, rows), at(self._fixed, rows), at(self._ratio, rows), self._slots, self._width
+        )
+        self._last = rows, window
+        return window
 
     @property
-    def row_count(self) -> int:
-        return len(self.zone_count)
-
-    @property
-    def slot_count(self) -> int:
-        return len(self.capacity)
+    def traits(self) -> Traits:
+        """What the nodes of the table have."""
+        if self._traits is None:
+            every = self.all
+            self._traits = Traits(
+                has_forced=bool(every.forced_kind.any()),
+                has_ratio=bool((every.ratio > 1).any() or every.is_ratio_bad.any()),
+                has_policy=bool(every.numa_policy.any()),
+                is_small=int(every.capacity.max(initial=0)) <= SMALL_AMOUNT_MAX,
+            )
+        return self._traits
 
     # Shape
 
@@ -89,30 +163,17 @@ class Columns:
 
     def _fit(self, rows: int, slots: int) -> None:
         """Make room; capacity of rows doubles, as the table's does."""
-        while self.row_count < rows:
-            self._pad_rows(self.row_count)
-        if slots > self.slot_count:
-            self._pad("slots", slots - self.slot_count)
-        if len(self.resources) > self.offers.shape[0]:
-            self._pad("resources", len(self.resources) - self.offers.shape[0])
-
-    def _pad_rows(self, missing: int) -> None:
-        fill = {"cpus_per_core": 1, "ratio": 1}
-        for name, values in vars(self).items():
+        capacity = self.all.row_count
+        while capacity < rows:
+            capacity *= 2
+        slots, width = max(slots, self._slots), max(len(self.resources), self._width)
+        if (slots, width, capacity) == (self._slots, self._width, self.all.row_count):
+            return
+        old = self.all
+        self._shape(slots, width, capacity)
+        for name, values in vars(old).items():
             if isinstance(values, np.ndarray):
-                tail = np.full((*values.shape[:-1], missing), fill.get(name, 0), values.dtype)
-                setattr(self, name, np.concatenate([values, tail], axis=-1))
-
-    def _pad(self, what: str, missing: int) -> None:
-        axes = {
-            "slots": {"capacity": 0, "used": 0, "available": 0, "usable": 1, "status": 0},
-            "resources": {"capacity": 1, "used": 1, "available": 1, "offers": 0},
-        }[what]
-        for name, axis in axes.items():
-            values = getattr(self, name)
-            shape = list(values.shape)
-            shape[axis] = missing
-            setattr(self, name, np.concatenate([values, np.zeros(shape, values.dtype)], axis=axis))
+                getattr(self.all, name)[tuple(slice(size) for size in values.shape)] = values
 
     # Writing
 
@@ -122,58 +183,56 @@ class Columns:
             for name in zone:
                 self.resources.setdefault(name, len(self.resources))
         self._fit(row + 1, len(facts.zones))
-        topology = facts.options.cpus
-        self.capacity[:, :, row] = 0
-        self.offers[:, row] = False
+        self._changed()
+        self._traits = None
+        topology, every = facts.options.cpus, self.all
+        self._fixed[:, row] = 0
         for slot, zone in enumerate(facts.zones.values()):
             for name, amount in zone.items():
-                self.capacity[slot, self.resources[name], row] = min(amount, NODE_AMOUNT_MAX)
-                self.offers[self.resources[name], row] = True
-        self.zone_count[row] = len(facts.zones)
-        self.cpus_per_core[row] = topology.cpus_per_core
-        self.is_valid[row] = topology.is_valid
-        self.is_misreported[row] = facts.has_report and not topology.is_valid
-        self.ratio[row] = facts.cpu_ratio
-        self.is_ratio_bad[row] = not facts.is_ratio_readable
-        self.forced_kind[row] = FORCED_KINDS[facts.bind_policy]
-        self.numa_policy[row] = NUMA_POLICIES[facts.numa_policy]
+                every.capacity[slot, self.resources[name], row] = min(amount, NODE_AMOUNT_MAX)
+                every.offers[self.resources[name], row] = 1
+        every.zone_count[row] = len(facts.zones)
+        every.cpus_per_core[row] = topology.cpus_per_core if topology.is_valid else 0
+        every.is_misreported[row] = facts.has_report and not topology.is_valid
+        every.ratio[row] = facts.cpu_ratio
+        every.is_ratio_bad[row] = not facts.is_ratio_readable
+        every.forced_kind[row] = FORCED_KINDS[facts.bind_policy]
+        every.numa_policy[row] = NUMA_POLICIES[facts.numa_policy]
 
     def set_view(self, row: int, view: NodeView) -> None:
         """What pods hold and leave."""
-        facts = view.facts
-        slots = len(facts.zones)
-        self.available[:, :, row] = self.capacity[:, :, row]
-        self.used[:, :, row] = 0
-        for slot, numa in enumerate(facts.zones):
-            used = view.allocated.get(numa)
-            if used is None:
+        self._changed()
+        zones, slots, width = view.facts.zones, self._slots, self._width
+        index_of = self.resources
+        available, used = [0] * (slots * width), [0] * (slots * width)
+        for slot, (numa, zone) in enumerate(zones.items()):
+            for name, amount in zone.items():
+                available[slot * width + index_of[name]] = min(amount, NODE_AMOUNT_MAX)
+            held = view.allocated.get(numa)
+            if held is None:
                 continue
             left = view.available[numa]
-            for name, amount in used.items():
-                index = self.resources.get(name)
+            for name, amount in held.items():
+                index = index_of.get(name)
                 if index is not None:
-                    self.used[slot, index, row] = min(amount, NODE_AMOUNT_MAX)
-                    self.available[slot, index, row] = min(left[name], NODE_AMOUNT_MAX)
-        if slots:
-            self.usable[:, :slots, row] = view.usable_counts
-            self.status[:slots, row] = [STATUSES[view.statuses.get(n, NUMAStatus.IDLE)] for n in facts.zones]
-        self.usable_total[:, row] = [cpus.bit_count() for cpus in view.usable]
-        self.pinned_count[row] = view.pinned_count
-        self.pinned_milli[row] = view.pinned_milli
+                    used[slot * width + index] = min(amount, NODE_AMOUNT_MAX)
+                    available[slot * width + index] = min(left[name], NODE_AMOUNT_MAX)
+        gap = (0,) * (slots - len(zones))
+        any_cpu, whole, single = view.usable_counts
+        self._live[:, row] = (
+            *available, *used,
+            *any_cpu, *gap, *whole, *gap, *single, *gap,
+            *(cpus.bit_count() for cpus in view.usable),
+            *(STATUSES[view.statuses.get(numa, NUMAStatus.IDLE)] for numa in zones), *gap,
+            view.pinned_count, view.pinned_milli,
+        )  # fmt: skip
 
     def signature(self, row: int, facts: NodeFacts) -> bytes:
         """Equal for rows on which every pod is judged alike, as long as CPU is not amplified."""
         parts = (
             np.array((*facts.zones, -1)),
-            self.capacity[:, :, row],
-            self.used[:, :, row],
-            self.usable[:, :, row],
-            self.usable_total[:, row],
-            self.status[:, row],
-            self.offers[:, row],
-            np.array((self.zone_count[row], self.pinned_count[row], self.cpus_per_core[row])),
-            np.array((self.ratio[row],)),
-            np.array((self.forced_kind[row], self.numa_policy[row], self.is_valid[row])),
-            np.array((self.is_misreported[row], self.is_ratio_bad[row])),
+            self._live[:, row],
+            self._fixed[:, row],
+            self._ratio[row : row + 1],
         )
         return b"|".join(part.tobytes() for part in parts)

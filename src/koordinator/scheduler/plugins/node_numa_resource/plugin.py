@@ -53,6 +53,7 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     FIRST_OWN_CODE,
     Demand,
     NodeAmounts,
+    NodeCPU,
     NUMAReason,
 )
 from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
@@ -183,14 +184,7 @@ class NodeNUMAResource(
         self.books.sync()
         if rows.size <= FEW and not state.needs_trial:
             return np.array([self._code_at(state, row) for row in rows.tolist()], np.uint16)
-        cpu = resource_vector.CPU_COLUMN
-        judgement = bulk.judge(
-            self.books.columns,
-            self._demand(state),
-            rows,
-            at(self._table.allocatable[cpu], rows),
-            at(self._table.requested[cpu], rows),
-        )
+        judgement = bulk.judge(self.books.columns, self._demand(state), rows, self._node_cpu(rows))
         codes, is_open = judgement.codes, judgement.is_open
         if state.chosen is not None:
             codes[:], is_open = 0, np.ones(rows.size, np.bool_)
@@ -199,6 +193,13 @@ class NodeNUMAResource(
         for i in np.flatnonzero(is_open).tolist():
             codes[i] = state.code_of(self._verdict(state, int(rows[i])))
         return codes
+
+    def _node_cpu(self, rows: Rows) -> NodeCPU | None:
+        """The nodes' CPU where that matters."""
+        if not self.books.columns.traits.has_ratio:
+            return None
+        table, cpu = self._table, resource_vector.CPU_COLUMN
+        return NodeCPU(at(table.allocatable[cpu], rows), at(table.requested[cpu], rows))
 
     def _code_at(self, state: NUMAState, row: int) -> int:
         """Filter for one row."""
@@ -233,7 +234,7 @@ class NodeNUMAResource(
         return NUMAReason(code).status
 
     def _under_policy(self, state: NUMAState, rows: Rows) -> Any:
-        return (at(self.books.columns.numa_policy, rows) > 0) | (self._demand(state).own_policy > 0)
+        return (self.books.columns.at(rows).numa_policy > 0) | (self._demand(state).own_policy > 0)
 
     def _verdict(self, state: NUMAState, row: int) -> Status:
         """What a trial on the node says; one tells it for all nodes that are alike as far as the pod goes."""
@@ -317,7 +318,7 @@ class NodeNUMAResource(
             is_open = np.ones(rows.size, np.bool_)
         elif state.providers:
             is_open = self._under_policy(state, rows)
-        for i in np.flatnonzero(is_open).tolist():
+        for i in () if is_open is None else np.flatnonzero(is_open).tolist():
             points[i] = self.exact_score(state, int(rows[i]))
         return points
 
@@ -352,6 +353,7 @@ class NodeNUMAResource(
         return NodeAmounts(
             {name: at(table.allocatable[column], rows) for name, column in columns},
             {name: at(table.requested[column], rows) for name, column in columns},
+            table.has_small_amounts,
         )
 
     def exact_score(self, state: NUMAState, row: int) -> int:
