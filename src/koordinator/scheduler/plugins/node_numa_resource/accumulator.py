@@ -263,9 +263,21 @@ class _Accumulator:
 
     def _in_core_order(self, cpus: CPUMask) -> list[int]:
         """Cores with the most of these CPUs first, then those that fewer pods share, then by id."""
+        if not self._refs and self.topology.whole_cores(cpus) == cpus:
+            return self._first_whole_cores(cpus)
         cores = [(core, mask & cpus) for core, mask in self.topology.cores.items() if mask & cpus]
         cores.sort(key=lambda entry: (-entry[1].bit_count(), self._core_ref(entry[1]), entry[0]))
         return [cpu for _, mask in cores for cpu in cpus_of(mask)]
+
+    def _first_whole_cores(self, cpus: CPUMask) -> list[int]:
+        """`_in_core_order` of whole cores of equal size, as far as it is needed."""
+        found: list[int] = []
+        for mask in self.topology.cores.values():
+            if mask & cpus:
+                found += cpus_of(mask & cpus)
+                if len(found) >= self.need:
+                    break
+        return found
 
     def _in_cpu_order(self, cpus: CPUMask) -> list[int]:
         return sorted(cpus_of(cpus), key=lambda cpu: (self._refs.get(cpu, 0), cpu))

@@ -218,9 +218,11 @@ def _kinds(demand: Demand, forced: I64 | None) -> Kinds:
 
 def _by_kind(usable: I64, kinds: Kinds) -> I64:
     """`usable` (kinds, ..., rows) with each row's kind taken."""
+    by_kind: I64
     if isinstance(kinds, int):
-        return usable[kinds]
-    by_kind: I64 = np.where(kinds == 0, usable[0], np.where(kinds == 1, usable[1], usable[2]))
+        by_kind = usable[kinds]
+        return by_kind
+    by_kind = np.where(kinds == 0, usable[0], np.where(kinds == 1, usable[1], usable[2]))
     return by_kind
 
 
@@ -265,7 +267,7 @@ def _fitting_slots(window: Window, demand: Demand, binds: Mask | None, kinds: Ki
     if demand.is_exclusive:
         fits &= window.status != cols.SHARED
     fits &= is_known
-    found = Fitting(fits, fits.any(axis=0), is_known)
+    found = Fitting(fits, np.logical_or.reduce(fits, axis=0), is_known)
     window.fitting = demand, found
     return found
 

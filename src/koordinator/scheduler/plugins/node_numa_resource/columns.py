@@ -50,36 +50,35 @@ class Window:
     def __init__(self, live: I64, fixed: I64, ratio: npt.NDArray[np.float64], slots: int, width: int) -> None:
         count, kinds = live.shape[-1], len(KINDS)
         cells, by_kind = slots * width, slots * kinds
-        parts = np.split(live, np.cumsum((cells, cells, by_kind, kinds, slots)))
-        self.available: I64 = parts[0].reshape(slots, width, count)
+        take = _Parts(live)
+        self.available: I64 = take(cells).reshape(slots, width, count)
         """(slots, resources, rows): what is left of a zone, at least 0."""
-        self.used: I64 = parts[1].reshape(slots, width, count)
+        self.used: I64 = take(cells).reshape(slots, width, count)
         """As `available`: what pods hold of it, bound CPUs amplified."""
-        self.usable: I64 = parts[2].reshape(kinds, slots, count)
+        self.usable: I64 = take(by_kind).reshape(kinds, slots, count)
         """(kinds, slots, rows): free CPUs that can serve under a required policy (`KINDS`)."""
-        self.usable_total: I64 = parts[3]
+        self.usable_total: I64 = take(kinds)
         """(kinds, rows): the same for the whole machine."""
-        self.status: I64 = parts[4]
+        self.status: I64 = take(slots)
         """(slots, rows): who binds CPUs there (`STATUSES`)."""
-        self.pinned_count: I64 = parts[5][0]
+        self.pinned_count: I64 = take(1)[0]
         """CPUs that pods bind."""
-        self.pinned_milli: I64 = parts[5][1]
+        self.pinned_milli: I64 = take(1)[0]
         """What these take of the amplified capacity."""
-        parts = np.split(fixed, (cells, cells + width))
-        self.capacity: I64 = parts[0].reshape(slots, width, count)
+        take = _Parts(fixed)
+        self.capacity: I64 = take(cells).reshape(slots, width, count)
         """As `available`: what a zone offers, amplified."""
-        self.offers: I64 = parts[1]
+        self.offers: I64 = take(width)
         """(resources, rows): 1 where any zone of the node offers it."""
-        others = parts[2]
-        self.zone_count: I64 = others[0]
-        self.cpus_per_core: I64 = others[1]
+        self.zone_count: I64 = take(1)[0]
+        self.cpus_per_core: I64 = take(1)[0]
         """0 where there are no CPUs to bind."""
-        self.is_misreported: I64 = others[2]
+        self.is_misreported: I64 = take(1)[0]
         """1 where there is a report that names no CPUs."""
-        self.is_ratio_bad: I64 = others[3]
-        self.forced_kind: I64 = others[4]
+        self.is_ratio_bad: I64 = take(1)[0]
+        self.forced_kind: I64 = take(1)[0]
         """The kind that the node's own bind policy forces, 0 when it has none."""
-        self.numa_policy: I64 = others[5]
+        self.numa_policy: I64 = take(1)[0]
         """`NUMA_POLICIES`."""
         self.ratio = ratio
         self.fitting: tuple[object, Any] | None = None
@@ -92,6 +91,17 @@ class Window:
     @property
     def slot_count(self) -> int:
         return len(self.available)
+
+
+class _Parts:
+    """Gives out an array part by part."""
+
+    def __init__(self, values: I64) -> None:
+        self._values, self._start = values, 0
+
+    def __call__(self, count: int) -> I64:
+        start, self._start = self._start, self._start + count
+        return self._values[start : self._start]
 
 
 _FIXED = 6
@@ -111,7 +121,11 @@ class Traits(msgspec.Struct, frozen=True):
 
 
 class Columns:
-    """The arrays. `resources` maps the names that any zone offers to their index."""
+    """The arrays. `resources` maps the names that any zone offers to their index.
+
+    They are kept twice: by number, where neighbouring rows are to be read, and by row, to gather single rows without
+    touching as many places in memory as there are numbers.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.resources: dict[str, int] = {}
@@ -124,6 +138,8 @@ class Columns:
         self._slots, self._width = slots, width
         self._live: I64 = np.zeros((2 * cells + kinds * (slots + 1) + slots + 2, rows), np.int64)
         self._fixed: I64 = np.zeros((cells + width + _FIXED, rows), np.int64)
+        self._live_of: I64 = np.zeros((rows, len(self._live)), np.int64)
+        self._fixed_of: I64 = np.zeros((rows, len(self._fixed)), np.int64)
         self._ratio: npt.NDArray[np.float64] = np.ones(rows)
         self.all = Window(self._live, self._fixed, self._ratio, slots, width)
         """Every row."""
@@ -136,9 +152,13 @@ class Columns:
         """The columns of these rows, to be read before anything is written; the last answer is remembered."""
         if self._last is not None and self._last[0] is rows:
             return self._last[1]
-        window = Window(
-            at(self._live, rows), at(self._fixed, rows), at(self._ratio, rows), self._slots, self._width
-        )
+        ratio = at(self._ratio, rows)
+        if ratio.base is self._ratio:  # neighbours
+            live, fixed = at(self._live, rows), at(self._fixed, rows)
+        else:
+            live = np.ascontiguousarray(self._live_of.take(rows, axis=0).T)
+            fixed = np.ascontiguousarray(self._fixed_of.take(rows, axis=0).T)
+        window = Window(live, fixed, ratio, self._slots, self._width)
         self._last = rows, window
         return window
 
@@ -174,6 +194,7 @@ class Columns:
         for name, values in vars(old).items():
             if isinstance(values, np.ndarray):
                 getattr(self.all, name)[tuple(slice(size) for size in values.shape)] = values
+        self._live_of[:], self._fixed_of[:] = self._live.T, self._fixed.T
 
     # Writing
 
@@ -198,6 +219,7 @@ class Columns:
         every.is_ratio_bad[row] = not facts.is_ratio_readable
         every.forced_kind[row] = FORCED_KINDS[facts.bind_policy]
         every.numa_policy[row] = NUMA_POLICIES[facts.numa_policy]
+        self._fixed_of[row] = self._fixed[:, row]
 
     def set_view(self, row: int, view: NodeView) -> None:
         """What pods hold and leave."""
@@ -219,13 +241,14 @@ class Columns:
                     available[slot * width + index] = min(left[name], NODE_AMOUNT_MAX)
         gap = (0,) * (slots - len(zones))
         any_cpu, whole, single = view.usable_counts
-        self._live[:, row] = (
+        self._live_of[row] = (
             *available, *used,
             *any_cpu, *gap, *whole, *gap, *single, *gap,
             *(cpus.bit_count() for cpus in view.usable),
             *(STATUSES[view.statuses.get(numa, NUMAStatus.IDLE)] for numa in zones), *gap,
             view.pinned_count, view.pinned_milli,
         )  # fmt: skip
+        self._live[:, row] = self._live_of[row]
 
     def signature(self, row: int, facts: NodeFacts) -> bytes:
         """Equal for rows on which every pod is judged alike, as long as CPU is not amplified."""

@@ -116,6 +116,12 @@ class Ledger:
         """Who binds CPUs of each NUMA node of the machine."""
         statuses = dict.fromkeys(topology.numa_nodes, NUMAStatus.IDLE)
         for mask in self._masks.values():
+            # Nearly all pods keep to the NUMA node of their first CPU.
+            first = topology.places.get((mask & -mask).bit_length() - 1)
+            if first is not None and not mask & ~topology.numa_nodes[first.numa]:
+                if statuses[first.numa] is NUMAStatus.IDLE:
+                    statuses[first.numa] = NUMAStatus.SINGLE
+                continue
             touched = [numa for numa, cpus in topology.numa_nodes.items() if cpus & mask]
             for numa in touched:
                 if len(touched) > 1:
