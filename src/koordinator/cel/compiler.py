@@ -81,6 +81,8 @@ class _Compiler:
             known = functions.OPERATORS.get(name) or functions.FUNCTIONS.get(name)
             if known is None:
                 raise self._error(node, f"undeclared reference to function {name!r}")
+            if args and all(isinstance(arg, Literal) for arg in args):
+                return _constant(known, [arg.value for arg in args if isinstance(arg, Literal)])
             return _apply(known, [self.compile(arg) for arg in args])
         if isinstance(node.target, Name) and node.target.name not in self._variables:
             full = f"{node.target.name}.{name}"
@@ -327,6 +329,15 @@ def _apply(function: functions.Function, args: list[Step]) -> Step:
         first, second = args
         return lambda scope: function(first(scope), second(scope))
     return lambda scope: function(*(arg(scope) for arg in args))
+
+
+def _constant(function: functions.Function, args: list[Any]) -> Step:
+    """A call whose arguments stand in the expression is made once, unless it fails."""
+    try:
+        value = function(*args)
+    except (EvaluationError, TypeError):
+        return lambda scope: function(*args)
+    return lambda scope: value
 
 
 def _method(name: str, target: Step, args: list[Step]) -> Step:

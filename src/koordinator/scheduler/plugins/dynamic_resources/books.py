@@ -85,6 +85,11 @@ class Books(RowKeeper):
 
     # Promises
 
+    @property
+    def promises(self) -> Iterable[Promise]:
+        """All that are not confirmed yet."""
+        return self._promises.values()
+
     def is_promised(self, uid: str) -> bool:
         """Whether devices of the claim are on their way."""
         return uid in self._promises

@@ -57,11 +57,11 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
 def read(claims: Sequence[ResourceClaim], find_class: FindClass, selections: Selections) -> Demand:
     """Raises: DemandError."""
     reader = _Reader(find_class, selections)
-    try:
-        for index, claim in enumerate(claims):
+    for index, claim in enumerate(claims):
+        try:
             reader.read(index, claim)
-    except SelectorError as error:
-        raise DemandError(str(error)) from error
+        except SelectorError as error:
+            raise DemandError(str(error).replace(selection.CLAIM, claim.key)) from error
     return Demand(
         claims=tuple(claims),
         problem=Problem(tuple(reader.asks), tuple(reader.rules), len(claims)),
@@ -141,7 +141,6 @@ class _Reader:
         key = SelectionKey(
             owner=device_class.metadata.name,
             own=selection.texts(device_class.spec.selectors),
-            claim=claim.key if wish.selectors else "",
             more=selection.texts(wish.selectors),
             tolerations=selection.facts(wish.tolerations),
         )

@@ -16,20 +16,22 @@ SELECTIONS_MAX = 512
 """Kinds of requests remembered; each has a byte per device."""
 COLUMNS_MAX = 128
 
+CLAIM = "{claim}"
+"""Stands for the claim's name in texts about selectors, as these are shared by claims."""
+
 _BLOCKING = ("NoSchedule", "NoExecute")
 
 
 class SelectorError(Exception):
-    """A selector that cannot be used; the text says whose it is."""
+    """A selector that cannot be used; `CLAIM` in the text stands for the claim's name."""
 
 
 class SelectionKey(msgspec.Struct, frozen=True):
-    """What a selection depends on. `owner` and `own` are a class's name and selectors, `claim` and `more` the
-    claim's name and the request's selectors."""
+    """What a selection depends on. `owner` and `own` are a class's name and selectors, `more` those of the
+    request: claims that ask for the same share it."""
 
     owner: str
     own: tuple[str | None, ...]
-    claim: str
     more: tuple[str | None, ...]
     tolerations: tuple[tuple[str, str, str, str], ...]
 
@@ -82,14 +84,14 @@ class Column:
 
 
 class Selection(Column):
-    """Devices that a kind of request may get. `failures` has what selectors said that failed on a device: such
-    a device does not match."""
+    """Devices that a kind of request may get. `failures` has what selectors said that failed on a device (with
+    `CLAIM` for the claim's name): such a device does not match."""
 
     def __init__(self, inventory: Inventory, key: SelectionKey) -> None:
         """Raises: SelectorError."""
         super().__init__(inventory, np.bool_)
         own = [(f"class {key.owner}", text) for text in key.own]
-        more = [(f"claim {key.claim}", text) for text in key.more]
+        more = [(f"claim {CLAIM}", text) for text in key.more]
         self._programs = [_program(whose, index, text) for index, (whose, text) in _numbered(own, more)]
         self._tolerations = key.tolerations
         self.failures: dict[int, str] = {}

@@ -19,6 +19,7 @@ from koordinator.scheduler.plugins.dynamic_resources.inventory import (
     NOWHERE,
     Inventory,
 )
+from koordinator.scheduler.plugins.dynamic_resources.selection import CLAIM
 
 Mask = npt.NDArray[np.bool_]
 CODE_MAX = 1 << 40
@@ -58,9 +59,11 @@ class Supply:
         rows = np.array([row], np.intp)
         numbers = self._numbers(int(self._inventory.nodes_of(rows)[0]), self._reaches(rows)[:, 0])
         for number in numbers:
-            for each in demand.selections:
-                if number in each.failures:
-                    return each.failures[number]
+            for ask in demand.problem.asks:
+                for wish in ask.wishes:
+                    text = demand.selections[wish.fits].failures.get(number)
+                    if text is not None:
+                        return text.replace(CLAIM, demand.claims[ask.claim].key)
         for number in numbers:
             entry = self._inventory.entries[number]
             assert entry is not None, number

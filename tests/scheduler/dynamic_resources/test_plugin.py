@@ -1,0 +1,268 @@
+"""Where pods with claims go, what their claims get, and what is said when they go nowhere."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.dra import ResourceClaim, ResourceSlice
+from koordinator.scheduler.cycle import Placed, Unplaced
+from tests.scheduler.dynamic_resources.bench import Bench
+from tests.scheduler.dynamic_resources.builders import (
+    DRIVER,
+    claim,
+    device,
+    device_class,
+    exactly,
+    resource_slice,
+    selector,
+    user_of,
+)
+
+Json = dict[str, Any]
+NUMA = {"matchAttribute": f"{DRIVER}/numa"}
+
+
+def bench_of(*slices: Json, nodes: tuple[str, ...] = ("a", "b")) -> Bench:
+    bench = Bench()
+    for name in nodes:
+        bench.node(name)
+    bench.classes(device_class())
+    bench.slices(*slices)
+    return bench
+
+
+def given_to(bench: Bench, name: str) -> list[str]:
+    return [each["device"] for each in bench.promised()[name]["devices"]["results"]]
+
+
+def refusal(result: Placed | Unplaced) -> str:
+    assert isinstance(result, Unplaced), result
+    return result.status.message
+
+
+def test_constraints_choose_among_free_devices_and_pods_without_room_for_them_wait() -> None:
+    bench = bench_of(
+        resource_slice("a", *(device(f"a{n}", numa=n % 2) for n in range(4)), node="a"), nodes=("a",)
+    )
+    for number in range(3):
+        bench.claims(claim(f"pair{number}", exactly(count=2), constraints=[NUMA]))
+    bench.claims(claim("one"))
+
+    assert isinstance(bench.place(user_of("x", "one")), Placed)
+    assert isinstance(bench.place(user_of("y", "pair0")), Placed)
+    assert given_to(bench, "one") == ["a0"]
+    assert given_to(bench, "pair0") == ["a1", "a3"]
+    assert "1 cannot allocate all claims" in refusal(bench.place(user_of("z", "pair1")))
+
+
+def test_the_first_of_several_wishes_that_can_be_met_anywhere_on_a_node_counts() -> None:
+    bench = bench_of(resource_slice("a", device("small", memory="40Gi"), node="a"), nodes=("a",))
+    wish = {"deviceClassName": "gpu", "count": 1}
+    big = selector(f"device.capacity['{DRIVER}'].memory.isGreaterThan(quantity('60Gi'))")
+    bench.claims(
+        claim(
+            "gpu",
+            {
+                "name": "gpu",
+                "firstAvailable": [{"name": "big", "selectors": big, **wish}, {"name": "any", **wish}],
+            },
+            config=[
+                {"requests": ["gpu/big"], "opaque": {"driver": DRIVER, "parameters": 1}},
+                {"requests": ["gpu"], "opaque": {"driver": DRIVER, "parameters": 2}},
+            ],
+        )
+    )
+
+    assert isinstance(bench.place(user_of("x", "gpu")), Placed)
+    devices = bench.promised()["gpu"]["devices"]
+    assert devices["results"][0]["request"] == "gpu/any"
+    assert [each["opaque"]["parameters"] for each in devices["config"]] == [2]
+
+
+def test_all_devices_of_a_node_are_given_only_where_all_are_free() -> None:
+    bench = bench_of(*(resource_slice(n, device(f"{n}0"), device(f"{n}1"), node=n) for n in "ab"))
+    bench.claims(claim("one"), *(claim(f"all{n}", exactly(allocationMode="All")) for n in range(2)))
+
+    first = bench.place(user_of("x", "one"))
+    second = bench.place(user_of("y", "all0"))
+    assert isinstance(first, Placed) and isinstance(second, Placed)
+    assert first.node_name != second.node_name
+    assert len(given_to(bench, "all0")) == 2
+    assert "2 cannot allocate all claims" in refusal(bench.place(user_of("z", "all1")))
+
+
+def test_administrators_get_devices_that_others_use_and_take_nothing_away() -> None:
+    bench = bench_of(resource_slice("a", device("a0"), node="a"), nodes=("a",))
+    bench.claims(claim("user"), claim("admin", exactly(adminAccess=True)), claim("late"))
+
+    assert isinstance(bench.place(user_of("x", "admin")), Placed)
+    assert isinstance(bench.place(user_of("y", "user")), Placed)
+    assert bench.promised()["admin"]["devices"]["results"][0]["adminAccess"] is True
+    assert given_to(bench, "user") == ["a0"]
+    assert "cannot allocate all claims" in refusal(bench.place(user_of("z", "late")))
+
+
+def test_tainted_devices_go_to_those_who_tolerate_the_taint() -> None:
+    taint = {"key": "broken", "value": "yes", "effect": "NoSchedule"}
+    bench = bench_of(resource_slice("a", device("a0", taints=[taint]), node="a"), nodes=("a",))
+    tolerant = exactly(tolerations=[{"key": "broken", "operator": "Exists"}])
+    bench.claims(claim("plain"), claim("tolerant", tolerant))
+
+    assert "cannot allocate all claims" in refusal(bench.place(user_of("x", "plain")))
+    assert isinstance(bench.place(user_of("y", "tolerant")), Placed)
+    assert bench.promised()["tolerant"]["devices"]["results"][0]["tolerations"][0]["key"] == "broken"
+
+
+def test_only_slices_of_the_newest_generation_count() -> None:
+    bench = bench_of(
+        resource_slice("old", device("gone"), node="a", generation=1),
+        resource_slice("new", device("here"), node="a", generation=2, count=2),
+        nodes=("a",),
+    )
+    bench.claims(claim("one"), claim("all", exactly(allocationMode="All")), claim("two", exactly(count=2)))
+
+    assert "cannot allocate" in refusal(bench.place(user_of("w", "two")))
+    assert "is currently being updated" in refusal(bench.place(user_of("x", "all")))
+    assert isinstance(bench.place(user_of("y", "one")), Placed)
+    assert given_to(bench, "one") == ["here"]
+
+    bench.slices(resource_slice("more", device("more"), node="a", generation=2, count=2))
+    bench.remove(ResourceSlice, "old")
+    bench.claims(claim("rest"))
+    assert isinstance(bench.place(user_of("z", "rest")), Placed)
+    assert given_to(bench, "rest") == ["more"]
+
+
+def test_pools_with_two_devices_of_one_name_are_not_used() -> None:
+    bench = bench_of(
+        resource_slice("s1", device("a0"), node="a", count=2),
+        resource_slice("s2", device("a0"), node="a", count=2),
+        nodes=("a",),
+    )
+    bench.claims(claim("one"))
+
+    assert "cannot allocate all claims" in refusal(bench.place(user_of("x", "one")))
+
+
+def test_a_selector_that_fails_on_a_device_passes_it_over_and_others_are_found() -> None:
+    bench = bench_of(
+        resource_slice("a", device("a0"), node="a"), resource_slice("b", device("b0", model="x"), node="b")
+    )
+    asks = selector(f"device.attributes['{DRIVER}'].model == 'x'")
+    bench.claims(claim("one", exactly(selectors=asks)))
+
+    placed = bench.place(user_of("x", "one"))
+    assert isinstance(placed, Placed) and placed.node_name == "b"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (claim("c", exactly(device_class_name="none")), "request req: device class none does not exist"),
+        (claim("c", {"name": "req"}), "claim default/c, request req: unknown request type"),
+        (claim("c", exactly(selectors=selector("device."))), "claim default/c: selector #0: CEL compile error"),
+        (claim("c", exactly(allocationMode="Some")), "claim default/c, request req: unsupported count mode Some"),
+        (claim("c", exactly(count=33)), "claim default/c: number of requested devices 33 exceeds the claim limit"),
+        (claim("c", exactly(), constraints=[{"requests": ["req"]}]), "claim default/c, constraint #0: empty"),
+        (claim("c", exactly(capacity={"requests": {"memory": "1Gi"}})),
+         "claim default/c, request req: capacity requirements are not supported"),
+        ({**claim("c"), "status": {"allocation": {}, "reservedFor": [{"uid": f"{n}"} for n in range(256)]}},
+         "resourceclaim in use"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_given_anywhere_is_said_for_the_pod_as_a_whole(body: Json, text: str) -> None:
+    bench = bench_of(resource_slice("a", device("a0"), node="a"))
+    bench.claims(body)
+
+    message = refusal(bench.place(user_of("x", "c")))
+    assert message.startswith(f"0/2 nodes are available: {text}")
+
+
+def test_pods_without_claims_are_told_that_there_is_nothing_to_deallocate() -> None:
+    bench = bench_of(nodes=("a",))
+    message = refusal(bench.place(user_of("x", cpu="100")))
+    assert message.startswith(
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption:"
+    )
+
+
+def test_a_claim_on_its_way_is_waited_for_and_free_again_when_its_pod_fails() -> None:
+    bench = bench_of(resource_slice("a", device("a0"), node="a"), nodes=("a",))
+    bench.claims(claim("one"))
+    placed = bench.place(user_of("x", "one"))
+    assert isinstance(placed, Placed)
+
+    waiting = "resource claim is in the process of being allocated"
+    assert waiting in refusal(bench.place(user_of("y", "one")))
+    bench.forget(placed)
+    assert isinstance(bench.place(user_of("y", "one")), Placed)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["place", "place", "place", "end", "slice", "node"]), st.integers(0, 1_000)),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.integers(0, 3))
+def test_no_device_is_given_twice_and_books_made_anew_from_the_objects_are_the_same(
+    happenings: list[tuple[str, int]], seed: int
+) -> None:
+    bench, placed = Bench(seed), {}
+    bench.classes(device_class())
+    for name in "abc":
+        bench.node(name)
+        bench.slices(resource_slice(name, *(device(f"{name}{n}", numa=n % 2) for n in range(4)), node=name))
+    bench.slices(resource_slice("shared", device("s0", numa=0), device("s1", numa=1)))
+    for number, (what, choice) in enumerate(happenings):
+        if what == "place":
+            asks = exactly(count=1 + choice % 3)
+            name = f"c{number}"
+            bench.claims(claim(name, asks, constraints=[NUMA] if choice % 2 else ()))
+            result = bench.place(user_of(f"p{number}", name))
+            if isinstance(result, Placed):
+                placed[name] = (result, asks["exactly"]["count"], choice % 2)
+                if choice % 5:
+                    bench.write(name, f"p{number}")
+            else:
+                bench.remove(ResourceClaim, name)
+        elif what == "end" and placed:
+            name = sorted(placed)[choice % len(placed)]
+            result, _, _ = placed.pop(name)
+            bench.forget(result)
+            bench.remove(ResourceClaim, name)
+        elif what == "slice":
+            name = "abc"[choice % 3]
+            devices = (device(f"{name}{n}", numa=n % 2) for n in range(2 + choice % 4))
+            bench.slices(resource_slice(name, *devices, node=name, generation=number + 2))
+        elif what == "node":
+            bench.node("abc"[choice % 3], labels={"x": str(choice)})
+        check(bench, placed)
+    again = Bench(seed)
+    again.classes(device_class())
+    for (view, _), found in bench.objects.items():
+        again.tell(view, None, found)
+    again.books.inventory.take([key for each in bench.books.promises for key in each.devices], 1)
+    assert again.books.inventory.used_keys == bench.books.inventory.used_keys
+
+
+def check(bench: Bench, placed: dict[str, tuple[Placed, int, int]]) -> None:
+    given = bench.promised()
+    for (view, name), found in bench.objects.items():
+        if view is ResourceClaim and found.status.allocation is not None:
+            devices = [{"device": each.device} for each in found.status.allocation.devices.results]
+            given[name] = {"devices": {"results": devices}}
+    assert given.keys() == placed.keys()
+    every = [each["device"] for allocation in given.values() for each in allocation["devices"]["results"]]
+    assert len(every) == len(set(every))
+    for name, (result, count, is_bound_to_numa) in placed.items():
+        names = [each["device"] for each in given[name]["devices"]["results"]]
+        assert len(names) == count
+        assert all(each[0] in (result.node_name, "s") for each in names)
+        if is_bound_to_numa:
+            assert len({int(each[1:]) % 2 for each in names}) == 1
+    used = {key[2] for key in bench.books.inventory.used_keys}
+    assert used == set(every)
