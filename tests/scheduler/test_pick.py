@@ -85,3 +85,27 @@ def test_a_sample_takes_nodes_of_all_zones() -> None:
         assert int(world.api.placements()["web"].removeprefix("node-")) >= 150
 
     play(story, config.decode({"percentageOfNodesToScore": 1, "profiles": [{}]}))
+
+
+def test_the_best_rows_kept_while_single_totals_change_are_those_of_a_fresh_look() -> None:
+    rng = np.random.default_rng(3)
+    totals = rng.integers(0, 4, 40).astype(np.int32)
+    top = pick.Top()
+    for step in range(2_000):
+        chance = int(rng.integers(1 << 31))
+        assert top.choose(totals, chance) == pick.best(totals, chance)
+        if step % 97 == 0:
+            totals = rng.integers(-3, 4, 40).astype(np.int32)
+            top.forget()
+        row, total = int(rng.integers(40)), int(rng.choice([pick.NOT_FEASIBLE, *range(-5, 5)]))
+        totals[row] = total
+        top.changed(row, total)
+
+
+def test_there_is_no_best_row_while_none_is_feasible() -> None:
+    totals = np.full(3, pick.NOT_FEASIBLE, np.int32)
+    top = pick.Top()
+    assert top.choose(totals, 1) is None
+    totals[1] = 7
+    top.changed(1, 7)
+    assert top.choose(totals, 1) == 1

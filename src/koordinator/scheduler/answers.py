@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from koordinator.scheduler import diagnosis
+from koordinator.scheduler import diagnosis, pick
 from koordinator.scheduler.columns import Rows, at, put
 from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.lookahead import Lookahead
@@ -140,6 +140,13 @@ class Answers:
 
     def is_feasible(self, row: int) -> bool:
         return bool(self._is_feasible[row])
+
+    def best(self, chance: int) -> int | None:
+        """The row that `pick.best` finds in `totals`."""
+        # The best rows are worth keeping only where pods of the class follow each other.
+        if self._lookahead is None:
+            return pick.best(self.totals, chance)
+        return self._lookahead.top.choose(self.totals, chance)
 
     def totals_of(self, rows: Rows) -> Totals | Scores:
         """Weighted sums of normalised scores, for some feasible rows.

@@ -41,6 +41,8 @@ class ChangeLog:
     def __init__(self, capacity: int) -> None:
         self.sequence = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_MAX)
+        self._row_end = 0
+        """No row from here on ever changed."""
         self._last_at: npt.NDArray[np.int64] = np.full(capacity, -1, np.int64)
         self._last_of_kind = dict.fromkeys(_NUMBER.values(), -1)
         self._is_muted = False
@@ -57,6 +59,8 @@ class ChangeLog:
         self._recent.append((row, number))
         self._last_at[row] = self._last_of_kind[number] = self.sequence
         self.sequence += 1
+        if row >= self._row_end:
+            self._row_end = row + 1
 
     @contextlib.contextmanager
     def muted(self) -> Iterator[None]:
@@ -78,4 +82,4 @@ class ChangeLog:
                 kinds |= kind
             return Changes(np.array(sorted(rows), np.intp), kinds)
         kinds = sum(kind for kind, last in self._last_of_kind.items() if last >= sequence)
-        return Changes(np.flatnonzero(self._last_at >= sequence), kinds)
+        return Changes((self._last_at[: self._row_end] >= sequence).nonzero()[0], kinds)

@@ -162,7 +162,10 @@ class Cycle:
         count = evaluation.feasible_count if rows is None else int(rows.size)
         status = SUCCESS
         for _ in range(RESERVE_TRIES_MAX):
-            position = pick.best(totals, chance)
+            if totals is evaluation.totals:
+                position = evaluation.best(chance)
+            else:
+                position = pick.best(totals, chance)
             if position is None:
                 break
             row = position if rows is None else int(rows[position])

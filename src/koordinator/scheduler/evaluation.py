@@ -291,6 +291,7 @@ class Evaluation(Answers):
             self._own[row] = own
             part = self._wide_part if isinstance(self._wide_part, int) else int(self._wide_part[row])
             self.totals[row] = own + part
+            self._lookahead.top.changed(row, own + part)
 
     def _look_ahead(self, lookahead: Lookahead, row: int) -> int:
         """Work out the next states of `row`, whose columns show this placement already, and of other rows."""
@@ -446,6 +447,8 @@ class Evaluation(Answers):
             part += same
             self._wide_part = np.zeros(self.totals.size, np.int32)
             put(self._wide_part, rows, part)
+        if self._lookahead is not None:
+            self._lookahead.top.forget()
         self.totals.fill(NOT_FEASIBLE)
         put(self.totals, rows, at(self._own, rows) + (same if part is None else part))
 
@@ -456,6 +459,8 @@ class Evaluation(Answers):
         if not is_feasible.all():
             totals[~is_feasible] = NOT_FEASIBLE
         self.totals[rows] = totals
+        if self._lookahead is not None:
+            self._lookahead.top.forget()
 
 
 def _set_member(names: set[str], name: str, is_member: bool) -> None:

@@ -15,7 +15,7 @@ from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import FilterPlugin, ScorePlugin, Scores
-from koordinator.scheduler.pick import NOT_FEASIBLE, Totals
+from koordinator.scheduler.pick import NOT_FEASIBLE, Top, Totals
 
 STATES_MAX = 8_192
 """Rows × pods foreseen at once: as much as a block of a full scan."""
@@ -41,6 +41,7 @@ class Lookahead:
     """
 
     def __init__(self, capacity: int) -> None:
+        self.top = Top()
         self._next: dict[int, list[int]] = {}
         self._left: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self._width, self.depth = _WIDTH_FIRST, _DEPTH_FIRST

@@ -1,5 +1,6 @@
 """Choosing one of the best nodes, and how many nodes to look at. Pure. Source: spec 03, B2 and B3."""
 
+import bisect
 import zlib
 
 import numpy as np
@@ -34,6 +35,38 @@ def best(totals: Totals | Scores, chance: int) -> int | None:
         return None
     ties = (totals == highest).nonzero()[0]
     return int(ties[chance % ties.size])
+
+
+class Top:
+    """The rows with the highest total, kept while single totals change: finding them looks at all rows."""
+
+    __slots__ = ("_highest", "_rows")
+
+    def __init__(self) -> None:
+        self._highest = NOT_FEASIBLE
+        self._rows: list[int] = []
+
+    def forget(self) -> None:
+        """Many totals changed."""
+        self._rows = []
+
+    def choose(self, totals: Totals, chance: int) -> int | None:
+        """As `best`."""
+        if not self._rows:
+            self._highest = int(totals.max(initial=NOT_FEASIBLE))
+            if self._highest == NOT_FEASIBLE:
+                return None
+            self._rows = (totals == self._highest).nonzero()[0].tolist()
+        return self._rows[chance % len(self._rows)]
+
+    def changed(self, row: int, total: int) -> None:
+        """The total of one row is another one now."""
+        position = bisect.bisect_left(self._rows, row)
+        is_in = position < len(self._rows) and self._rows[position] == row
+        if total > self._highest or (total == self._highest and not is_in):
+            self.forget()
+        elif total < self._highest and is_in:
+            del self._rows[position]
 
 
 def chance_of(seed: int, uid: str, attempt: int) -> int:

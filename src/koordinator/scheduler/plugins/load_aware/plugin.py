@@ -6,6 +6,7 @@ estimate to the right view of the existing usage and compare.
 
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 
 import msgspec
@@ -97,7 +98,8 @@ class LoadAwareScheduling(
         super().__init__(args, handle)
         self.policy = LoadAwarePolicy.of(args)
         self._loads: dict[int, NodeLoad] = {}
-        self._recent: dict[str, tuple[PodInfo, Facts]] = {}
+        # Not a dict: that walks over all it dropped to find what is oldest.
+        self._recent: OrderedDict[str, tuple[PodInfo, Facts]] = OrderedDict()
         self._kinds: Recent[Facts] = Recent(RECENT_MAX)
         self._metrics: dict[str, NodeMetric] = {}
         self._updated_s: dict[str, float] = {}
@@ -165,7 +167,7 @@ class LoadAwareScheduling(
         else:
             found = self._kinds.get(kind_key(pod.pod), lambda: self._new_facts(pod))
         if len(self._recent) >= RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
         self._recent[pod.uid] = (pod, found)
         return found
 

@@ -79,7 +79,8 @@ class Residents(RowKeeper):
             missing = np.zeros((width - self.amounts.shape[0], self.rows.size), np.int64)
             self.amounts = np.concatenate([self.amounts, missing])
         self.priorities[slot] = pod.priority
-        self.amounts[pod.request_columns, slot] = pod.request_amounts
+        for column, amount in pod.requests:
+            self.amounts[column, slot] = amount
         started_s = start_of(pod)
         self.starts_s[slot] = np.nan if started_s is None else started_s
 
