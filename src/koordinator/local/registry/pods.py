@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 
 from koordinator.api import core, decode, qos
+from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.registry import refusals
+from koordinator.local.registry.builtin import Facts
 from koordinator.local.registry.strategies import Strategy, Surroundings
+from koordinator.local.schema.known import ByIdentity, is_shared, share
 
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
 TOLERATION_S = 300  # how long pods stay on a node that is not ready or unreachable, unless they say so
@@ -18,19 +21,43 @@ _EVICTING_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreacha
 _ENDED = ("Succeeded", "Failed")
 
 
+_Priority = tuple[Any, Any, Any]
+"""Priority, preemption policy and class as the classes of the moment say."""
+
+
 class PodStrategy(Strategy):
     """Pods are the one kind that is deleted gracefully."""
 
+    def __init__(self, resource: Resource, facts: Facts, has_status: bool) -> None:
+        super().__init__(resource, facts, has_status)
+        # Replicas share their spec (`local.schema.known`), and it stays shared when it was admitted.
+        self._admitted: ByIdentity[tuple[_Priority, dict[str, Any]]] = ByIdentity()
+        self._qos: ByIdentity[str] = ByIdentity()
+
     def admit_create(self, obj: dict[str, Any], around: Surroundings) -> None:
-        spec = dict(obj.get("spec") or {})
+        sent = obj.get("spec") or {}
+        spec = dict(sent)
         _give_priority(spec, self, obj["metadata"].get("name", ""), around)
+        priority = spec["priority"], spec["preemptionPolicy"], spec.get("priorityClassName")
+        known = self._admitted.get(sent)
+        if known is not None and known[0] == priority:
+            obj["spec"] = known[1]
+            return
         _give_tolerations(spec)
         spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
         spec.setdefault("serviceAccount", spec["serviceAccountName"])
         obj["spec"] = spec
+        if is_shared(sent):
+            share(spec)
+            self._admitted.put(sent, (priority, spec))
 
     def prepare_create(self, obj: dict[str, Any], around: Surroundings, now: str) -> list[StatusCause]:
-        status: dict[str, Any] = {"phase": "Pending", "qosClass": qos_class(obj)}
+        quality = self._qos.get(obj["spec"])
+        if quality is None:
+            quality = qos_class(obj)
+            if is_shared(obj["spec"]):
+                self._qos.put(obj["spec"], quality)
+        status: dict[str, Any] = {"phase": "Pending", "qosClass": quality}
         if obj["spec"].get("schedulingGates"):
             status["conditions"] = [
                 {

@@ -13,6 +13,7 @@ import msgspec
 
 from koordinator.local.patches.apply import fieldset
 from koordinator.local.patches.apply.fieldset import LEAF, Node
+from koordinator.local.schema.known import ByIdentity, is_shared
 from koordinator.local.schema.types import Kind, ListType, Type
 
 _ABSENT: Any = object()
@@ -164,6 +165,20 @@ def everything(shape: Type, value: Any) -> Node:
     return found
 
 
+_SPECS: ByIdentity[tuple[Type, Node]] = ByIdentity()
+
+
+def _fields_of_spec(shape: Type, value: Any) -> Node:
+    """All paths of a new object's spec; replicas share theirs (`local.schema.known`)."""
+    known = _SPECS.get(value)
+    if known is not None and known[0] is shape:
+        return known[1]
+    node = everything(shape, value)
+    if is_shared(value):
+        _SPECS.put(value, (shape, node))
+    return node
+
+
 def _without_self(node: Node) -> Node:
     """The paths below a node, without the node's own (unless it is all there is)."""
     return {key: below for key, below in node.items() if key != fieldset.SELF} if len(node) > 1 else node
@@ -183,7 +198,7 @@ def compare(shape: Type, old: Any, new: Any) -> Difference:
     removed: Node = {}
     for name, (child, item) in new_parts.items():
         if name not in old_parts:
-            node = everything(child, item)
+            node = _fields_of_spec(child, item) if name == "f:spec" else everything(child, item)
             added[name] = _without_self(node) if shape.name and name[2:] in _ALWAYS_THERE else node
             continue
         inner = compare(child, old_parts[name][1], item)

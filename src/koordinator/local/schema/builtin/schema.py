@@ -4,11 +4,13 @@ from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, StatusCause
-from koordinator.local.schema import decode, errors, metadata, names
-from koordinator.local.schema.builtin import checks, rules
+from koordinator.local.schema import decode, errors, known, metadata, names
+from koordinator.local.schema.builtin import checks, pod_defaults, rules
 from koordinator.local.schema.builtin.defaults import DEFAULTS
+from koordinator.local.schema.known import ByIdentity, Shared
 from koordinator.local.schema.types import Type
 
+_NO_SPEC: dict[str, Any] = {}
 STRICT, IGNORE = "Strict", "Ignore"
 
 _LABEL_NAMES = frozenset({("", "Namespace")})
@@ -29,12 +31,19 @@ class BuiltinSchema:
         self._check = checks.CHECKS.get(kind)
         self._check_update = checks.UPDATE_CHECKS.get(kind)
         self._name_rule = _name_rule(resource)
+        # Only pods come as replicas of each other.
+        self._specs = Shared() if kind == ("", "Pod") else None
+        self._completed: ByIdentity[dict[str, Any]] = ByIdentity()
+        self._fine: ByIdentity[bool] = ByIdentity()
 
     def decode(self, obj: dict[str, Any], field_validation: str) -> tuple[dict[str, Any], list[str]]:
         """See `local.interfaces.ObjectSchema`."""
         unknown: list[str] = []
         try:
-            decoded = self._decode(obj, unknown)
+            if self._specs is not None:
+                decoded = self._decode_sharing(self._specs, obj, unknown)
+            else:
+                decoded = self._decode(obj, unknown)
         except decode.Unreadable as error:
             raise errors.unreadable(self.resource, str(error)) from error
         except RecursionError:
@@ -45,9 +54,36 @@ class BuiltinSchema:
             raise errors.strict(self.resource, unknown)
         return decoded, [f'unknown field "{path}"' for path in unknown]
 
+    def _decode_sharing(self, specs: Shared, obj: dict[str, Any], unknown: list[str]) -> Any:
+        """Decode a new pod; its spec becomes the one that equal pods have."""
+        spec = obj.get("spec")
+        # A pod on a node is as good as unique.
+        text = specs.text(spec) if isinstance(spec, dict) and spec and "nodeName" not in spec else None
+        if text is None:
+            return self._decode(obj, unknown)
+        shared = specs.find(text)
+        if shared is not None:
+            return {**self._decode({**obj, "spec": _NO_SPEC}, unknown), "spec": shared}
+        decoded = self._decode(obj, unknown)
+        if not unknown:
+            specs.seen(text, decoded["spec"])
+        return decoded
+
     def default(self, obj: dict[str, Any]) -> dict[str, Any]:
         """See `local.interfaces.ObjectSchema`."""
+        spec = obj.get("spec")
+        if self._specs is not None and spec is not None and known.is_shared(spec):
+            return self._complete(obj, spec)
         return self._default(obj) if self._default else obj
+
+    def _complete(self, obj: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+        """A pod with the defaults of a shared spec, which are found once."""
+        completed = self._completed.get(spec)
+        if completed is None:
+            completed = pod_defaults.spec(spec)
+            known.share(completed)
+            self._completed.put(spec, completed)
+        return obj if completed is spec else {**obj, "spec": completed}
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[StatusCause]:
         """See `local.interfaces.ObjectSchema`. An update of one field pays for no other part: unchanged parts
@@ -65,12 +101,28 @@ class BuiltinSchema:
             causes += metadata.check_update(meta, old.get("metadata") or {})
             if not self._changed(obj, old):
                 return causes
+        if self._specs is not None and old is None:
+            return causes + self._check_new_pod(obj)
         if self._rules is not None:
             self._rules(obj, "", causes)
         if self._check is not None:
             causes += self._check(obj)
         if old is not None and self._check_update is not None:
             causes += self._check_update(obj, old)
+        return causes
+
+    def _check_new_pod(self, obj: dict[str, Any]) -> list[StatusCause]:
+        """What is wrong with a pod beyond its metadata; a spec that was fine is not looked at again."""
+        assert self._rules is not None and self._check is not None, self.resource
+        spec, causes = obj.get("spec"), list[StatusCause]()
+        if self._fine.get(spec):
+            self._rules({**obj, "spec": None}, "", causes)
+            return causes
+        self._rules(obj, "", causes)
+        causes += self._check(obj)
+        # Whether ephemeral containers may be there depends on the pod.
+        if not causes and spec is not None and known.is_shared(spec) and "ephemeralContainers" not in spec:
+            self._fine.put(spec, True)
         return causes
 
     @staticmethod
