@@ -11,6 +11,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.clock import FixedClock
+from koordinator.cluster import garbage
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
@@ -151,6 +152,11 @@ def peer_rate(engine: Engine, pod: PodInfo) -> float:
 
 
 def main() -> None:
+    with garbage.collected_rarely():  # as in the running scheduler
+        measure()
+
+
+def measure() -> None:
     for name, (labels, make) in CASES.items():
         engine = engine_of(NODES, labels)
         pods = pods_of(engine, make, PODS)
