@@ -106,7 +106,8 @@ class Cluster:
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("plugins", built_in.PLUGINS)
-        self.engine = Engine(default_plugins.shipped_config(), FixedClock(NOW_S), **options)
+        config = options.pop("config", None) or default_plugins.shipped_config()
+        self.engine = Engine(config, FixedClock(NOW_S), **options)
         [self.profile] = self.engine.profiles.values()
         self.plugin = next(p for p in self.profile.plugins if isinstance(p, NodeNUMAResource))
         self.table = self.engine.table

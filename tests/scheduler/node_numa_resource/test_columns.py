@@ -220,3 +220,35 @@ def test_nodes_that_share_a_trial_get_the_same_words_as_from_trials_of_their_own
     for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
         exact = plugin.trial(state, state.pod, row).status
         assert (plugin.refusal(state, code) if code else SUCCESS) == exact
+
+
+@given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
+@settings(max_examples=150, deadline=None)
+def test_where_pods_do_not_matter_the_answer_is_the_same_without_them(
+    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
+) -> None:
+    cluster = drawn_cluster(drawn, held)
+    plugin = cluster.plugin
+    state = state_of(plugin, cluster, asks)
+    if not state.plan.status.is_success:
+        return
+    rows = cluster.table.rows
+    is_fixed = ~plugin.pods_matter(state, rows)
+    before = plugin.filter(state, rows)
+
+    for number in range(len(held)):
+        cluster.table.unassign(f"uid-{number}")
+
+    assert plugin.filter(state, rows)[is_fixed].tolist() == before[is_fixed].tolist()
+
+
+def test_pods_without_wishes_are_held_up_by_others_only_where_the_node_has_a_policy() -> None:
+    cluster = Cluster()
+    cluster.machine("plain")
+    cluster.machine("aligned", labels={"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"})
+    rows = cluster.table.rows
+
+    matters = cluster.plugin.pods_matter(state_of(cluster.plugin, cluster, pod("asks")), rows)
+
+    assert matters.tolist() == [False, True]
+    assert cluster.plugin.pods_matter(state_of(cluster.plugin, cluster, pod("lsr", qos="LSR")), rows).all()

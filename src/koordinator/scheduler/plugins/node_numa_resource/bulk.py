@@ -272,6 +272,18 @@ def _fitting_slots(window: Window, demand: Demand, binds: Mask | None, kinds: Ki
     return found
 
 
+def pods_matter(columns: Columns, demand: Demand, rows: Rows) -> Mask:
+    """(rows,): where Filter may answer otherwise without some of the pods there.
+
+    A pod without wishes is held up only by what nodes ask for themselves.
+    """
+    if not demand.is_ordinary:
+        return np.ones(rows.size, np.bool_)
+    window = columns.at(rows)
+    matters: Mask = (window.numa_policy > 0) | (window.forced_kind > 0) | (window.ratio > 1)
+    return matters
+
+
 class NodeAmounts(msgspec.Struct, frozen=True, eq=False):
     """(rows,) each: what the nodes offer and what is requested of them, by resource."""
 

@@ -23,6 +23,7 @@ from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
     Handle,
+    Mask,
     PreBindPlugin,
     PreFilterPlugin,
     PreFilterResult,
@@ -232,6 +233,11 @@ class NodeNUMAResource(
         if code >= FIRST_OWN_CODE:
             return state.statuses[code - FIRST_OWN_CODE]
         return NUMAReason(code).status
+
+    def pods_matter(self, state: NUMAState, rows: Rows) -> Mask:
+        if state.chosen is not None:
+            return np.ones(rows.size, np.bool_)
+        return bulk.pods_matter(self.books.columns, self._demand(state), rows)
 
     def _under_policy(self, state: NUMAState, rows: Rows) -> Any:
         return (self.books.columns.at(rows).numa_policy > 0) | (self._demand(state).own_policy > 0)
