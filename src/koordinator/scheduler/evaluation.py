@@ -76,6 +76,7 @@ class Evaluation(Answers):
         self._wide_part = 0
         self._wide_filters = []
         self._wide_scorers = []
+        self._wide_reads = 0
         self._normal_epochs: list[Hashable] = []
         self.totals = np.full(table.capacity, NOT_FEASIBLE, np.int32)
         self.feasible_count = 0
@@ -190,6 +191,11 @@ class Evaluation(Answers):
             for plugin, weight in self._profile.scorers
             if plugin.name not in self._skips_score and self._is_wide_scorer(plugin)
         ]
+        self._wide_reads = 0  # plain integers, as flags are slow
+        wide: list[Plugin[Any]] = [each.plugin for each in self._wide_filters]
+        wide += [each.plugin for each in self._wide_scorers]
+        for plugin in wide:
+            self._wide_reads |= int(plugin.reads)
 
     # Local plugins
 
@@ -253,7 +259,7 @@ class Evaluation(Answers):
         if changes is not None:
             kinds = changes.kinds
             touched, is_passing = self._rerun(changes)
-        if stale or not is_passing or (kinds and self._wide_plugins_read(kinds)):
+        if stale or not is_passing or kinds & self._wide_reads:
             self._forget_answers()
             self._follow_up(touched, {plugin.name for plugin in stale})
         elif self._normal_epochs != (now := self._normal_epochs_now()):
@@ -261,11 +267,6 @@ class Evaluation(Answers):
             self._normalise()
         elif touched.size:
             self._total(touched)
-
-    def _wide_plugins_read(self, kinds: int) -> bool:
-        return any(wide.plugin.reads & kinds for wide in self._wide_filters) or any(
-            scorer.plugin.reads & kinds for scorer in self._wide_scorers
-        )
 
     # Ahead
 

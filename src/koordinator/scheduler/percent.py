@@ -10,6 +10,8 @@ from koordinator.scheduler.framework import Scores
 from koordinator.scheduler.nodes import F64, NodeTable
 
 PERCENT = 100.0
+_LEADING = [0, 1]
+"""The first two columns, which stand side by side."""
 
 
 def floor_percent(parts: F64, wholes: F64) -> F64:
@@ -45,9 +47,14 @@ def free_percent(
         return None
     if not all(table.is_everywhere(column) for column, _, _ in scored):
         return None
+    weights = [weight for _, _, weight in scored]
+    if [column for column, _, _ in scored] == _LEADING:  # CPU and memory, most often: both at once
+        amounts = np.array([[amount] for _, amount, _ in scored], np.int64)
+        both: F64 = (at(table.free[:2], rows) - amounts * copies).astype(np.float64)
+        return weighted_mean(floor_percent(both, at(table.divisor[:2], rows)), weights)
     shares = []
     for column, amount, _ in scored:
         # Subtracting into floating point at once goes through buffers, at four times the cost.
         left: F64 = (at(table.free[column], rows) - amount * copies).astype(np.float64)
         shares.append(floor_percent(left, at(table.divisor[column], rows)))
-    return weighted_mean(shares, [weight for _, _, weight in scored])
+    return weighted_mean(shares, weights)

@@ -391,13 +391,14 @@ class NodeNUMAResource(
         """Score where only requests count, with that many pods like this one on each row."""
         strategy, requests = self._strategies.node, state.plan.requests
         if strategy.type == "LeastAllocated":
-            weights = {each.name: each.weight for each in strategy.resources}
-            scored = [
-                (column, requests.get(name, 0), weights[name])
-                for name, column in self._columns_scored()
-                if name in requests or not is_scalar(name)
-            ]
-            found = free_percent(self._table, scored, rows, copies)
+            if state.scored is None:
+                weights = {each.name: each.weight for each in strategy.resources}
+                state.scored = [
+                    (column, requests.get(name, 0), weights[name])
+                    for name, column in self._columns_scored()
+                    if name in requests or not is_scalar(name)
+                ]
+            found = free_percent(self._table, state.scored, rows, copies)
             if found is not None:
                 return found
         amounts = self._node_amounts(rows)

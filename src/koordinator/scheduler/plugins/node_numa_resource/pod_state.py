@@ -32,6 +32,8 @@ class NUMAState:
         self.plan = plan
         self.demand: Demand | None = None
         self.demand_width = -1
+        self.scored: list[tuple[int, int, int]] | None = None
+        """(column, amount, weight) of what counts where only requests do."""
         self.terms: dict[Hashable, Terms] = {}
         self.trials: dict[Hashable, Placement] = {}
         self.verdicts: dict[Hashable, Status] = {}
