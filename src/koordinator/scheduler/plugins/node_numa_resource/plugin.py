@@ -18,7 +18,7 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.capabilities import ApiAnswer, ApiProvider, ApiRequest, Endpoint
 from koordinator.scheduler.changes import Change
-from koordinator.scheduler.columns import Rows, at
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     FilterPlugin,
@@ -35,7 +35,6 @@ from koordinator.scheduler.framework import (
     Scores,
     Watch,
 )
-from koordinator.scheduler.percent import free_percent
 from koordinator.scheduler.plugins.node_numa_resource import (
     admission,
     bulk,
@@ -53,8 +52,6 @@ from koordinator.scheduler.plugins.node_numa_resource.books import Books, Record
 from koordinator.scheduler.plugins.node_numa_resource.bulk import (
     FIRST_OWN_CODE,
     Demand,
-    NodeAmounts,
-    NodeCPU,
     NUMAReason,
 )
 from koordinator.scheduler.plugins.node_numa_resource.one_node import Terms
@@ -62,9 +59,8 @@ from koordinator.scheduler.plugins.node_numa_resource.pod_state import NUMAState
 from koordinator.scheduler.plugins.node_numa_resource.policy import CPUUsage, PodPlan
 from koordinator.scheduler.plugins.node_numa_resource.providers import NUMATopologyHintProvider
 from koordinator.scheduler.plugins.node_numa_resource.score import NodeUsage, Strategies
+from koordinator.scheduler.plugins.node_numa_resource.table_amounts import TableAmounts
 from koordinator.scheduler.plugins.node_numa_resource.topology_options import options_of
-from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
-from koordinator.scheduler.plugins.node_resources_fit import is_scalar
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, error
@@ -114,7 +110,7 @@ class NodeNUMAResource(
         self._args = args
         self._table = handle.table
         self._strategies = Strategies(args.scoring_strategy, args.numa_scoring_strategy)
-        self._scored: tuple[tuple[str, int], ...] = ()
+        self._amounts = TableAmounts(handle.table, self._strategies.node)
         self.books = handle.table.shared(Books)
         handle.watch(
             Watch(
@@ -185,7 +181,8 @@ class NodeNUMAResource(
         self.books.sync()
         if rows.size <= FEW and not state.needs_trial:
             return np.array([self._code_at(state, row) for row in rows.tolist()], np.uint16)
-        judgement = bulk.judge(self.books.columns, self._demand(state), rows, self._node_cpu(rows))
+        cpu = self._amounts.cpu(rows) if self.books.columns.traits.has_ratio else None
+        judgement = bulk.judge(self.books.columns, self._demand(state), rows, cpu)
         codes, is_open = judgement.codes, judgement.is_open
         if state.chosen is not None:
             codes[:], is_open = 0, np.ones(rows.size, np.bool_)
@@ -194,13 +191,6 @@ class NodeNUMAResource(
         for i in np.flatnonzero(is_open).tolist():
             codes[i] = state.code_of(self._verdict(state, int(rows[i])))
         return codes
-
-    def _node_cpu(self, rows: Rows) -> NodeCPU | None:
-        """The nodes' CPU where that matters."""
-        if not self.books.columns.traits.has_ratio:
-            return None
-        table, cpu = self._table, resource_vector.CPU_COLUMN
-        return NodeCPU(at(table.allocatable[cpu], rows), at(table.requested[cpu], rows))
 
     def _code_at(self, state: NUMAState, row: int) -> int:
         """Filter for one row."""
@@ -318,7 +308,7 @@ class NodeNUMAResource(
         if rows.size <= FEW and not state.needs_trial:
             return np.array([self._points_at(state, row) for row in rows.tolist()], np.int64)
         points, is_open = bulk.score(
-            self.books.columns, self._demand(state), rows, self._node_amounts(rows), self._strategies
+            self.books.columns, self._demand(state), rows, self._amounts.over(rows), self._strategies
         )
         if state.chosen is not None:
             is_open = np.ones(rows.size, np.bool_)
@@ -331,36 +321,10 @@ class NodeNUMAResource(
     def _points_at(self, state: NUMAState, row: int) -> int:
         """Score of one row."""
         record = self.books.at(row)
-        allocatable, requested = self._amounts_at(row)
+        allocatable, requested = self._amounts.at(row)
         terms = self._terms(state, record)
         points = one_node.points(record.view, state.plan, terms, allocatable, requested, self._strategies)
         return self.exact_score(state, row) if points is None else points
-
-    def _amounts_at(self, row: int) -> tuple[Amounts, Amounts]:
-        """What a node offers, and what is requested of it, of the resources that count for the score."""
-        table = self._table
-        columns = self._columns_scored()
-        return (
-            {name: int(table.allocatable[column, row]) for name, column in columns},
-            {name: int(table.requested[column, row]) for name, column in columns},
-        )
-
-    def _columns_scored(self) -> tuple[tuple[str, int], ...]:
-        """The columns of the node table, which may not have met all resources yet."""
-        if not self._scored:
-            column = self._table.registry.column
-            self._scored = tuple((each.name, column(each.name)) for each in self._strategies.node.resources)
-            self._table.widen()
-        return self._scored
-
-    def _node_amounts(self, rows: Rows) -> NodeAmounts:
-        table = self._table
-        columns = self._columns_scored()
-        return NodeAmounts(
-            {name: at(table.allocatable[column], rows) for name, column in columns},
-            {name: at(table.requested[column], rows) for name, column in columns},
-            table.has_small_amounts,
-        )
 
     def exact_score(self, state: NUMAState, row: int) -> int:
         """The score of one node, from what the pod would get there."""
@@ -368,7 +332,7 @@ class NodeNUMAResource(
         if not placement.status.is_success:
             return 0
         record = self.books.at(row)
-        usage = NodeUsage(*self._amounts_at(row), record.facts.cpu_ratio, record.view.pinned_count)
+        usage = NodeUsage(*self._amounts.at(row), record.facts.cpu_ratio, record.view.pinned_count)
         requests, binds_cpus = state.plan.requests, placement.binding.binds_cpus
         if not placement.policy:
             return score.node_score(self._strategies.node, usage, requests, binds_cpus=binds_cpus)
@@ -389,23 +353,9 @@ class NodeNUMAResource(
 
     def _plain_score(self, state: NUMAState, rows: Rows, copies: int | I64) -> Scores:
         """Score where only requests count, with that many pods like this one on each row."""
-        strategy, requests = self._strategies.node, state.plan.requests
-        if strategy.type == "LeastAllocated":
-            if state.scored is None:
-                weights = {each.name: each.weight for each in strategy.resources}
-                state.scored = [
-                    (column, requests.get(name, 0), weights[name])
-                    for name, column in self._columns_scored()
-                    if name in requests or not is_scalar(name)
-                ]
-            found = free_percent(self._table, state.scored, rows, copies)
-            if found is not None:
-                return found
-        amounts = self._node_amounts(rows)
-        requested = {
-            name: values + (copies - 1) * requests.get(name, 0) for name, values in amounts.requested.items()
-        }
-        return bulk.score_plain(self._demand(state), NodeAmounts(amounts.allocatable, requested), strategy)
+        if state.scored is None:
+            state.scored = self._amounts.scored(state.plan.requests)
+        return self._amounts.plain_score(self._demand(state), state.scored, rows, copies)
 
     # Reserve and PreBind
 

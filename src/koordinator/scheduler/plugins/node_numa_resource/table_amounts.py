@@ -1,0 +1,79 @@
+"""What nodes offer and what is requested of them, from the node table: the part of Score that knows no NUMA nodes."""
+
+from collections.abc import Sequence
+
+from koordinator.api import resource_vector
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.columns import Rows, at
+from koordinator.scheduler.framework import Scores
+from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.percent import free_percent
+from koordinator.scheduler.plugins.node_numa_resource import bulk
+from koordinator.scheduler.plugins.node_numa_resource.bulk import Demand, NodeAmounts, NodeCPU
+from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
+from koordinator.scheduler.plugins.node_numa_resource.zones import Amounts
+from koordinator.scheduler.plugins.node_resources_fit import is_scalar
+
+
+class TableAmounts:
+    """Amounts of the resources that count for the score."""
+
+    def __init__(self, table: NodeTable, strategy: ScoringStrategy) -> None:
+        self._table, self._strategy = table, strategy
+        self._scored: tuple[tuple[str, int], ...] = ()
+
+    def _columns(self) -> tuple[tuple[str, int], ...]:
+        """The columns of the node table, which may not have met all resources yet."""
+        if not self._scored:
+            column = self._table.registry.column
+            self._scored = tuple((each.name, column(each.name)) for each in self._strategy.resources)
+            self._table.widen()
+        return self._scored
+
+    def at(self, row: int) -> tuple[Amounts, Amounts]:
+        """What a node offers, and what is requested of it."""
+        table, columns = self._table, self._columns()
+        return (
+            {name: int(table.allocatable[column, row]) for name, column in columns},
+            {name: int(table.requested[column, row]) for name, column in columns},
+        )
+
+    def over(self, rows: Rows) -> NodeAmounts:
+        """The same for many nodes."""
+        table, columns = self._table, self._columns()
+        return NodeAmounts(
+            {name: at(table.allocatable[column], rows) for name, column in columns},
+            {name: at(table.requested[column], rows) for name, column in columns},
+            table.has_small_amounts,
+        )
+
+    def cpu(self, rows: Rows) -> NodeCPU:
+        """The CPU of many nodes."""
+        table, cpu = self._table, resource_vector.CPU_COLUMN
+        return NodeCPU(at(table.allocatable[cpu], rows), at(table.requested[cpu], rows))
+
+    def scored(self, requests: Amounts) -> list[tuple[int, int, int]]:
+        """(column, amount, weight) of what counts for a pod with these requests."""
+        weights = {each.name: each.weight for each in self._strategy.resources}
+        return [
+            (column, requests.get(name, 0), weights[name])
+            for name, column in self._columns()
+            if name in requests or not is_scalar(name)
+        ]
+
+    def plain_score(
+        self, demand: Demand, scored: Sequence[tuple[int, int, int]], rows: Rows, copies: int | I64
+    ) -> Scores:
+        """Score where only requests count, with that many pods like this one on each row; `scored` is what `scored`
+        says of one."""
+        strategy, requests = self._strategy, demand.plan.requests
+        if strategy.type == "LeastAllocated":
+            found = free_percent(self._table, scored, rows, copies)
+            if found is not None:
+                return found
+        amounts = self.over(rows)
+        requested = {
+            name: values + (copies - 1) * requests.get(name, 0) for name, values in amounts.requested.items()
+        }
+        nodes = NodeAmounts(amounts.allocatable, requested, amounts.is_small)
+        return bulk.score_plain(demand, nodes, strategy)
