@@ -21,6 +21,11 @@ class PodPatch:
         self.spec: dict[str, Any] = {}
         self.status: dict[str, Any] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody wants anything written."""
+        return not (self.annotations or self.labels or self.finalizers or self.spec or self.status)
+
     def add_finalizer(self, name: str) -> None:
         """Keep the object from vanishing until somebody takes the finalizer away."""
         if name not in self.finalizers:

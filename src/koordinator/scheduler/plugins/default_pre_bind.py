@@ -43,6 +43,8 @@ class DefaultPreBind(PreBindPlugin[None], PreBindExtension[None]):
         return await self._store(reservation, patch, RESERVATION_IS_DELETED)
 
     async def _store(self, obj: Object, patch: PodPatch, deleted: str) -> Status:
+        if patch.is_empty:  # as for most pods
+            return SUCCESS
         for subresource in ("", "status"):
             try:
                 patched = await self._patch(obj, patch, subresource)
