@@ -127,9 +127,8 @@ def _type(owner: str, name: str, text: str, fact: facts.Fact) -> Type:
             key_defaults={"protocol": "TCP"} if "protocol" in fact.list_keys else None,
         )
     if match := _MAP.match(text):
-        element = (
-            types.QUANTITY if name in facts.RESOURCE_LISTS else _type(owner, name, match[1], facts.PLAIN)
-        )
+        is_amounts = name in facts.RESOURCE_LISTS and match[1] == "str"
+        element = types.QUANTITY if is_amounts else _type(owner, name, match[1], facts.PLAIN)
         if (owner, name) in facts.BYTE_MAPS:
             element = types.BYTES
         return Type(Kind.MAP, element=element, atomic=fact.atomic)
