@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api.core import Pod
 from koordinator.api.dra import FINALIZER, ResourceClaim
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
@@ -47,6 +48,8 @@ class ClaimWriter:
         self._timeout_s = timeout_s
         self._booked: dict[str, tuple[Booked, ...]] = {}
         """By uid of the pod, from Reserve until its claims are written."""
+        self._leaving: dict[str, asyncio.Event] = {}
+        """Pods whose reservations of an earlier attempt are being taken back; set when that is over."""
 
     def book(self, pod: PodInfo, booked: Sequence[Booked]) -> None:
         self._booked[pod.uid] = tuple(booked)
@@ -69,7 +72,12 @@ class ClaimWriter:
 
     async def _write(self, pod: PodInfo, booked: Booked) -> None:
         namespace, name = booked.key
+        if (leaving := self._leaving.get(pod.uid)) is not None:
+            await leaving.wait()
         claim = self._books.claim(booked.key)
+        if claim is not None and is_reserved_for(claim, pod.uid):
+            # By an earlier attempt; that may have been taken back since.
+            claim = await self._handle.cluster.get(ResourceClaim, name, namespace)
         for _ in range(TRIES_MAX):
             if claim is None or claim.metadata.uid != booked.uid:
                 raise WriteError(f"claim {namespace}/{name} got deleted in the meantime")
@@ -153,25 +161,36 @@ class ClaimWriter:
 
     async def _give_up(self, pod: PodInfo, keys: Sequence[ClaimKey]) -> None:
         """The claims are not the pod's any more; they keep their devices, for others or its next attempt."""
-        for namespace, name in keys:
-            try:
-                claim = await self._handle.cluster.get(ResourceClaim, name, namespace)
-                if claim.status.allocation is None or not is_reserved_for(claim, pod.uid):
-                    continue
-                patch = {
-                    "metadata": {"uid": claim.metadata.uid},
-                    "status": {"reservedFor": [{"$patch": "delete", "uid": pod.uid}]},
-                }
-                await self._handle.cluster.patch(
-                    ResourceClaim,
-                    name,
-                    patch,
-                    namespace,
-                    patch_type=PatchType.STRATEGIC,
-                    subresource="status",
-                )
-            except (errors.NotFound, errors.Conflict):
-                continue  # gone, and another one has its name
+        over = self._leaving[pod.uid] = asyncio.Event()
+        try:
+            for key in keys:
+                await self._leave(pod, key)
+        except errors.NotFound:
+            return  # the pod is gone: the claim controller looks after its claims
+        finally:
+            over.set()
+            if self._leaving.get(pod.uid) is over:
+                del self._leaving[pod.uid]
+
+    async def _leave(self, pod: PodInfo, key: ClaimKey) -> None:
+        """Take a pod off a claim, unless it was bound after all. Raises: NotFound when there is no such pod."""
+        (namespace, name), cluster = key, self._handle.cluster
+        live = await cluster.get(Pod, pod.pod.metadata.name, namespace)
+        if live.spec.node_name or pod.uid in self._booked:
+            return
+        try:
+            claim = await cluster.get(ResourceClaim, name, namespace)
+            if claim.status.allocation is None or not is_reserved_for(claim, pod.uid):
+                return
+            patch = {
+                "metadata": {"uid": claim.metadata.uid},
+                "status": {"reservedFor": [{"$patch": "delete", "uid": pod.uid}]},
+            }
+            await cluster.patch(
+                ResourceClaim, name, patch, namespace, patch_type=PatchType.STRATEGIC, subresource="status"
+            )
+        except (errors.NotFound, errors.Conflict):
+            return  # gone, and another one has its name
 
     async def _settle(self, promise: Promise) -> None:
         """Find out what became of a write that got no answer."""

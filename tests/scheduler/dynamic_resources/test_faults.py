@@ -1,0 +1,130 @@
+"""Under random faults and restarts no device is ever given to two claims, and in the end all that can have one do."""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+
+import pytest
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.dra import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koordinator.clock import LoopClock
+from koordinator.cluster import errors
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.local import registry
+from koordinator.local.controllers.resource_claims import ResourceClaimController
+from koordinator.scheduler.plugins.dynamic_resources.books import Books
+from koordinator.scheduler.scheduler import Scheduler
+from tests.cluster import virtual_loop
+from tests.scheduler.dynamic_resources.builders import (
+    claim,
+    device,
+    device_class,
+    exactly,
+    resource_slice,
+    template,
+    user_of,
+)
+from tests.scheduler.faulty_cluster import Faults, FaultyCluster
+from tests.scheduler.world import EPOCH_S, node
+
+NODES, PER_NODE, PODS = ("a", "b", "c"), 3, 11
+UNREST_S, STEP_S, SETTLE_S = 20.0, 0.25, 700.0
+
+
+class Life:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        clock = LoopClock(asyncio.get_running_loop(), EPOCH_S)
+        self.api = MemoryCluster(registry.in_memory(clock, checks=False))
+        faults = Faults.drawn(self.rng)
+        self.faulty = FaultyCluster(self.api, faults, random.Random(self.rng.getrandbits(64)))
+        self.scheduler = Scheduler(self.faulty, seed=seed)
+
+    async def prepare(self) -> None:
+        await self.api.create(DeviceClass, device_class())
+        await self.api.create(ResourceClaimTemplate, template("one", exactly()), "default")
+        await self.api.create(ResourceClaim, claim("shared"), "default")
+        for name in NODES:
+            await self.api.create(Node, node(name))
+            devices = (device(f"{name}{number}") for number in range(PER_NODE))
+            await self.api.create(ResourceSlice, resource_slice(name, *devices, node=name))
+
+    async def check(self) -> None:
+        """No device in two claims."""
+        claims = (await self.api.list(ResourceClaim)).items
+        given = Counter(
+            result.device
+            for each in claims
+            if each.status.allocation is not None
+            for result in each.status.allocation.devices.results
+        )
+        assert max(given.values(), default=0) <= 1, given
+
+    async def unrest(self) -> None:
+        number = 0
+        for _ in range(int(UNREST_S / STEP_S)):
+            await asyncio.sleep(STEP_S)
+            await self.check()
+            if number < PODS and self.rng.random() < 0.4:
+                body = (
+                    user_of(f"p{number}", "shared", cpu="10m")
+                    if number % 4 == 0
+                    else user_of(f"p{number}", templates=("one",), cpu="10m")
+                )
+                await self.api.create(Pod, body, "default")
+                number += 1
+            elif number and self.rng.random() < 0.05:
+                with contextlib.suppress(errors.NotFound):
+                    name = f"p{self.rng.randrange(number)}"
+                    await self.api.delete(Pod, name, "default", grace_period_s=0)
+
+    async def live(self) -> None:
+        factory = InformerFactory(self.api, random.Random(0))
+        events = EventRecorder(self.api, "test", rng=random.Random(1))
+        controller = ResourceClaimController(self.api, factory, events)
+        await self.prepare()
+        async with asyncio.TaskGroup() as group:
+            factory.start(group)
+            tasks = [group.create_task(controller.run()), group.create_task(events.run())]
+            first = group.create_task(self.scheduler.run())
+            await self.unrest()
+            first.cancel()
+            self.scheduler = Scheduler(self.faulty)
+            tasks.append(group.create_task(self.scheduler.run()))
+            await asyncio.sleep(5)
+            await self.check()
+            self.faulty.heal()
+            for _ in range(10):
+                await asyncio.sleep(SETTLE_S / 10)
+                await self.check()
+            await self.check_settled()
+            await factory.stop()
+            for task in tasks:
+                task.cancel()
+
+    async def check_settled(self) -> None:
+        pods = {pod.metadata.uid: pod for pod in (await self.api.list(Pod)).items}
+        claims = (await self.api.list(ResourceClaim)).items
+        used = [each for each in claims if each.status.allocation is not None]
+        assert all(user.uid in pods for each in claims for user in each.status.reserved_for)
+        reserved = {user.uid for each in used for user in each.status.reserved_for}
+        bound = {uid for uid, pod in pods.items() if pod.spec.node_name}
+        waiting = {pods[uid].key: pods[uid].status.conditions for uid in reserved - bound}
+        assert bound == reserved, waiting
+        if len(bound) < len(pods):
+            assert len(used) == len(NODES) * PER_NODE, "devices are left, and pods wait"
+        books = self.scheduler.table.shared(Books)
+        assert not list(books.promises)
+        assert len(books.inventory.used_keys) == len(used)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_device_is_given_twice_whatever_the_api_does(seed: int) -> None:
+    async def main() -> None:
+        await Life(seed).live()
+
+    virtual_loop.run(main())
