@@ -149,19 +149,29 @@ def field_set(shape: Type, value: Any) -> Node | None:
 
 def everything(shape: Type, value: Any) -> Node:
     """All paths of a value that was added or removed as a whole, those on the way included."""
-    found: Node = {fieldset.SELF: LEAF}
     if isinstance(value, dict):  # the common case, without the detour over named parts
         if not (value and shape.granular_map):
             return LEAF
-        for key, item in value.items():
-            node = everything(shape.child(key), item) if isinstance(item, dict | list) else LEAF
-            found[f"f:{key}"] = _without_self(node) if shape.name and key in _ALWAYS_THERE else node
-        return found
+        return {fieldset.SELF: LEAF, **_members(shape, value)}
+    found: Node = {fieldset.SELF: LEAF}
     parts = _parts(shape, value)
     if not parts:
         return LEAF
     for name, (child, item) in parts.items():
         found[name] = everything(child, item)
+    return found
+
+
+def _members(shape: Type, value: dict[str, Any]) -> Node:
+    """All paths below an object that is owned field by field."""
+    found: Node = {}
+    for key, item in value.items():
+        if type(item) is not dict and type(item) is not list:
+            found["f:" + key] = LEAF
+            continue
+        child = shape.child(key)
+        node = _fields_of_spec(child, item) if key == "spec" else everything(child, item)
+        found["f:" + key] = _without_self(node) if shape.name and key in _ALWAYS_THERE else node
     return found
 
 
@@ -189,6 +199,8 @@ def compare(shape: Type, old: Any, new: Any) -> Difference:
     # Equality of whole subtrees is a matter of microseconds. ANY is looked at more closely: there 1 is not true.
     if old is new or (shape.kind is not Kind.ANY and type(old) is type(new) and old == new):
         return _SAME
+    if old == {} and new and isinstance(new, dict) and isinstance(old, dict) and shape.granular_map:
+        return Difference(_members(shape, new), None, None)
     old_parts, new_parts = _parts(shape, old), _parts(shape, new)
     if old_parts is None or new_parts is None or not (old_parts or new_parts):
         same = bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
