@@ -56,9 +56,10 @@ class EvaluationCache:
             evaluation, known_bytes = found
             self._evaluations.move_to_end(key)
             evaluation.update(pod)
-        if evaluation.size_bytes != known_bytes:
-            self._evaluations[key] = (evaluation, evaluation.size_bytes)
-            self._bytes += evaluation.size_bytes - known_bytes
+        size_bytes = evaluation.size_bytes
+        if size_bytes != known_bytes:
+            self._evaluations[key] = (evaluation, size_bytes)
+            self._bytes += size_bytes - known_bytes
             self._drop_oldest()
         return evaluation
 

@@ -44,12 +44,13 @@ def usage_score(free: F64, capacity: F64, weights: I64, dominant_weight: int) ->
     Shapes: `free` (overwritten) and `capacity` (at least 1) are (resources, rows), `weights` (resources,);
     returns (rows,). What is free may be negative, which counts as nothing.
     """
-    weight_sum = int(weights.sum()) + dominant_weight
+    each_weight = weights.tolist()  # a few numbers: adding them up as an array takes longer
+    weight_sum = sum(each_weight) + dominant_weight
     if weight_sum == 0:
         return np.zeros(capacity.shape[1], np.int64)
     shares = floor_percent(free, capacity)
     total = np.zeros(capacity.shape[1])
-    for weight, share in zip(weights.tolist(), shares, strict=True):
+    for weight, share in zip(each_weight, shares, strict=True):
         if weight:
             total += share if weight == 1 else weight * share
     if dominant_weight:
