@@ -61,11 +61,11 @@ def test_the_deprecated_flags_are_ignored_beside_a_file(
 
 def test_upstreams_gates_are_known_and_cannot_be_switched(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    gates = command.read_gates("SchedulerQueueingHints=true,DynamicResourceAllocation=true,SyncBarrier=true")
+    gates = command.read_gates("SchedulerQueueingHints=true,DRAPartitionableDevices=true,SyncBarrier=true")
 
     assert gates.is_on("SyncBarrier")
     told = {record.__dict__["gate"]: record.levelname for record in caplog.records}
-    assert told == {"SchedulerQueueingHints": "INFO", "DynamicResourceAllocation": "WARNING"}
+    assert told == {"SchedulerQueueingHints": "INFO", "DRAPartitionableDevices": "WARNING"}
     with pytest.raises(FeatureGateError, match="no such gate"):
         command.read_gates("NoSuchGate=true")
 

@@ -7,7 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.dra import ResourceClaim, ResourceSlice
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config
 from koordinator.scheduler.cycle import Placed, Unplaced
+from koordinator.scheduler.engine import Engine
 from tests.scheduler.dynamic_resources.bench import Bench
 from tests.scheduler.dynamic_resources.builders import (
     DRIVER,
@@ -198,6 +202,16 @@ def test_a_claim_on_its_way_is_waited_for_and_free_again_when_its_pod_fails() ->
     assert waiting in refusal(bench.place(user_of("y", "one")))
     bench.forget(placed)
     assert isinstance(bench.place(user_of("y", "one")), Placed)
+
+
+def test_clusters_without_claims_are_not_asked_for_them_when_the_gate_says_so() -> None:
+    def watched(gates: str) -> bool:
+        chosen = FeatureGates.of(Component.SCHEDULER, gates)
+        engine = Engine(config.decode({}), FixedClock(0.0), gates=chosen)
+        return any(watch.view is ResourceClaim for handle in engine.handles for watch in handle.watches)
+
+    assert watched("")
+    assert not watched("DisableDynamicResourceAllocationInformer=true")
 
 
 steps = st.lists(

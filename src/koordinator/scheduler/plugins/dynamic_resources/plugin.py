@@ -113,9 +113,10 @@ class DynamicResources(
         steps_max = int(duration.parse(args.filter_timeout) * STEPS_PER_S)
         self._supply = Supply(self._books.inventory, self._labels, steps_max)
         self._writer = ClaimWriter(handle, self._books, duration.parse(args.binding_timeout))
-        handle.watch(_watch(ResourceClaim, self._claim_set))
-        handle.watch(_watch(DeviceClass, self._class_set))
-        handle.watch(_watch(ResourceSlice, self._slice_set))
+        if not handle.gates.is_on("DisableDynamicResourceAllocationInformer"):
+            handle.watch(_watch(ResourceClaim, self._claim_set))
+            handle.watch(_watch(DeviceClass, self._class_set))
+            handle.watch(_watch(ResourceSlice, self._slice_set))
 
     # What comes in
 
