@@ -1,7 +1,7 @@
 """Regular expressions in bounded time.
 
 CEL means RE2, whose time grows with the text alone. Python's engine tries alternatives one after the other, so
-patterns on which that takes for ever (a repetition within a repetition, and many repetitions in a row) are
+patterns on which that takes for ever (a repetition of what can match in several ways, many repetitions) are
 refused, as are references and look-around, which RE2 does not have either.
 """
 
@@ -81,9 +81,11 @@ def _check(source: str) -> int:
         elif part == ")" and len(repeats_inside) > 1:
             after_group = repeats_inside.pop()
             repeats_inside[-1] |= after_group
+        elif part in ("|", "?"):
+            repeats_inside[-1] = True  # several ways to match: repeated, that is as bad
         elif part in ("*", "+") or (part.startswith("{") and len(part) > 2):
             if was_group:
-                raise _refused(source, "repetitions within repetitions")
+                raise _refused(source, "repetitions of what can match in several ways")
             count += 1
             repeats_inside[-1] = True
     if count > REPETITIONS_MAX:
