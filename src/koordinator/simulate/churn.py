@@ -30,7 +30,7 @@ from koordinator.simulate.table_differences import differences
 from koordinator.simulate.virtual_time import run_virtual
 
 NAMESPACE = churn_objects.NAMESPACE
-HISTORY_MAX = 20_000
+HISTORY_MAX = 2_000
 NODE_ACTION_EVERY_S = 60.0
 REPORTS_PER_STEP = 40
 SETTLE_S = 120.0
@@ -94,8 +94,8 @@ class _Churn:
         self._due: list[tuple[float, int, str, str]] = []
         """(when, tie, what, pod): "finish" a running pod, "remove" a finished one, "give up" a pending one."""
         self._ties = 0
-        self._bound: set[str] = set()
-        self._created = self._finished = self._given_up = self._node_actions = 0
+        self._templates = churn_objects.templates(self._rng)
+        self._bound = self._created = self._finished = self._given_up = self._node_actions = 0
         self._memory_mib: list[float] = []
 
     async def run(self, on_progress: Progress | None) -> ChurnResult:
@@ -118,7 +118,7 @@ class _Churn:
                 task.cancel()
         return ChurnResult(
             created=self._created,
-            bound=len(self._bound),
+            bound=self._bound,
             finished=self._finished,
             given_up=self._given_up,
             node_actions=self._node_actions,
@@ -167,14 +167,14 @@ class _Churn:
 
     async def _arrive(self) -> None:
         name = f"pod-{self._created}"
-        body = churn_objects.pod(name, self._rng)
+        body = churn_objects.of_template(self._rng.choice(self._templates), name)
         self._created += 1
         await self._cluster.create(Pod, body, NAMESPACE)
         self._plan(GIVE_UP_S, "give up", name)
 
     def _pod_changed(self, old: Pod, new: Pod) -> None:
         if new.spec.node_name and not old.spec.node_name:
-            self._bound.add(new.metadata.name)
+            self._bound += 1
             self._plan(self._rng.expovariate(1 / self._scenario.run_s_mean), "finish", new.metadata.name)
 
     def _plan(self, in_s: float, what: str, name: str) -> None:

@@ -7,6 +7,7 @@ NAMESPACE = "churn"
 ZONES = ("zone-a", "zone-b", "zone-c")
 SCHEDULER = "koord-scheduler"
 APPS = 20
+TEMPLATES = 400
 
 Json = dict[str, Any]
 
@@ -106,6 +107,16 @@ def pod(name: str, rng: random.Random) -> Json:
         "spec": spec,
         "status": {"phase": "Pending"},
     }
+
+
+def templates(rng: random.Random) -> list[Json]:
+    """What the workloads of the cluster make their pods from."""
+    return [pod("", rng) for _ in range(TEMPLATES)]
+
+
+def of_template(template: Json, name: str) -> Json:
+    """A pod to create; it shares with the template what nobody changes."""
+    return {**template, "metadata": {**template["metadata"], "name": name}}
 
 
 def probes(rng: random.Random) -> list[Json]:
