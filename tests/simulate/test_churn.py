@@ -4,10 +4,12 @@ import random
 
 import pytest
 
-from koordinator.api.core import Node
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local.registry import in_memory
+from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate import churn, churn_objects
 from koordinator.simulate.table_differences import differences
@@ -32,12 +34,13 @@ async def test_a_difference_is_found_and_named() -> None:
     probes = churn_objects.probes(rng)
     async with live.following(), fresh.following():
         assert differences(live, fresh, probes) == []
-        row = live.table.row_of("node-1")
-        assert row is not None
-        live.table.requested[0, row] += 500
+        ghost = from_builtins(churn_objects.of_template(probes[0], "ghost"), Pod)
+        live.table.assign(PodInfo.of(ghost, live.table.registry), "node-1")
         found = differences(live, fresh, probes)
-    assert found[0] == "node-1: requested is {'cpu': 500} instead of {}"
-    assert any("on node-1" in line for line in found[1:])
+    assert any(line.startswith("node-1: requested is {") for line in found)
+    assert any(line.startswith("node-1: free is ") for line in found)
+    assert any(line.startswith("node-1: pods is ['probe-0']") for line in found)
+    assert any(" on node-1: " in line for line in found)
 
 
 def test_the_slope_of_memory_is_that_of_the_second_half() -> None:

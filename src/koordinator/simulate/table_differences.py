@@ -69,6 +69,8 @@ def _facts(table: NodeTable) -> dict[str, Json]:
             "exists": table.node_at(row) is not None,
             "allocatable": _amounts(names, table.allocatable[:, row]),
             "requested": _amounts(names, table.requested[:, row]),
+            "free": _amounts(names, table.free[:, row]),
+            "free pods": int(table.free_pods[row]),
             "requested with defaults": table.nonzero_requested[:, row].tolist(),
             "number of pods": int(table.pod_count[row]),
             "pods at most": int(table.pods_max[row]),
