@@ -143,4 +143,5 @@ def test_a_profile_without_a_plugins_section_has_no_default_pre_bind() -> None:
     engine = Engine(
         SchedulerConfig(profiles=[config.ProfileConfig()]), FixedClock(), plugins=built_in.PLUGINS
     )
-    assert [plugin.name for plugin in engine.profiles["koord-scheduler"].pre_binds] == ["VolumeBinding"]
+    names = [plugin.name for plugin in engine.profiles["koord-scheduler"].pre_binds]
+    assert names == ["VolumeBinding", "DynamicResources"]
