@@ -1,6 +1,7 @@
 """The store: versions, order, indexes, the past, and watches that cost the writer nothing."""
 
 import asyncio
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -298,3 +299,22 @@ def test_the_state_of_any_kept_version_can_be_read(steps: list[Step], at: int) -
     }
 
     assert then == states[at]
+
+
+def test_objects_that_come_and_go_leave_nothing_behind_although_nobody_lists() -> None:
+    pods = table()
+
+    def churn(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            put(pods, f"pod-{number}")
+            pods.remove("shop", f"pod-{number}")
+
+    churn(0, 5_000)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        churn(5_000, 20_000)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 500_000

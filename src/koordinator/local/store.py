@@ -32,6 +32,9 @@ CHANNEL_MAX = 2_048
 BATCH_MAX = 1_024
 """Changes handed to a watcher at once, so that encoding a batch does not hold the loop for long."""
 
+ADDED_SPARE = 1_024
+"""Keys of new objects kept beyond twice the number of objects before those of deleted ones are dropped."""
+
 
 class Journal(Protocol):
     """Where changes are kept beyond the life of the process (`local.persistence`)."""
@@ -225,6 +228,8 @@ class Table:
         if old is None:
             self._count += 1
             self._added.append(key)
+            if len(self._added) > 2 * self._count + ADDED_SPARE:
+                self._keys_in_order()  # nobody reads the table as a whole: keys of what is gone would pile up
         if self._getters:
             self._reindex(key, old, record)
         return old
