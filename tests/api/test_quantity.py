@@ -52,6 +52,8 @@ def test_canonical_text_reads_back_to_the_same_amount_and_text(amount: Quantity)
         return  # beyond the cap of binary texts
     again = quantity.parse(amount.text)
     assert again == amount
+    if amount.family is Family.BINARY and not amount.text.endswith("i"):
+        return  # a text without suffix reads back as a decimal one: 125000, then 125k, as in Kubernetes
     assert again.text == amount.text
 
 
