@@ -5,11 +5,11 @@ from collections.abc import Hashable
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api import tolerations
 from koordinator.api.core import Node, Taint
-from koordinator.scheduler import tolerations
+from koordinator.api.tolerations import Tolerations
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.nodes import RowKeeper
-from koordinator.scheduler.tolerations import Tolerations
 
 
 class TaintColumns(RowKeeper):

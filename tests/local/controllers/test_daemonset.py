@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from koordinator.api import node_selector
 from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
 from koordinator.api.apps import ControllerRevision, DaemonSet
 from koordinator.api.core import Node, NodeSpec, Pod, PodSpec
-from koordinator.api.meta import ObjectMeta
 from koordinator.local.controllers import node_eligibility, pod_health
 from tests.local.controllers.fake_kubelet import Fate
 from tests.local.controllers.workload_world import controllers, edit, events_of, fetch, make, pods, template
@@ -224,11 +224,10 @@ def test_nodes_may_come_and_go_and_be_relabelled_and_there_is_one_pod_where_one_
     ],
 )
 def test_node_affinity_operators(operator: str, values: list[str], expected: bool) -> None:
-    node = Node(metadata=ObjectMeta(name="n", labels={"cores": "5"}))
     term = NodeSelectorTerm(
         match_expressions=[NodeSelectorRequirement(key="cores", operator=operator, values=values)]
     )
-    assert node_eligibility.matches_terms([term], node) is expected
+    assert node_selector.matches([term], {"cores": "5"}, "n") is expected
 
 
 def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from koordinator.api import node_selector
 from koordinator.api.apps import DaemonSet, DaemonSetStatus
 from koordinator.api.core import Node, Pod, PodSpec
 from koordinator.local.controllers import node_eligibility, pod_control, pod_health, rollout
@@ -57,7 +58,7 @@ def target_node(pod: Pod) -> str:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     for term in required.node_selector_terms if required is not None else []:
         for field in term.match_fields:
-            if field.key == node_eligibility.NAME_FIELD and field.operator == "In" and len(field.values) == 1:
+            if field.key == node_selector.NAME_FIELD and field.operator == "In" and len(field.values) == 1:
                 return field.values[0]
     return ""
 
@@ -202,7 +203,7 @@ def new_pod(obj: DaemonSet, node: str, revision: str) -> dict[str, Any]:
     present = spec.get("tolerations") or []
     spec["tolerations"] = [*present, *(one for one in added if one not in present)]
     # The node was chosen by the other terms already: only its name is left to say.
-    field = {"key": node_eligibility.NAME_FIELD, "operator": "In", "values": [node]}
+    field = {"key": node_selector.NAME_FIELD, "operator": "In", "values": [node]}
     affinity = dict(spec.get("affinity") or {})
     affinity["nodeAffinity"] = {
         **(affinity.get("nodeAffinity") or {}),

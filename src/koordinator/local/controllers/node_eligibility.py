@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
+from koordinator.api import node_selector
+from koordinator.api.affinity import Taint, Toleration
 from koordinator.api.core import Node, PodSpec
-from koordinator.scheduler.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
-
-NAME_FIELD = "metadata.name"
+from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
 
 _ALWAYS_TOLERATED = (
     ("node.kubernetes.io/not-ready", NO_EXECUTE),
@@ -48,7 +47,10 @@ def eligibility(spec: PodSpec) -> Callable[[Node], Eligibility]:
         is_fitting = (
             spec.node_name in ("", node.metadata.name)
             and all(labels.get(key) == value for key, value in spec.node_selector.items())
-            and (required is None or matches_terms(required.node_selector_terms, node))
+            and (
+                required is None
+                or node_selector.matches(required.node_selector_terms, labels, node.metadata.name)
+            )
         )
         if not is_fitting:
             return Eligibility(False, False)
@@ -64,36 +66,3 @@ def _untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> 
         for taint in taints
         if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(tolerations, taint)
     ]
-
-
-def matches_terms(terms: Iterable[NodeSelectorTerm], node: Node) -> bool:
-    """Whether one of the terms matches; an empty term matches nothing."""
-    return any(
-        (term.match_expressions or term.match_fields)
-        and all(_matches(one, node.metadata.labels.get(one.key)) for one in term.match_expressions)
-        and all(one.key == NAME_FIELD and _matches(one, node.metadata.name) for one in term.match_fields)
-        for term in terms
-    )
-
-
-def _matches(requirement: NodeSelectorRequirement, value: str | None) -> bool:
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compares(requirement, value)
-    return False
-
-
-def _compares(requirement: NodeSelectorRequirement, value: str | None) -> bool:
-    try:
-        number, limit = int(value or ""), int(requirement.values[0])
-    except (ValueError, IndexError):
-        return False
-    return number > limit if requirement.operator == "Gt" else number < limit

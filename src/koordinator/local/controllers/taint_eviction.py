@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from koordinator.api.affinity import Taint, Toleration
 from koordinator.api.core import Node, Pod
+from koordinator.api.tolerations import tolerates
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.tolerations import tolerates
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import resource_vector, resources
+from koordinator.api import resource_vector, resources, tolerations
 from koordinator.api.core import Taint
 from koordinator.api.errors import KoordinatorError
-from koordinator.scheduler import tolerations
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.explain import variants

@@ -6,11 +6,10 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from koordinator.api import resource_vector, resources
+from koordinator.api import resource_vector, resources, tolerations
 from koordinator.api.affinity import Affinity, NodeAffinity, NodeSelector, PodAffinity, Taint, Toleration
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.quantity import RawQuantity
-from koordinator.scheduler import tolerations
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from koordinator.api import tolerations
 from koordinator.api.core import Taint
-from koordinator.scheduler import tolerations
 from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import FilterPlugin, ReasonCodes, passes

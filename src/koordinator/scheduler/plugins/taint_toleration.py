@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api import tolerations
 from koordinator.api.core import Node, Taint
-from koordinator.scheduler import tolerations
+from koordinator.api.tolerations import Tolerations
 from koordinator.scheduler.columns import ColumnSpec, Rows, at
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import (
@@ -27,7 +28,6 @@ from koordinator.scheduler.framework import (
 from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Reason, unresolvable
-from koordinator.scheduler.tolerations import Tolerations
 
 
 class TaintReason(Reason):

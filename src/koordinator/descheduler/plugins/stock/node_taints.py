@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from koordinator.api import tolerations
 from koordinator.api.core import Node, Pod, Taint
 from koordinator.api.errors import ProtocolError
 from koordinator.descheduler import facts, node_match
@@ -36,9 +37,9 @@ def victims(args: NodeTaintsArgs, node: Node, pods: Iterable[Pod], may_evict: Ma
 
 
 def _counts(args: NodeTaintsArgs, taint: Taint) -> bool:
-    effects = [node_match.NO_SCHEDULE]
+    effects = [tolerations.NO_SCHEDULE]
     if args.include_prefer_no_schedule:
-        effects.append(node_match.PREFER_NO_SCHEDULE)
+        effects.append(tolerations.PREFER_NO_SCHEDULE)
     names = {taint.key, f"{taint.key}={taint.value}"}
     is_excluded = not names.isdisjoint(args.excluded_taints)
     is_included = not args.included_taints or not names.isdisjoint(args.included_taints)

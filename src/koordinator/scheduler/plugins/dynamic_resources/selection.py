@@ -1,5 +1,6 @@
 """Which devices a request may get: selectors and taints, worked out once per kind of request and device."""
 
+import abc
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -56,7 +57,7 @@ def tolerates(tolerations: Iterable[tuple[str, str, str, str]], taint: DeviceTai
     )
 
 
-class Column:
+class Column(abc.ABC):
     """Something worked out once per device: `values` over the devices' numbers."""
 
     def __init__(self, inventory: Inventory, dtype: npt.DTypeLike) -> None:
@@ -79,8 +80,9 @@ class Column:
             assert entry is not None, number
             self.values[number] = self.judge(number, entry)
 
+    @abc.abstractmethod
     def judge(self, number: int, entry: Entry) -> Any:
-        raise NotImplementedError
+        """The value of one device."""
 
 
 class Selection(Column):

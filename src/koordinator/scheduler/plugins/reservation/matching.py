@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import label_selector, labels, pod_labels
-from koordinator.api.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
+from koordinator.api import label_selector, labels, node_selector, pod_labels
+from koordinator.api.affinity import NodeSelectorTerm, Taint
 from koordinator.api.annotations.reservation import (
     EXACT_MATCH_RESERVATION,
     OWNERS,
@@ -20,12 +20,10 @@ from koordinator.api.meta import OwnerReference
 from koordinator.api.references import ObjectReference
 from koordinator.api.reservation import Reservation, ReservationController, ReservationOwner
 from koordinator.api.resource_list import Amounts
-from koordinator.api.scalars import ScalarError, parse_int
+from koordinator.api.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
 from koordinator.scheduler.plugins.reservation import objects
-from koordinator.scheduler.tolerations import NO_EXECUTE, NO_SCHEDULE, is_tolerated
 
 UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
-NAME_FIELD = "metadata.name"
 POD_API_VERSION = "v1"
 
 
@@ -209,34 +207,9 @@ def _is_selected(
     if any(found.get(key) != value for key, value in affinity.reservation_selector.items()):
         return False
     required = affinity.required_during_scheduling_ignored_during_execution
-    return required is None or any(
-        _is_term_met(term, found, reservation.metadata.name) for term in required.reservation_selector_terms
+    return required is None or node_selector.matches(
+        required.reservation_selector_terms, found, reservation.metadata.name
     )
-
-
-def _is_term_met(term: NodeSelectorTerm, found: Mapping[str, str], name: str) -> bool:
-    """Whether all conditions of a term hold; an empty term holds for nothing."""
-    return bool(term.match_expressions or term.match_fields) and (
-        all(_holds(each, found.get(each.key)) for each in term.match_expressions)
-        and all(each.key == NAME_FIELD and _holds(each, name) for each in term.match_fields)
-    )
-
-
-def _holds(requirement: NodeSelectorRequirement, value: str | None) -> bool:
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    try:
-        number, limit = parse_int(value or ""), parse_int(requirement.values[0])
-    except ScalarError:
-        return False
-    return number > limit if requirement.operator == "Gt" else number < limit
 
 
 def _check(term: NodeSelectorTerm, obj: str) -> None:

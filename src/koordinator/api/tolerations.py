@@ -1,4 +1,4 @@
-"""Which taints a pod bears. Pure. Source: spec 03, B9 (Tolerations)."""
+"""Which taints a pod bears. Pure. Source: the scheduler's rules of tolerations (TaintToleration)."""
 
 from collections.abc import Iterable
 
