@@ -184,6 +184,24 @@ class SeriesStore:
         at_ms = np.concatenate([points.at_ms for points in found])
         return Points(at_ms, np.concatenate([points.values for points in found]))
 
+    def latest_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:
+        """The newest value within the window of each series of the kind, by its property `name`."""
+        found: dict[str, float] = {}
+        for key, ring in self._rings_of(kind).items():
+            value = ring.between(start_ms, end_ms).aggregate(Aggregation.LAST)
+            if value is not None:
+                found[dict(key)[name]] = value
+        return found
+
+    def average_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:
+        """The mean over the window of each series of the kind, by its property `name`."""
+        found: dict[str, float] = {}
+        for key, ring in self._rings_of(kind).items():
+            value = ring.between(start_ms, end_ms).aggregate(Aggregation.AVG)
+            if value is not None:
+                found[dict(key)[name]] = value
+        return found
+
     def expire(self, before_ms: int) -> int:
         """Drop series whose newest point is older; returns how many."""
         dropped = 0

@@ -1,0 +1,110 @@
+"""How the node agent runs: what its flags say, with the reference's defaults.
+
+Source: spec 10, section 2.2; spec 11, sections 2.1 and 13.2. Durations in seconds.
+"""
+
+import msgspec
+
+
+class CollectConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How often collectors look."""
+
+    used_interval_s: float = 1.0
+    """Node, pods, host applications, best-effort tier, system, throttling. Below 1 all collectors are off."""
+    system_outdated_s: float = 10.0
+    node_info_interval_s: float = 60.0
+    storage_interval_s: float = 1.0
+    cpi_interval_s: float = 60.0
+    cpi_window_s: float = 10.0
+    psi_interval_s: float = 10.0
+    cold_page_interval_s: float = 5.0
+    resctrl_interval_s: float = 10.0
+    page_cache: bool = False
+    resctrl: bool = False
+    xpu_only_files: bool = False
+    """Never ask the GPU driver's library."""
+    xpu_directory: str = "/var/run/koordlet/xpu-device-infos/"
+
+
+class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the agent reaches the kubelet."""
+
+    address_type: str = "InternalIP"
+    sync_interval_s: float = 10.0
+    timeout_s: float = 3.0
+    insecure: bool = False
+    """Plain HTTP to the read-only port."""
+    read_only_port: int = 10255
+    no_config: bool = False
+    """Do not read `/configz` nor the CPU manager's state."""
+    topology_interval_s: float = 3.0
+    report_node_metric: bool = True
+    pod_tasks: bool = False
+    """Thread ids of each container, which resctrl strategies need."""
+    pod_resources_proxy: str = "/var/run/koordlet/pod-resources"
+
+
+class PredictConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Peak prediction."""
+
+    checkpoints: str = "/prediction-checkpoints"
+    cold_start_s: float = 24 * 3600.0
+    safety_margin_percent: int = 10
+    cpu_half_life_s: float = 12 * 3600.0
+    memory_half_life_s: float = 24 * 3600.0
+    training_interval_s: float = 60.0
+    expiration_s: float = 30 * 60.0
+    checkpoint_interval_s: float = 10 * 60.0
+    checkpoints_per_step: int = 12
+
+
+class QoSConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How often strategies act."""
+
+    reconcile_interval_s: float = 1.0
+    suppress_interval_s: float = 1.0
+    cpu_evict_interval_s: float = 1.0
+    memory_evict_interval_s: float = 1.0
+    cpu_evict_cool_s: float = 20.0
+    memory_evict_cool_s: float = 4.0
+    only_evict_by_api: bool = False
+    force_update_s: float = 60.0
+    containerd_endpoint: str = ""
+    docker_endpoint: str = ""
+    pouch_endpoint: str = ""
+    runtime: str = "containerd"
+    restore_on_exit: bool = False
+    """Ours: put back what strategies changed when the agent stops."""
+
+
+class HookConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Runtime hooks. The ways other than the reconciler come with the runtime proxy and NRI."""
+
+    reconcile_interval_s: float = 10.0
+    keep_cpu_quota: bool = False
+    """`disable-unset-cpu-quota`: pods with CPUs of their own keep their quota."""
+    plugin_failure_policy: str = "Ignore"
+    hami_core_library: str = "/usr/local/vgpu/libvgpu.so"
+
+
+class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit log."""
+
+    directory: str = "/var/log/koordlet"
+    verbose: int = 3
+    disk_mb_max: int = 16
+    readers_max: int = 4
+    events_max: int = 2048
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything; `node_name` comes from the environment variable NODE_NAME."""
+
+    node_name: str
+    collect: CollectConfig = CollectConfig()
+    kubelet: KubeletConfig = KubeletConfig()
+    predict: PredictConfig = PredictConfig()
+    qos: QoSConfig = QoSConfig()
+    hooks: HookConfig = HookConfig()
+    audit: AuditConfig = AuditConfig()
+    series_retention_s: float = 12 * 3600.0

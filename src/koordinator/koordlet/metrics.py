@@ -1,0 +1,235 @@
+"""Metrics of the node agent under the reference's names. Source: spec 10, section 14; spec 11, section 25.
+
+Each family is an attribute; its first label is `node`, which the family fills in by itself (three histograms have
+none in the reference).
+"""
+
+from collections.abc import Sequence
+
+from koordinator.clock import Clock
+from koordinator.prometheus import Gauge, Histogram, Labels, Registry, exponential
+
+PREFIX = "koordlet_"
+TOUCHED_S = 300.0
+"""Series of families with garbage collection go when nobody touched them for so long."""
+_MS_BUCKETS = exponential(0.01, 4, 8)
+_KUBELET_BUCKETS = exponential(0.001, 4, 7)
+
+POD = ("pod_uid", "pod_name", "pod_namespace")
+CONTAINER = ("container_id", "container_name")
+
+
+class NodeGauge(Gauge):
+    """A gauge of this node; with `clock`, series that are not touched expire."""
+
+    def __init__(
+        self, node: str, name: str, description: str, labels: Sequence[str] = (), clock: Clock | None = None
+    ) -> None:
+        super().__init__(PREFIX + name, description, ("node", *labels))
+        self._node = node
+        self._clock = clock
+        self._touched_s: dict[Labels, float] = {}
+
+    def set(self, number: float, *values: str) -> None:
+        super().set(number, self._node, *values)
+        self._touch(values)
+
+    def inc(self, *values: str, by: float = 1) -> None:
+        super().inc(self._node, *values, by=by)
+        self._touch(values)
+
+    def reset(self) -> None:
+        """Drop all series, before they are filled again."""
+        self.values.clear()
+        self._touched_s.clear()
+
+    def expire(self) -> None:
+        """Drop series that nobody touched for a while."""
+        if self._clock is None:
+            return
+        oldest_s = self._clock.now() - TOUCHED_S
+        for labels in [labels for labels, at_s in self._touched_s.items() if at_s < oldest_s]:
+            del self._touched_s[labels]
+            self.values.pop(labels, None)
+
+    def _touch(self, values: Labels) -> None:
+        if self._clock is not None:
+            self._touched_s[(self._node, *values)] = self._clock.now()
+
+
+class NodeCounter(NodeGauge):
+    """A counter of this node."""
+
+    kind = "counter"
+
+
+class AgentMetrics:
+    """All families, in two registries: `internal` is about the agent, `external` for users of the node."""
+
+    def __init__(self, node: str, clock: Clock) -> None:
+        self.internal = Registry()
+        self.external = Registry()
+        self._node = node
+        self._clock = clock
+        self._expiring: list[NodeGauge] = []
+        self._add_collect()
+        self._add_report()
+        self._add_protect()
+
+    def expire(self) -> None:
+        """Drop what nobody touched; once a minute."""
+        for family in self._expiring:
+            family.expire()
+
+    def _add_collect(self) -> None:
+        text = "Collection rounds."
+        self.start_time = self._gauge("start_time", "When the agent started, in seconds since 1970.")
+        self.node_cpu_info = self._counter("collect_node_cpu_info_status", text, ("status",))
+        self.node_numa_info = self._counter("collect_node_numa_info_status", text, ("status",))
+        self.node_storage_info = self._counter("collect_node_local_storage_info_status", text, ("status",))
+        self.node_used_cpu = self._gauge("node_used_cpu_cores", "CPU in use, in cores.")
+        self.node_used_memory = self._gauge("node_used_memory_bytes", "Memory in use.")
+        self.host_application_usage = self._gauge(
+            "host_application_resource_usage",
+            "What host applications use.",
+            ("host_application_name", "resource", "priority_class", "qos"),
+        )
+        self.container_cpi = self._gauge(
+            "container_cpi", "Cycles and instructions.", (*CONTAINER, *POD, "cpi_field"), external=True
+        )
+        psi = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
+        self.container_psi = self._gauge(
+            "container_psi", "Pressure in percent.", (*CONTAINER, *POD, *psi), external=True
+        )
+        self.pod_psi = self._gauge("pod_psi", "Pressure in percent.", (*POD, *psi), external=True)
+        self.llc_occupancy = self._gauge(
+            "resctrl_llc_occupancy", "Cache in use, in bytes.", ("cache_id", "qos"), external=True
+        )
+        self.memory_bandwidth = self._gauge(
+            "resctrl_memory_bandwidth",
+            "Memory traffic counted so far, in bytes.",
+            ("cache_id", "qos", "mb_type"),
+            external=True,
+        )
+        self.kubelet_request = Histogram(
+            PREFIX + "kubelet_request_duration_seconds",
+            "Requests to the kubelet.",
+            _KUBELET_BUCKETS,
+            ("verb", "path", "code"),
+        )
+        self.internal.add(self.kubelet_request)
+
+    def _add_report(self) -> None:
+        unit = ("resource", "unit")
+        self.node_usage = self._gauge("node_metric_node_usage", "Last report.", unit)
+        self.system_usage = self._gauge("node_metric_system_usage", "Last report.", unit)
+        self.numa_usage = self._gauge("node_metric_numa_node_usage", "Last report.", ("numa_node_id", *unit))
+        self.numa_system_usage = self._gauge(
+            "node_metric_numa_system_usage", "Last report.", ("numa_node_id", *unit)
+        )
+        self.allocatable = self._gauge(
+            "node_resource_allocatable", "Batch and mid resources of the node.", unit, external=True
+        )
+        self.reclaimable = self._gauge(
+            "node_priority_resource_reclaimable", "As reported.", ("priority", *unit), external=True
+        )
+        self.reclaimable_status = self._gauge(
+            "node_resource_priority_reclaimable_status",
+            "0: predicted, 1: prediction failed.",
+            ("priority",),
+            external=True,
+        )
+        container = (*unit, *POD, *CONTAINER)
+        self.container_requests = self._gauge(
+            "container_resource_requests", "Batch and mid requests.", container, external=True
+        )
+        self.container_limits = self._gauge(
+            "container_resource_limits", "Batch and mid limits.", container, external=True
+        )
+        self.predicted_reclaimable = self._gauge(
+            "node_predicted_resource_reclaimable", "By predictor.", ("predictor", *unit)
+        )
+        self.predicted_peak = self._gauge(
+            "node_predicted_resource_peak", "By predictor.", ("predictor", *unit)
+        )
+
+    def _add_protect(self) -> None:
+        container = ("pod_namespace", "pod_name", *CONTAINER)
+        self.eviction = self._counter("pod_eviction", "Evictions.", ("reason",))
+        self.eviction_detail = self._counter(
+            "pod_eviction_detail", "Evictions by pod.", ("pod_namespace", "pod_name", "reason"), expires=True
+        )
+        self.be_suppress_cpu = self._gauge(
+            "be_suppress_cpu_cores", "CPU left to best-effort pods.", ("type",)
+        )
+        self.be_suppress_ls_used = self._gauge(
+            "be_suppress_ls_used_cpu_cores", "CPU used by other pods than best-effort ones."
+        )
+        self.be_suppress_be_used = self._gauge(
+            "be_suppress_be_used_cpu_cores", "CPU used by best-effort pods."
+        )
+        self.scaled_burst = self._gauge("container_scaled_cfs_burst_us", "Burst buffer set.", container)
+        self.scaled_quota = self._gauge("container_scaled_cfs_quota_us", "Quota set.", container)
+        self.share_pool = self._gauge("cpuset_share_pool_cpu_cores", "CPUs of the share pools.")
+        self.be_share_pool = self._gauge("cpuset_be_share_pool_cpu_cores", "CPUs of best-effort share pools.")
+        self.share_pool_info = self._gauge("cpuset_share_pool_info", "CPUs of the share pools.", ("cpu",))
+        self.be_share_pool_info = self._gauge("cpuset_be_share_pool_info", "As above, best effort.", ("cpu",))
+        self.core_sched_cookie = self._gauge(
+            "container_core_sched_cookie",
+            "Core scheduling groups.",
+            (*container, "pod_uid", "core_sched_group", "core_sched_cookie"),
+            expires=True,
+        )
+        self.core_sched_status = self._counter(
+            "core_sched_cookie_manage_status",
+            "Cookies handled.",
+            ("core_sched_group", "status"),
+            expires=True,
+        )
+        self.oom_score_adj = self._gauge(
+            "container_oom_score_adj", "OOM score adjustments.", (*container, "pod_uid"), expires=True
+        )
+        self.resource_update = Histogram(
+            PREFIX + "resource_update_duration_milliseconds",
+            "Writes to host files.",
+            _MS_BUCKETS,
+            ("type", "status"),
+        )
+        self.hook_invoked = Histogram(
+            PREFIX + "runtime_hook_invoked_duration_milliseconds",
+            "Hooks called by a runtime.",
+            _MS_BUCKETS,
+            ("hook", "stage", "status"),
+        )
+        self.hook_reconciled = Histogram(
+            PREFIX + "runtime_hook_reconciler_invoked_duration_milliseconds",
+            "Hooks called by the reconciler.",
+            _MS_BUCKETS,
+            ("level", "resource_type", "status"),
+        )
+        self.internal.add(self.resource_update, self.hook_invoked, self.hook_reconciled)
+
+    def _gauge(
+        self,
+        name: str,
+        description: str,
+        labels: Sequence[str] = (),
+        *,
+        external: bool = False,
+        expires: bool = False,
+    ) -> NodeGauge:
+        family = NodeGauge(self._node, name, description, labels, self._clock if expires else None)
+        self._keep(family, external, expires)
+        return family
+
+    def _counter(
+        self, name: str, description: str, labels: Sequence[str] = (), *, expires: bool = False
+    ) -> NodeCounter:
+        family = NodeCounter(self._node, name, description, labels, self._clock if expires else None)
+        self._keep(family, False, expires)
+        return family
+
+    def _keep(self, family: NodeGauge, external: bool, expires: bool) -> None:
+        (self.external if external else self.internal).add(family)
+        if expires:
+            self._expiring.append(family)

@@ -1,0 +1,85 @@
+"""Pods of this node as the parts of the agent see them: the object, its groups, its containers.
+
+Source: spec 10, section 7.2.
+Records are made once per pod list, so that loops which run each second do not work out names again.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from koordinator.api import qos
+from koordinator.api.core import ContainerStatus, Pod
+from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.host import cgroup_layout
+from koordinator.host.cgroup_layout import Driver
+from koordinator.host.errors import LayoutError
+
+
+class ContainerRecord(msgspec.Struct, frozen=True):
+    """One container that has an id."""
+
+    name: str
+    id: str
+    """`<runtime>://<id>`."""
+    group: str
+    is_running: bool
+    is_init: bool
+
+
+class PodRecord(msgspec.Struct, frozen=True):
+    """One pod of this node."""
+
+    pod: Pod
+    uid: str
+    group: str
+    qos: QoSClass
+    """As labelled; NONE without a label."""
+    qos_or_default: QoSClass
+    kube_qos: KubeQoS
+    is_active: bool
+    """Pending or Running."""
+    containers: tuple[ContainerRecord, ...]
+    """Normal ones in the order of the status, then init containers; without those that have no id yet."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+
+def record(pod: Pod, driver: Driver) -> PodRecord:
+    """What loops need to know of a pod. Containers whose id cannot be read are left out: they are not there yet."""
+    kube = qos.kube(pod)
+    group = cgroup_layout.pod_dir(driver, kube, pod.metadata.uid)
+    status = pod.status
+    return PodRecord(
+        pod=pod,
+        uid=pod.metadata.uid,
+        group=group,
+        qos=qos.raw(pod),
+        qos_or_default=qos.default(pod),
+        kube_qos=kube,
+        is_active=status.phase in ("Pending", "Running"),
+        containers=(
+            *_containers(status.container_statuses, driver, group, is_init=False),
+            *_containers(status.init_container_statuses, driver, group, is_init=True),
+        ),
+    )
+
+
+def _containers(
+    statuses: Iterable[ContainerStatus], driver: Driver, group: str, *, is_init: bool
+) -> Iterable[ContainerRecord]:
+    for status in statuses:
+        try:
+            container = cgroup_layout.parse_container_id(status.container_id)
+        except LayoutError:
+            continue
+        yield ContainerRecord(
+            name=status.name,
+            id=status.container_id,
+            group=cgroup_layout.container_dir(driver, group, container),
+            is_running=status.state.running is not None,
+            is_init=is_init,
+        )

@@ -1,0 +1,64 @@
+"""What the agent is made of: the interfaces of its loops and what all of them share."""
+
+import random
+from collections.abc import Awaitable
+from typing import Protocol
+
+import msgspec
+
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.clock import Clock
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.protocol import Cluster
+from koordinator.host.host import Host
+from koordinator.koordlet.audit import AuditLog
+from koordinator.koordlet.config import AgentConfig
+from koordinator.koordlet.executor import Executor
+from koordinator.koordlet.metrics import AgentMetrics
+from koordinator.koordlet.readings import Readings
+from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.view import NodeView
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What collectors, strategies, hooks and reporters are given."""
+
+    config: AgentConfig
+    gates: FeatureGates
+    clock: Clock
+    rng: random.Random
+    host: Host
+    view: NodeView
+    store: SeriesStore
+    readings: Readings
+    executor: Executor
+    audit: AuditLog
+    metrics: AgentMetrics
+    cluster: Cluster
+    events: EventRecorder
+
+
+class Collector(Protocol):
+    """Measures something now and then; the next round starts one interval after the end of the last."""
+
+    name: str
+    interval_s: float
+
+    def collect(self) -> bool | Awaitable[bool]:
+        """One round; True when it was a good one. Failures of single pods are skipped, not raised."""
+        ...
+
+
+class Strategy(Protocol):
+    """Acts on the node now and then. `name` is the owner of its writes in the executor."""
+
+    name: str
+    interval_s: float
+
+    def run(self) -> Awaitable[None] | None:
+        """One round: read the view and the readings, decide purely, hand updates to the executor."""
+        ...
+
+    def disable(self) -> None:
+        """Put back what it changed, when its gate is off at start or the agent is asked to at exit."""
+        ...

@@ -1,0 +1,71 @@
+"""What the agent knows of its node: one place that informers and collectors fill and everybody reads.
+
+Nobody waits here and nothing is copied: each value is replaced as a whole, so a reader that took one keeps a
+consistent one. Source: spec 10, section 7.1.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.core import Node
+from koordinator.api.node_metric import NodeMetricSpec
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
+from koordinator.cluster.supervise import Guard
+from koordinator.host.cgroup_layout import Driver
+from koordinator.host.cpu_topology import CPUTopology
+from koordinator.host.storage import LocalStorage
+from koordinator.koordlet.node_pods import PodRecord
+
+
+class Topic(enum.Enum):
+    """What can change."""
+
+    NODE = "node metadata"
+    NODE_SLO = "NodeSLO spec"
+    PODS = "all pods"
+    TOPOLOGY = "node topology"
+
+
+class NodeView:
+    """Fields are None (or empty) until they are known; absence means unknown, never zero."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.node: Node | None = None
+        self.slo: NodeSLOSpec | None = None
+        """Merged with the defaults (`node_slo.with_defaults`); the last good one."""
+        self.pods: Mapping[str, PodRecord] = {}
+        """By UID; the last list that the kubelet gave."""
+        self.has_pods = False
+        """The kubelet has answered once, perhaps with no pods."""
+        self.topology: NodeResourceTopology | None = None
+        """As this agent computed it, also where it is not reported."""
+        self.metric_spec: NodeMetricSpec | None = None
+        self.cpu: CPUTopology | None = None
+        self.cpu_info: CPUBasicInfo | None = None
+        self.numa_meminfo_kib: Mapping[int, Mapping[str, int]] = {}
+        self.huge_pages: Mapping[int, Mapping[int, int]] = {}
+        """NUMA node -> page size in KiB -> number of pages."""
+        self.storage: LocalStorage | None = None
+        self.volumes: Mapping[str, str] = {}
+        """`namespace/claim` -> name of the bound volume."""
+        self.has_cold_pages = False
+        """The kernel's cold page scanning was started by this agent."""
+        self._listeners: dict[Topic, list[tuple[Guard, Callable[[], Any]]]] = {topic: [] for topic in Topic}
+
+    @property
+    def host_applications(self) -> list[HostApplicationSpec]:
+        """Applications outside of pods that the NodeSLO names."""
+        return self.slo.host_applications if self.slo is not None else []
+
+    def listen(self, topic: Topic, name: str, listener: Callable[[], Any]) -> None:
+        """Call `listener` after each change of the topic. It must not wait; what it raises is logged and counted."""
+        self._listeners[topic].append((Guard(f"{name} on {topic.value}"), listener))
+
+    def changed(self, topic: Topic) -> None:
+        """Tell the listeners of a topic, in the order in which they came."""
+        for guard, listener in self._listeners[topic]:
+            guard.call(listener)
