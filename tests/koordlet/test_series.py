@@ -96,3 +96,71 @@ def test_series_of_vanished_pods_are_dropped() -> None:
 def test_names_of_aggregations_are_read_in_any_case_and_others_mean_the_average() -> None:
     assert aggregation_of("P95") is aggregation_of("p95") is Aggregation.P95
     assert aggregation_of("p42") is Aggregation.AVG
+
+
+def test_a_kept_ring_comes_back_with_its_next_point_when_its_series_was_dropped() -> None:
+    store = SeriesStore()
+    ring = store.ring(kinds.POD_CPU, {kinds.POD_UID: "p"})
+    ring.append(0, 1.0)
+
+    assert store.expire(before_ms=5_000) == 1
+    assert store.query(kinds.POD_CPU, *EVERYTHING).count == 0
+    ring.append(9_000, 2.0)
+
+    assert store.query(kinds.POD_CPU, *EVERYTHING).values.tolist() == [2.0]
+    assert store.ring(kinds.POD_CPU, {kinds.POD_UID: "p"}) is ring
+
+
+def test_points_of_the_future_are_forgotten_when_the_clock_was_set_back() -> None:
+    store = SeriesStore()
+    ring = store.ring(kinds.NODE_CPU)
+    for second in range(100, 200):
+        ring.append(3_600_000 + 1000 * second, 8.0)
+
+    ring.append(200_000, 1.0)
+
+    assert store.query(kinds.NODE_CPU, *EVERYTHING).values.tolist() == [1.0]
+    assert ring.newest == 1.0
+
+
+def test_the_latest_value_is_that_of_the_window_also_when_the_clock_was_set_back_a_little() -> None:
+    store = SeriesStore()
+    ring = store.ring(kinds.NODE_CPU)
+    ring.append(100_000, 8.0)
+    ring.append(80_000, 1.0)
+
+    assert store.latest(kinds.NODE_CPU, 79_000, 81_000) == 1.0
+    assert store.latest(kinds.NODE_CPU, 90_000, 110_000) == 8.0
+    assert store.latest(kinds.NODE_CPU, 101_000, 110_000) is None
+
+
+@given(VALUES, st.integers(1, 50), st.integers(1, 50))
+def test_a_ring_keeps_the_newest_points_when_its_kind_keeps_more_or_fewer(
+    values: list[float], first: int, second: int
+) -> None:
+    store = SeriesStore(first)
+    ring = store.ring(kinds.NODE_CPU)
+    for index, value in enumerate(values):
+        if index == len(values) // 2:
+            store.retain([kinds.NODE_CPU], second)
+        ring.append(1000 * index, value)
+
+    kept = store.query(kinds.NODE_CPU, *EVERYTHING).values.tolist()
+
+    assert kept == values[-len(kept) :]
+    assert len(kept) >= min(len(values), first, second)
+    assert len(kept) <= max(first, second)
+
+
+def test_series_of_groups_keep_fewer_points_than_those_of_the_node() -> None:
+    store = SeriesStore(points_max=100, group_points_max=10)
+    for second in range(200):
+        store.ring(kinds.NODE_CPU).append(1000 * second, 1.0)
+        store.ring(kinds.POD_CPU, {kinds.POD_UID: "p"}).append(1000 * second, float(second))
+
+    assert store.query(kinds.NODE_CPU, *EVERYTHING).count == 100
+    assert store.query(kinds.POD_CPU, *EVERYTHING).values.tolist() == [
+        float(each) for each in range(190, 200)
+    ]
+    assert store.latest_by(kinds.POD_CPU, kinds.POD_UID, *EVERYTHING) == {"p": 199.0}
+    assert store.average_by(kinds.POD_CPU, kinds.POD_UID, 198_000, 199_000) == {"p": 198.5}

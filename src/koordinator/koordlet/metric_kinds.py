@@ -84,3 +84,9 @@ PROPERTIES: dict[str, frozenset[str]] = {
     for kind in kinds
 }
 """What a sample of each kind must say; a query may say less."""
+
+_GROUP_NAMES = frozenset((POD_UID, CONTAINER_ID, HOST_APP_NAME))
+GROUP_KINDS = frozenset(kind for kind, names in PROPERTIES.items() if names & _GROUP_NAMES)
+"""Kinds with a series for each pod, container or host application."""
+NODE_KINDS = frozenset(PROPERTIES) - GROUP_KINDS
+"""Kinds of the node, its NUMA nodes and cards."""

@@ -28,10 +28,10 @@ class Readings:
         self.collect_interval_s = collect_interval_s
 
     def latest(self, kind: str, properties: Mapping[str, str] = NO_PROPERTIES) -> float | None:
-        """The newest value, None when it is too old or there is none."""
+        """The newest value of the series with exactly these properties, None when it is too old or there is none."""
         end_ms = int(self._clock.now() * 1000)
         start_ms = end_ms - int(LATEST_INTERVALS * self.collect_interval_s * 1000)
-        return self._store.query(kind, start_ms, end_ms, properties).aggregate(Aggregation.LAST)
+        return self._store.latest(kind, start_ms, end_ms, properties)
 
     def average(self, kind: str, window_s: float, properties: Mapping[str, str] = NO_PROPERTIES) -> Average:
         """The mean over the last `window_s` seconds."""

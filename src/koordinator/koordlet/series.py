@@ -1,22 +1,25 @@
 """Time series in memory: ring buffers of points, queries over a window. Source: spec 10, section 6.
 
-A series holds its newest `points_max` points; there is no thinning, so percentiles are exact.
+A series holds its newest points, as many as its kind keeps; there is no thinning, so percentiles are exact. Collectors
+keep the `Ring` of each series that they fill: appending costs no look-up (a thousand points each second are usual).
 """
 
 import enum
 import math
+from array import array
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from koordinator.koordlet.errors import SampleError
-from koordinator.koordlet.metric_kinds import PROPERTIES
+from koordinator.koordlet.metric_kinds import GROUP_KINDS, PROPERTIES
 
 POINTS_MAX = 2_048
 """The longest window of a NodeMetric (30 minutes) at one point per second, and some."""
+GROUP_POINTS_MAX = 360
+"""The same for series of pods, containers and host applications, of which there are many: 5 minutes, and some."""
 LATE_MS_MAX = 60_000
 """How much older than the newest point of its series a point may be."""
 
@@ -90,77 +93,160 @@ class Points(msgspec.Struct, frozen=True, eq=False):
 _EMPTY = Points(np.empty(0, np.int64), np.empty(0, np.float64))
 
 
-_Number = TypeVar("_Number", np.int64, np.float64)
+_Key = frozenset[tuple[str, str]]
+_LONG_AGO_MS = -(2**62)
 
 
-class _Ring:
-    """The newest points of one series, in order of arrival."""
+class _Kind:
+    """All series of one kind; `points_max` is how many points each keeps."""
 
-    __slots__ = ("_at_ms", "_count", "_next", "_points_max", "_values", "newest_ms")
+    __slots__ = ("points_max", "rings")
 
     def __init__(self, points_max: int) -> None:
-        self._points_max = points_max
-        first = min(points_max, _POINTS_FIRST)
-        self._at_ms = np.empty(first, np.int64)
-        self._values = np.empty(first, np.float64)
-        self._next = 0
-        self._count = 0
-        self.newest_ms = -(2**62)
+        self.points_max = points_max
+        self.rings: dict[_Key, Ring] = {}
+
+
+class Ring:
+    """The newest points of one series, in order of arrival. Use `SeriesStore.ring`.
+
+    It may be kept as long as the series is of interest: when the store dropped it meanwhile, its next point puts it
+    back.
+    """
+
+    __slots__ = ("_at_ms", "_is_full", "_key", "_kind", "_next", "_size", "_values", "newest", "newest_ms")
+
+    def __init__(self, kind: _Kind, key: _Key) -> None:
+        self._kind = kind
+        self._key = key
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all points."""
+        self._at_ms: array[int] = array("q")
+        self._values: array[float] = array("d")
+        self._size = self._next = 0
+        self._is_full = False
+        self.newest_ms = _LONG_AGO_MS
+        """Time of the newest point, long ago without points."""
+        self.newest = 0.0
+        """Its value."""
 
     def append(self, at_ms: int, value: float) -> None:
-        if self._next == self._at_ms.size:
-            self._grow_or_wrap()
-        self._at_ms[self._next] = at_ms
-        self._values[self._next] = value
-        self._next += 1
-        self._count = max(self._count, self._next)
-        self.newest_ms = max(self.newest_ms, at_ms)
+        """Store a point. The value must be finite.
+
+        A point that is much older than the newest one means that the clock was set back: the points after it are
+        forgotten, since they are in the future now.
+        """
+        if at_ms < self.newest_ms:
+            if at_ms < self.newest_ms - LATE_MS_MAX:
+                self.clear()
+            else:
+                self._put(at_ms, value)
+                return
+        self._put(at_ms, value)
+        self.newest_ms = at_ms
+        self.newest = value
 
     def between(self, start_ms: int, end_ms: int) -> Points:
         """Points of the window, both ends included, oldest arrival first."""
-        at_ms, values = self._in_order(self._at_ms), self._in_order(self._values)
+        if not self._size:
+            return _EMPTY
+        at_ms, values = np.frombuffer(self._at_ms, np.int64), np.frombuffer(self._values, np.float64)
+        if not self._is_full:
+            at_ms, values = at_ms[: self._next], values[: self._next]
+        elif self._next < self._size:
+            at_ms = np.concatenate((at_ms[self._next :], at_ms[: self._next]))
+            values = np.concatenate((values[self._next :], values[: self._next]))
         within = (at_ms >= start_ms) & (at_ms <= end_ms)
         return Points(at_ms[within], values[within])
 
-    def _in_order(self, column: NDArray[_Number]) -> NDArray[_Number]:
-        newest = column[: self._next]
+    def latest(self, start_ms: int, end_ms: int) -> float | None:
+        """The newest value within the window."""
+        if self.newest_ms <= end_ms:
+            return self.newest if self.newest_ms >= start_ms else None
+        return self.between(start_ms, end_ms).aggregate(Aggregation.LAST)  # a clock was set back a little
+
+    def mean(self, start_ms: int, end_ms: int) -> float | None:
+        """The mean over the window."""
         return (
-            np.concatenate((column[self._next : self._count], newest)) if self._count > self._next else newest
+            None if self.newest_ms < start_ms else self.between(start_ms, end_ms).aggregate(Aggregation.AVG)
         )
 
-    def _grow_or_wrap(self) -> None:
-        if self._at_ms.size == self._points_max:
-            self._next = 0
-            return
-        size = min(2 * self._at_ms.size, self._points_max)
-        self._at_ms = np.resize(self._at_ms, size)
-        self._values = np.resize(self._values, size)
+    def property(self, name: str) -> str:
+        """What the series says of a property of its kind."""
+        for key, value in self._key:
+            if key == name:
+                return value
+        raise KeyError(name)
 
+    def _put(self, at_ms: int, value: float) -> None:
+        index = self._next
+        if index == self._size:
+            index = self._make_room()
+        self._at_ms[index] = at_ms
+        self._values[index] = value
+        self._next = index + 1
 
-_Key = frozenset[tuple[str, str]]
+    def _make_room(self) -> int:
+        """Where the next point goes, all places up to the last being taken; in order of age, then."""
+        if not self._size:
+            self._kind.rings[self._key] = self
+        points_max = self._kind.points_max
+        if self._size >= points_max:
+            if self._size > points_max:
+                self._resize(self._at_ms[-points_max:], self._values[-points_max:], points_max)
+            self._is_full = True
+            return 0
+        index = self._size
+        self._resize(self._at_ms, self._values, min(max(2 * index, _POINTS_FIRST), points_max))
+        self._is_full = False
+        return index
+
+    def _resize(self, at_ms: "array[int]", values: "array[float]", size: int) -> None:
+        zeros = bytes(8 * (size - len(at_ms)))
+        self._at_ms = at_ms + array("q", zeros)
+        self._values = values + array("d", zeros)
+        self._size = size
 
 
 class SeriesStore:
     """All series of the agent, by kind and properties."""
 
-    def __init__(self, points_max: int = POINTS_MAX) -> None:
-        self._points_max = points_max
-        self._rings: dict[str, dict[_Key, _Ring]] = {kind: {} for kind in PROPERTIES}
+    def __init__(self, points_max: int = POINTS_MAX, group_points_max: int = GROUP_POINTS_MAX) -> None:
+        self._kinds = {
+            kind: _Kind(group_points_max if kind in GROUP_KINDS else points_max) for kind in PROPERTIES
+        }
+
+    def retain(self, kinds: Iterable[str], points_max: int) -> None:
+        """Keep so many points of each series of these kinds; those that hold more shrink with their next points."""
+        for kind in kinds:
+            self._of(kind).points_max = max(points_max, 1)
+
+    def ring(self, kind: str, properties: Mapping[str, str] = NO_PROPERTIES) -> Ring:
+        """The series of these properties, to be kept and appended to.
+
+        Raises: SampleError when the kind is unknown, or these are not its properties.
+        """
+        key = _key(kind, properties)
+        rings = self._of(kind).rings
+        found = rings.get(key)
+        if found is None:
+            found = rings[key] = Ring(self._kinds[kind], key)
+        return found
 
     def append(self, samples: Iterable[Sample]) -> None:
         """Store a batch of samples, all or none.
 
         Raises: SampleError when one has the wrong properties, is no number or comes too late.
         """
-        batch = [(self._rings_of(sample.kind), _key(sample), sample) for sample in samples]
-        for rings, key, sample in batch:
-            ring = rings.get(key)
-            if ring is not None and sample.at_ms < ring.newest_ms - LATE_MS_MAX:
+        batch = [(self.ring(sample.kind, sample.properties), sample) for sample in samples]
+        for ring, sample in batch:
+            if not math.isfinite(sample.value):
+                raise SampleError(sample.kind, f"{sample.value} is not a finite number")
+            if sample.at_ms < ring.newest_ms - LATE_MS_MAX:
                 raise SampleError(sample.kind, f"point is {ring.newest_ms - sample.at_ms} ms late")
-        for rings, key, sample in batch:
-            ring = rings.get(key)
-            if ring is None:
-                ring = rings[key] = _Ring(self._points_max)
+        for ring, sample in batch:
             ring.append(sample.at_ms, sample.value)
 
     def query(
@@ -170,7 +256,7 @@ class SeriesStore:
 
         Raises: SampleError when the kind or a property is unknown.
         """
-        rings = self._rings_of(kind)
+        rings = self._of(kind).rings
         unknown = properties.keys() - PROPERTIES[kind]
         if unknown:
             raise SampleError(kind, f"unknown property {min(unknown)}")
@@ -184,45 +270,57 @@ class SeriesStore:
         at_ms = np.concatenate([points.at_ms for points in found])
         return Points(at_ms, np.concatenate([points.values for points in found]))
 
+    def latest(
+        self, kind: str, start_ms: int, end_ms: int, properties: Mapping[str, str] = NO_PROPERTIES
+    ) -> float | None:
+        """The newest value within the window of the series with exactly these properties.
+
+        Raises: SampleError when the kind is unknown.
+        """
+        ring = self._of(kind).rings.get(frozenset(properties.items()))
+        return None if ring is None else ring.latest(start_ms, end_ms)
+
     def latest_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:
         """The newest value within the window of each series of the kind, by its property `name`."""
         found: dict[str, float] = {}
-        for key, ring in self._rings_of(kind).items():
-            value = ring.between(start_ms, end_ms).aggregate(Aggregation.LAST)
+        for ring in self._of(kind).rings.values():
+            value = ring.latest(start_ms, end_ms)
             if value is not None:
-                found[dict(key)[name]] = value
+                found[ring.property(name)] = value
         return found
 
     def average_by(self, kind: str, name: str, start_ms: int, end_ms: int) -> dict[str, float]:
         """The mean over the window of each series of the kind, by its property `name`."""
         found: dict[str, float] = {}
-        for key, ring in self._rings_of(kind).items():
-            value = ring.between(start_ms, end_ms).aggregate(Aggregation.AVG)
+        for ring in self._of(kind).rings.values():
+            value = ring.mean(start_ms, end_ms)
             if value is not None:
-                found[dict(key)[name]] = value
+                found[ring.property(name)] = value
         return found
 
-    def expire(self, before_ms: int) -> int:
-        """Drop series whose newest point is older; returns how many."""
+    def expire(self, before_ms: int, kinds: Iterable[str] = PROPERTIES) -> int:
+        """Drop series of these kinds whose newest point is older; returns how many."""
         dropped = 0
-        for rings in self._rings.values():
+        for kind in kinds:
+            rings = self._of(kind).rings
             old = [key for key, ring in rings.items() if ring.newest_ms < before_ms]
             dropped += len(old)
             for key in old:
-                del rings[key]
+                rings.pop(key).clear()
         return dropped
 
-    def _rings_of(self, kind: str) -> dict[_Key, _Ring]:
-        rings = self._rings.get(kind)
-        if rings is None:
+    def _of(self, kind: str) -> _Kind:
+        found = self._kinds.get(kind)
+        if found is None:
             raise SampleError(kind, "unknown kind")
-        return rings
+        return found
 
 
-def _key(sample: Sample) -> _Key:
-    if sample.properties.keys() != PROPERTIES[sample.kind]:
-        wanted = ", ".join(sorted(PROPERTIES[sample.kind])) or "none"
-        raise SampleError(sample.kind, f"properties {sorted(sample.properties)}, expected {wanted}")
-    if not math.isfinite(sample.value):
-        raise SampleError(sample.kind, f"{sample.value} is not a finite number")
-    return frozenset(sample.properties.items())
+def _key(kind: str, properties: Mapping[str, str]) -> _Key:
+    wanted = PROPERTIES.get(kind)
+    if wanted is None:
+        raise SampleError(kind, "unknown kind")
+    if properties.keys() != wanted:
+        names = ", ".join(sorted(wanted)) or "none"
+        raise SampleError(kind, f"properties {sorted(properties)}, expected {names}")
+    return frozenset(properties.items())

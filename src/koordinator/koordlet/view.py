@@ -27,6 +27,9 @@ class Topic(enum.Enum):
     NODE_SLO = "NodeSLO spec"
     PODS = "all pods"
     TOPOLOGY = "node topology"
+    USAGE = "usage"
+    """A round of collectors has ended: what strategies read each second is new. To act at once, be woken by this
+    rather than by a timer of your own, which may come just before it."""
 
 
 class NodeView:
