@@ -97,6 +97,14 @@ class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
     events_max: int = 2048
 
 
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent serves. An address is `host:port`, as Go has it; an empty host is any."""
+
+    address: str = ":9316"
+    profiling: bool = False
+    profiling_address: str = ":9317"
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything; `node_name` comes from the environment variable NODE_NAME."""
 
@@ -107,4 +115,5 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     qos: QoSConfig = QoSConfig()
     hooks: HookConfig = HookConfig()
     audit: AuditConfig = AuditConfig()
+    http: HttpConfig = HttpConfig()
     series_retention_s: float = 12 * 3600.0

@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from koordinator.api.core import Pod
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
@@ -18,6 +19,18 @@ from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.readings import Readings
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView
+
+
+class Kubelet(Protocol):
+    """The kubelet of this node, wherever the Node object says that it is. Raises: KubeletError."""
+
+    async def pods(self) -> list[Pod]:
+        """All pods of the node."""
+        ...
+
+    async def config(self) -> dict[str, Any]:
+        """Its configuration in use (`/configz`)."""
+        ...
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +49,8 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     metrics: AgentMetrics
     cluster: Cluster
     events: EventRecorder
+    kubelet: Kubelet | None = None
+    """None where there is none to ask (tests of parts that ask nothing)."""
 
 
 class Collector(Protocol):
@@ -50,9 +65,14 @@ class Collector(Protocol):
 
 
 class Strategy(Protocol):
-    """Acts on the node now and then. `name` is the owner of its writes in the executor."""
+    """Acts on the node now and then. `name` is the owner of its writes in the executor.
+
+    Runs when one of its feature `gates` is on (without any: always) and its interval is above zero; otherwise `disable`
+    is called once, so that what a former run of the agent changed is put back. `interval_s` is read after each round.
+    """
 
     name: str
+    gates: tuple[str, ...]
     interval_s: float
 
     def run(self) -> Awaitable[None] | None:
