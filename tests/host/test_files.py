@@ -34,6 +34,20 @@ def groups(root: Path) -> Cgroups:
     return Cgroups(files, cgroups.detect(files, HostRoots.below(str(root))))
 
 
+@pytest.mark.parametrize("text", [HYBRID, UNIFIED])
+def test_groups_can_be_named_from_a_group_of_the_kubelet(text: str) -> None:
+    point = "/sys/fs/cgroup" if text is HYBRID else "/host-cgroup"
+    where = mounts.cgroup_mounts(mounts.parse(text), point)
+    assert where is not None
+
+    found = mounts.below(where, "/apps/")
+
+    assert found.directory("cpu") == f"{where.directory('cpu')}/apps"
+    assert found.directory("memory") == f"{where.directory('memory')}/apps"
+    assert found.version == where.version
+    assert mounts.below(where, "") == where
+
+
 def test_hierarchies_mounted_together_are_found_under_each_name() -> None:
     where = mounts.cgroup_mounts(mounts.parse(HYBRID), "/sys/fs/cgroup/")
 

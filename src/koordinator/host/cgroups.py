@@ -36,7 +36,11 @@ class Support(msgspec.Struct, frozen=True):
 
 
 def detect(files: Files, roots: HostRoots) -> CgroupMounts:
-    """Where groups are below the cgroup root: as mounted, or as the directories of a tree look like."""
+    """Where groups are: as mounted below the cgroup root, or as the directories of a tree look like."""
+    return mounts.below(_detect(files, roots), roots.kubepods_below)
+
+
+def _detect(files: Files, roots: HostRoots) -> CgroupMounts:
     found = mounts.cgroup_mounts(mounts.parse(files.read(f"{roots.proc}/self/mountinfo") or ""), roots.cgroup)
     if found is not None:
         return found

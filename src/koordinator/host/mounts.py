@@ -43,6 +43,20 @@ class CgroupMounts(msgspec.Struct, frozen=True):
         return self.subsystems.get(subsystem) or f"{self.root}/{subsystem}"
 
 
+def below(where: CgroupMounts, group: str) -> CgroupMounts:
+    """The same hierarchies seen from a group: what is named relative to it is found below it."""
+    group = group.strip("/")
+    if not group:
+        return where
+    roots = {name: f"{where.directory(name)}/{group}" for name in SUBSYSTEMS | where.subsystems.keys()}
+    return CgroupMounts(
+        where.version,
+        f"{where.root}/{group}" if where.version == V2 else where.root,
+        roots if where.version == V1 else {},
+        f"{where.unified}/{group}" if where.unified else "",
+    )
+
+
 def parse(mountinfo: str) -> list[Mount]:
     """All mounts; lines that do not fit are left out."""
     found = []

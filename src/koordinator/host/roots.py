@@ -18,6 +18,9 @@ class HostRoots(msgspec.Struct, frozen=True, kw_only=True):
     var_run: str = "/host-var-run"
     run: str = "/host-run"
     kubelet: str = "/var/lib/kubelet"
+    kubepods_below: str = ""
+    """Group below which the kubelet makes its groups (its `cgroupRoot`), empty for the root. All groups are named
+    from there."""
 
     @classmethod
     def of_mode(cls, agent_mode: str) -> Self:

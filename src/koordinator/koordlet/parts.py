@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -18,7 +18,7 @@ from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.readings import Readings
 from koordinator.koordlet.series import SeriesStore
-from koordinator.koordlet.view import NodeView
+from koordinator.koordlet.view import NodeView, Topic
 
 
 class Kubelet(Protocol):
@@ -82,3 +82,10 @@ class Strategy(Protocol):
     def disable(self) -> None:
         """Put back what it changed, when its gate is off at start or the agent is asked to at exit."""
         ...
+
+
+@runtime_checkable
+class Following(Protocol):
+    """A part whose rounds follow a change instead of a clock of their own (`pace.of` makes the pauses)."""
+
+    after: Topic
