@@ -4,11 +4,13 @@ import math
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from koordinator.koordlet.errors import ModelError
 
 _YEAR_ONE_S = -62_135_596_800  # reference times are multiples of the half-life counted from year 1
-_DECAY_HALF_LIVES_MAX = 100  # weights stay within what a float holds
+DECAY_HALF_LIVES_MAX = 100
+"""Newer samples move the reference time, so that weights stay within what a float holds."""
 _CHECKPOINT_WEIGHT_MAX = 10_000
 
 CPU_CORES_MAX, CPU_FIRST_CORES = 1024.0, 0.025
@@ -137,7 +139,7 @@ class Histogram:
             if known_s:
                 newest_s = max(known_s)
                 self._shift(newest_s)
-                factor = _shift_factor(other._reference_s, newest_s, self._half_life_s)
+                factor = shift_factor(other._reference_s, newest_s, self._half_life_s)
                 weights, total = weights * factor, total * factor
         self._weights = self._weights + weights
         self._total += total
@@ -156,47 +158,31 @@ class Histogram:
 
     def checkpoint(self) -> HistogramCheckpoint:
         """What to write to a file."""
-        largest = self._weights.max()
-        if largest <= 0:
-            return HistogramCheckpoint(self._total, {}, self._reference_s)
-        scaled = np.floor(self._weights / largest * _CHECKPOINT_WEIGHT_MAX + 0.5).astype(np.int64)
-        indices = np.flatnonzero(scaled)
-        return HistogramCheckpoint(
-            self._total, {int(index): int(scaled[index]) for index in indices}, self._reference_s
-        )
+        return checkpoint_of(self._weights, self._total, self._reference_s)
 
     def load(self, saved: HistogramCheckpoint) -> None:
         """Count all samples of a checkpoint.
 
         Raises: ModelError when it does not fit these buckets.
         """
-        _check("checkpoint", saved.total_weight >= 0, "total weight is negative")
-        _check("checkpoint", math.isfinite(saved.total_weight), "total weight is not finite")
-        for index, weight in saved.bucket_weights.items():
-            _check("checkpoint", 0 <= index < self.buckets.count, f"bucket {index} does not exist")
-            _check("checkpoint", weight >= 0, f"bucket {index} has a negative weight")
-        total = sum(saved.bucket_weights.values())
         loaded = Histogram(self.buckets, epsilon=self._epsilon, half_life_s=self._half_life_s)
         loaded._reference_s = saved.reference_s
-        if total > 0:
-            for index, weight in saved.bucket_weights.items():
-                loaded._weights[index] = weight * (saved.total_weight / total)
-            loaded._total = saved.total_weight
+        loaded._weights, loaded._total = saved_weights(self.buckets, saved)
         self.merge(loaded)
 
     def _decay(self, at_s: float) -> float:
         if self._half_life_s is None:
             return 1.0
         reference_s = self._reference_s
-        if reference_s is None or at_s > reference_s + _DECAY_HALF_LIVES_MAX * self._half_life_s:
-            reference_s = _rounded(at_s, self._half_life_s)
+        if reference_s is None or at_s > reference_s + DECAY_HALF_LIVES_MAX * self._half_life_s:
+            reference_s = rounded_reference_s(at_s, self._half_life_s)
             self._shift(reference_s)
         return float(2.0 ** ((at_s - reference_s) / self._half_life_s))
 
     def _shift(self, reference_s: float) -> None:
         """Make all weights relative to another reference time."""
         assert self._half_life_s is not None
-        factor = _shift_factor(self._reference_s, reference_s, self._half_life_s)
+        factor = shift_factor(self._reference_s, reference_s, self._half_life_s)
         self._reference_s = reference_s
         if factor != 1.0:
             self._weights = self._weights * factor
@@ -210,7 +196,38 @@ class Histogram:
         self._high = int(filled[-1]) if has_any else 0
 
 
-def _shift_factor(from_s: float | None, to_s: float, half_life_s: float) -> float:
+def checkpoint_of(
+    weights: NDArray[np.float64], total: float, reference_s: float | None
+) -> HistogramCheckpoint:
+    """What is kept of these weights (buckets,)."""
+    largest = weights.max()
+    if largest <= 0:
+        return HistogramCheckpoint(total, {}, reference_s)
+    scaled = np.floor(weights / largest * _CHECKPOINT_WEIGHT_MAX + 0.5).astype(np.int64)
+    indices = np.flatnonzero(scaled)
+    return HistogramCheckpoint(total, {int(index): int(scaled[index]) for index in indices}, reference_s)
+
+
+def saved_weights(buckets: Buckets, saved: HistogramCheckpoint) -> tuple[NDArray[np.float64], float]:
+    """Weights (buckets,) and their sum as a checkpoint tells them; all zero when no bucket has weight.
+
+    Raises: ModelError when it does not fit these buckets.
+    """
+    _check("checkpoint", saved.total_weight >= 0, "total weight is negative")
+    _check("checkpoint", math.isfinite(saved.total_weight), "total weight is not finite")
+    for index, weight in saved.bucket_weights.items():
+        _check("checkpoint", 0 <= index < buckets.count, f"bucket {index} does not exist")
+        _check("checkpoint", weight >= 0, f"bucket {index} has a negative weight")
+    weights = np.zeros(buckets.count)
+    total = sum(saved.bucket_weights.values())
+    if total == 0:
+        return weights, 0.0
+    for index, weight in saved.bucket_weights.items():
+        weights[index] = weight * (saved.total_weight / total)
+    return weights, saved.total_weight
+
+
+def shift_factor(from_s: float | None, to_s: float, half_life_s: float) -> float:
     """What weights are multiplied with when their reference time moves; nothing is left of infinitely old ones."""
     if from_s is None:
         return 0.0
@@ -218,7 +235,7 @@ def _shift_factor(from_s: float | None, to_s: float, half_life_s: float) -> floa
     return math.ldexp(1.0, -halvings) if halvings < 1074 else 0.0
 
 
-def _rounded(at_s: float, half_life_s: float) -> float:
+def rounded_reference_s(at_s: float, half_life_s: float) -> float:
     """The nearest multiple of the half-life, counted from year 1, the later one of two."""
     multiple, rest = divmod(at_s - _YEAR_ONE_S, half_life_s)
     return (multiple + (2 * rest >= half_life_s)) * half_life_s + _YEAR_ONE_S

@@ -101,14 +101,15 @@ def by_pods(
     margin_percent: int = SAFETY_MARGIN_PERCENT,
     cold_start_s: float = COLD_START_S,
 ) -> Prediction:
-    """From the peak of each pod; young pods and those without prediction keep what they requested."""
+    """From the peak of each pod; young pods and those without prediction keep what they requested.
+
+    Pods that are over count nothing, however young they are.
+    """
     reclaimable = unreclaimable = unpredicted = NOTHING
     for pod in pods:
-        if pod.age_s <= cold_start_s:
-            unpredicted += pod.request
-        elif pod.is_over:
+        if pod.is_over:
             continue
-        elif pod.peak is None:
+        if pod.age_s <= cold_start_s or pod.peak is None:
             unpredicted += pod.request
         else:
             peak = pod.peak.with_margin(margin_percent)

@@ -1,0 +1,173 @@
+"""All prediction models of a node: pods by UID, and items of the node by their reserved names.
+
+Source: spec 10, section 11.3.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+
+from koordinator.api.priority import PriorityClass
+from koordinator.koordlet.config import PredictConfig
+from koordinator.koordlet.errors import ModelError
+from koordinator.koordlet.predict.checkpoint import ModelCheckpoint
+from koordinator.koordlet.predict.histogram import CPU_BUCKETS, MEMORY_BUCKETS
+from koordinator.koordlet.predict.histogram_table import HistogramTable
+from koordinator.koordlet.predict.reclaimable import Amount
+
+NODE = "__node__"
+SYSTEM = "__node-sys__"
+CLASSES = {priority: f"__node-{priority.value}__" for priority in PriorityClass}
+"""The model of all pods of a priority class."""
+NODE_ITEMS = frozenset((NODE, SYSTEM, *CLASSES.values()))
+
+SHARES = {"p60": 0.60, "p90": 0.90, "p95": 0.95, "p98": 0.98, "max": 1.0}
+"""What `Models.prediction` answers."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a model learns from."""
+
+    cores: float
+    memory_bytes: float
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(self.cores + other.cores, self.memory_bytes + other.memory_bytes)
+
+    def above(self, other: "Usage") -> "Usage":
+        """What is used beyond another usage, never below zero."""
+        return Usage(max(self.cores - other.cores, 0.0), max(self.memory_bytes - other.memory_bytes, 0.0))
+
+
+NO_USAGE = Usage(0.0, 0.0)
+
+
+class _Model:
+    """A row of both tables, and when (unix seconds) it last learnt and was last saved (None: never)."""
+
+    __slots__ = ("row", "saved_s", "updated_s")
+
+    def __init__(self, row: int, updated_s: float) -> None:
+        self.row, self.updated_s = row, updated_s
+        self.saved_s: float | None = None
+
+
+class Models:
+    """Models by id."""
+
+    def __init__(self, config: PredictConfig) -> None:
+        """No models yet. Raises: ModelError when a half-life is not above zero."""
+        self._cpu = HistogramTable(CPU_BUCKETS, config.cpu_half_life_s)
+        self._memory = HistogramTable(MEMORY_BUCKETS, config.memory_half_life_s)
+        self._models: dict[str, _Model] = {}
+        self._free: list[int] = []
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._models
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def learn(self, usages: Mapping[str, Usage], now_s: float) -> None:
+        """Add a sample to each of these models; new ones begin with it."""
+        if not usages:
+            return
+        models = [self._model(model, now_s) for model in usages]
+        for model in models:
+            model.updated_s = now_s
+        rows = np.array([model.row for model in models], np.intp)
+        self._cpu.add(rows, [usage.cores for usage in usages.values()], now_s)
+        self._memory.add(rows, [usage.memory_bytes for usage in usages.values()], now_s)
+
+    def peaks(self, cpu_share: float, memory_share: float) -> dict[str, Amount]:
+        """What this share of the samples of each model lies below."""
+        if not self._models:
+            return {}
+        rows = np.array([model.row for model in self._models.values()], np.intp)
+        cores = self._cpu.percentile(rows, cpu_share).tolist()
+        memory = self._memory.percentile(rows, memory_share).tolist()
+        return {
+            model: Amount(int(one * 1000), int(other))
+            for model, one, other in zip(self._models, cores, memory, strict=True)
+        }
+
+    def prediction(self, model: str) -> dict[str, Amount]:
+        """Peaks of one model by name of the share: p60, p90, p95, p98, max.
+
+        Raises: ModelError when there is no such model.
+        """
+        if model not in self._models:
+            raise ModelError(model, "nothing was learnt yet")
+        rows = np.array([self._models[model].row], np.intp)
+        return {
+            name: Amount(
+                int(self._cpu.percentile(rows, share)[0] * 1000),
+                int(self._memory.percentile(rows, share)[0]),
+            )
+            for name, share in SHARES.items()
+        }
+
+    def expire(self, now_s: float, after_s: float) -> list[str]:
+        """Drop models that learnt nothing for so long; returns their ids.
+
+        One that learnt in the future, before the clock went back, counts from now on.
+        """
+        gone = []
+        for name, model in self._models.items():
+            model.updated_s = min(model.updated_s, now_s)
+            if now_s - model.updated_s > after_s:
+                gone.append(name)
+        rows = [self._models.pop(name).row for name in gone]
+        self._free += rows
+        return gone
+
+    def unsaved(self, now_s: float, after_s: float, count_max: int) -> list[str]:
+        """Models whose checkpoint is older than that or missing, the oldest first."""
+        due = []
+        for name, model in self._models.items():
+            if model.saved_s is not None:
+                model.saved_s = min(model.saved_s, now_s)
+                if now_s - model.saved_s <= after_s:
+                    continue
+            due.append((-1.0 if model.saved_s is None else model.saved_s, name))
+        return [name for _, name in sorted(due)[:count_max]]
+
+    def checkpoint(self, model: str) -> ModelCheckpoint:
+        """What to write to the model's file."""
+        known = self._models[model]
+        return ModelCheckpoint(
+            model, self._cpu.checkpoint(known.row), self._memory.checkpoint(known.row), known.updated_s
+        )
+
+    def saved(self, models: Iterable[str], now_s: float) -> None:
+        """These checkpoints are on disk."""
+        for model in models:
+            self._models[model].saved_s = now_s
+
+    def load(self, saved: ModelCheckpoint, now_s: float) -> None:
+        """Take a model over from a checkpoint; it has from `now_s` on time to learn again.
+
+        Raises: ModelError when it does not fit; there is no such model then.
+        """
+        model = self._model(saved.uid, now_s)
+        try:
+            self._cpu.load(model.row, saved.cpu)
+            self._memory.load(model.row, saved.memory)
+        except ModelError as error:
+            self._free.append(self._models.pop(saved.uid).row)
+            raise ModelError(saved.uid, error.reason) from error
+        model.saved_s = saved.updated_s
+
+    def _model(self, name: str, now_s: float) -> _Model:
+        known = self._models.get(name)
+        if known is not None:
+            return known
+        row = self._free.pop() if self._free else len(self._models)
+        self._cpu.grow(row + 1)
+        self._memory.grow(row + 1)
+        cleared = np.array([row], np.intp)
+        self._cpu.clear(cleared)
+        self._memory.clear(cleared)
+        self._models[name] = _Model(row, now_s)
+        return self._models[name]

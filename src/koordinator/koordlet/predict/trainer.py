@@ -1,0 +1,181 @@
+"""Learning what pods and the node use, and telling the peaks: each minute, from the last minute's samples.
+
+Source: spec 10, sections 11.3 and 11.4. Otherwise than in the reference, what could not be measured teaches nothing
+(instead of zero), and a class without pods is not predicted to use anything.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from koordinator import clock
+from koordinator.api import priority
+from koordinator.api.core import Pod
+from koordinator.api.priority import PriorityClass
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.errors import ModelError
+from koordinator.koordlet.metrics import NodeGauge
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.predict import checkpoint, reclaimable
+from koordinator.koordlet.predict.checkpoint_files import CheckpointFiles
+from koordinator.koordlet.predict.models import CLASSES, NO_USAGE, NODE, NODE_ITEMS, SYSTEM, Models, Usage
+from koordinator.koordlet.predict.reclaimable import NOTHING, Amount, Prediction
+from koordinator.koordlet.series import NO_PROPERTIES, Aggregation
+
+log = logging.getLogger(__name__)
+
+CPU_PEAK_SHARE, MEMORY_PEAK_SHARE = 0.95, 0.98
+FUTURE_S_MAX = 24 * 3600.0
+"""A checkpoint from further ahead was made under a wrong clock: its samples would never fade."""
+
+
+class Trainer:
+    """The models of this node."""
+
+    name = "predict"
+
+    def __init__(self, shared: Shared) -> None:
+        self.interval_s = shared.config.predict.training_interval_s
+        self.models = Models(shared.config.predict)
+        self._shared = shared
+        self._config = shared.config.predict
+        self._files = CheckpointFiles(self._config.checkpoints)
+        self._unloaded: dict[str, bytes] | None = None
+
+    def run(self) -> None:
+        """One round. Nothing is learnt before the pods are known: all that is used would seem to be the system's."""
+        if not self._shared.view.has_pods:
+            return
+        now_s = self._shared.clock.now()
+        self._load(now_s)
+        self.models.learn(self._usages(now_s), now_s)
+        for model in self.models.expire(now_s, self._config.expiration_s):
+            self._files.remove(model)
+        self._save(now_s)
+
+    def prod(self, pods: Sequence[Pod]) -> Prediction:
+        """What of these pods' requests can be lent, and the peak of what stays: the cautious one of two predictors.
+
+        Raises: ModelError when the node or the use of its system is not known yet.
+        """
+        node = self._shared.view.node
+        if node is None:
+            raise ModelError(NODE, "the node is not known yet")
+        peaks = self.models.peaks(CPU_PEAK_SHARE, MEMORY_PEAK_SHARE)
+        if SYSTEM not in peaks:
+            raise ModelError(SYSTEM, "nothing was learnt yet")
+        common = peaks[SYSTEM] + _of_class(peaks, PriorityClass.PROD)
+        common += _of_class(peaks, PriorityClass.NONE)
+        margin = self._config.safety_margin_percent
+        allocatable = reclaimable.allocatable_of(node)
+        prod = reclaimable.prod_pods(pods, peaks, self._ages_s(pods))
+        by_pods = reclaimable.by_pods(allocatable, prod, margin, self._config.cold_start_s)
+        by_class = reclaimable.by_class(allocatable, prod, common, margin)
+        both = reclaimable.cautious(by_pods, by_class)
+        self._tell("podReclaimablePredictor", by_pods)
+        self._tell("priorityReclaimablePredictor", by_class)
+        self._tell("minPredictor", both)
+        return both
+
+    def _usages(self, now_s: float) -> dict[str, Usage]:
+        """The 90th percentile over the last interval, by model; without those that were not measured."""
+        pods = self._shared.view.pods
+        usages = {
+            uid: usage
+            for uid in pods
+            if (usage := self._usage(kinds.POD_CPU, kinds.POD_MEMORY, {kinds.POD_UID: uid}, now_s))
+            is not None
+        }
+        by_class: dict[PriorityClass, Usage] = {}
+        present = set()
+        for uid, record in pods.items():
+            priority_class = priority.default(record.pod)
+            if uid in usages:
+                by_class[priority_class] = by_class.get(priority_class, NO_USAGE) + usages[uid]
+            if record.is_active:
+                present.add(priority_class)
+        everybody = sum(by_class.values(), NO_USAGE)
+        is_running = any(record.pod.status.phase == "Running" for record in pods.values())
+        node = self._usage(kinds.NODE_CPU, kinds.NODE_MEMORY, NO_PROPERTIES, now_s)
+        if node is not None:
+            usages[NODE] = node
+            if by_class or not is_running:
+                usages[SYSTEM] = node.above(everybody)
+        for priority_class, model in CLASSES.items():
+            if priority_class in by_class:
+                usages[model] = by_class[priority_class]
+            elif priority_class not in present and model in self.models:
+                usages[model] = NO_USAGE  # what its last pods used fades
+        return usages
+
+    def _usage(
+        self, cpu_kind: str, memory_kind: str, properties: Mapping[str, str], now_s: float
+    ) -> Usage | None:
+        end_ms = int(now_s * 1000)
+        start_ms = end_ms - int(self.interval_s * 1000)
+        store = self._shared.store
+        cores = store.query(cpu_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
+        memory = store.query(memory_kind, start_ms, end_ms, properties).aggregate(Aggregation.P90)
+        return None if cores is None or memory is None else Usage(cores, memory)
+
+    def _ages_s(self, pods: Sequence[Pod]) -> dict[str, float]:
+        """By UID; a pod of unknown age is young."""
+        now_s = self._shared.clock.now()
+        ages_s = {}
+        for pod in pods:
+            try:
+                created_s = clock.parse_rfc3339(pod.metadata.creation_timestamp or "")
+            except ValueError:
+                created_s = now_s
+            ages_s[pod.metadata.uid] = now_s - created_s
+        return ages_s
+
+    def _load(self, now_s: float) -> None:
+        """Take over checkpoints: of the node at once, of pods as soon as some are known; others are removed."""
+        if self._unloaded is None:
+            self._unloaded = self._files.read()
+        has_pods = bool(self._shared.view.pods)
+        for name in list(self._unloaded):
+            if name not in NODE_ITEMS and not has_pods:
+                continue
+            content = self._unloaded.pop(name)
+            if name in NODE_ITEMS or name in self._shared.view.pods:
+                self._load_one(name, content, now_s)
+            else:
+                self._files.remove(name)
+
+    def _load_one(self, name: str, content: bytes, now_s: float) -> None:
+        if name in self.models:
+            return  # it has learnt since, and its file will be replaced
+        try:
+            saved = checkpoint.decode(name, content)
+            if saved.updated_s > now_s + FUTURE_S_MAX:
+                raise ModelError(name, "the checkpoint comes from the future")
+            self.models.load(saved, now_s)
+        except ModelError as error:
+            log.warning("checkpoint dropped", extra={"problem": str(error)})
+            self._files.remove(name)
+
+    def _save(self, now_s: float) -> None:
+        """A few checkpoints per round; the first that fails ends it."""
+        due = self.models.unsaved(
+            now_s, self._config.checkpoint_interval_s, self._config.checkpoints_per_step
+        )
+        for model in due:
+            if not self._files.write(model, checkpoint.encode(self.models.checkpoint(model))):
+                return
+            self.models.saved([model], now_s)
+
+    def _tell(self, predictor: str, prediction: Prediction) -> None:
+        metrics = self._shared.metrics
+        _set(metrics.predicted_reclaimable, predictor, prediction.reclaimable)
+        _set(metrics.predicted_peak, predictor, prediction.peak)
+
+
+def _set(gauge: NodeGauge, predictor: str, amount: Amount) -> None:
+    gauge.set(amount.cpu_milli / 1000, predictor, "cpu", "core")
+    gauge.set(amount.memory_bytes, predictor, "memory", "byte")
+
+
+def _of_class(peaks: Mapping[str, Amount], priority_class: PriorityClass) -> Amount:
+    """Nothing for a class that never had pods here."""
+    return peaks.get(CLASSES[priority_class], NOTHING)
