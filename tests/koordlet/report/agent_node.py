@@ -1,0 +1,154 @@
+"""A node for tests of parts that predict and report: a tree for a host, an API in memory, a clock that stands."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from koordinator import clock as clocks
+from koordinator.api import crd
+from koordinator.api.apiextensions import CustomResourceDefinition
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.clock import FixedClock
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.protocol import Cluster
+from koordinator.host.cgroup_layout import Driver
+from koordinator.host.host import Host, tree_host
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet import node_pods
+from koordinator.koordlet.audit import AuditLog
+from koordinator.koordlet.config import AgentConfig, KubeletConfig, PredictConfig
+from koordinator.koordlet.executor import Executor
+from koordinator.koordlet.metrics import AgentMetrics
+from koordinator.koordlet.parts import Kubelet, Shared
+from koordinator.koordlet.readings import Readings
+from koordinator.koordlet.restore_log import RestoreLog
+from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.view import NodeView
+from koordinator.local import registry
+
+NAME = "n1"
+NOW_S = 1_700_006_400.0
+GIB = 2**30
+DAY_S = 86_400.0
+
+
+async def api(clock: clocks.Clock) -> MemoryCluster:
+    """An API with our kinds in it."""
+    cluster = MemoryCluster(registry.in_memory(clock))
+    for manifest in crd.manifests():
+        await cluster.create(CustomResourceDefinition, manifest)
+    return cluster
+
+
+def node_object(**annotations: str) -> Node:
+    amounts = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+    raw = {
+        "metadata": {"name": NAME, "uid": "node-uid", "annotations": annotations},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+    return from_builtins(raw, Node)
+
+
+def pod_object(
+    name: str,
+    cpu: str = "1",
+    memory: str = "1Gi",
+    *,
+    qos: str = "LS",
+    age_s: float = 2 * DAY_S,
+    phase: str = "Running",
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> Pod:
+    """A pod whose UID is its name, and whose class is that of its QoS."""
+    raw = {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": name,
+            "labels": {"koordinator.sh/qosClass": qos},
+            "annotations": annotations or {},
+            "creationTimestamp": clocks.rfc3339(NOW_S - age_s),
+        },
+        "spec": {
+            "nodeName": NAME,
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu, "memory": memory}}}],
+            **spec,
+        },
+        "status": {"phase": phase, "qosClass": "Burstable"},
+    }
+    return from_builtins(raw, Pod)
+
+
+class AgentNode:
+    """What parts share, with hands to change it."""
+
+    def __init__(
+        self,
+        root: Path,
+        cluster: Cluster,
+        *,
+        clock: clocks.Clock | None = None,
+        gates: str = "",
+        predict: PredictConfig | None = None,
+        kubelet_config: KubeletConfig | None = None,
+        kubelet: Kubelet | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.fixed = FixedClock(NOW_S)
+        self.clock = clock or self.fixed
+        self.root = root
+        self.cluster = cluster
+        self.host: Host = tree_host(str(root))
+        self.view = NodeView(Driver.CGROUPFS)
+        self.store = SeriesStore()
+        self.metrics = AgentMetrics(NAME, self.clock)
+        audit = AuditLog(self.clock)
+        rng = random.Random(seed)
+        self.shared = Shared(
+            config=AgentConfig(
+                node_name=NAME,
+                predict=predict or PredictConfig(checkpoints=str(root / "checkpoints")),
+                kubelet=kubelet_config or KubeletConfig(),
+            ),
+            gates=FeatureGates.of(Component.KOORDLET, gates),
+            clock=self.clock,
+            rng=rng,
+            host=self.host,
+            view=self.view,
+            store=self.store,
+            readings=Readings(self.store, self.clock, 1.0),
+            executor=Executor(self.host.cgroups, self.clock, audit, RestoreLog()),
+            audit=audit,
+            metrics=self.metrics,
+            cluster=cluster,
+            events=EventRecorder(cluster, "koordlet", host=NAME, rng=rng),
+            kubelet=kubelet,
+        )
+
+    def pods(self, *pods: Pod) -> None:
+        """The kubelet's answer."""
+        self.view.pods = {pod.metadata.uid: node_pods.record(pod, self.view.driver) for pod in pods}
+        self.view.has_pods = True
+
+    def sample(self, kind: str, value: float, ago_s: float = 0.0, **properties: str) -> None:
+        at_ms = int((self.clock.now() - ago_s) * 1000)
+        self.store.ring(kind, properties).append(at_ms, value)
+
+    def use(self, cores: float, memory_bytes: float, ago_s: float = 0.0) -> None:
+        """The node was measured."""
+        self.sample(kinds.NODE_CPU, cores, ago_s)
+        self.sample(kinds.NODE_MEMORY, memory_bytes, ago_s)
+
+    def pod_uses(self, uid: str, cores: float, memory_bytes: float, ago_s: float = 0.0) -> None:
+        """A pod was measured."""
+        self.sample(kinds.POD_CPU, cores, ago_s, pod_uid=uid)
+        self.sample(kinds.POD_MEMORY, memory_bytes, ago_s, pod_uid=uid)
+
+    def says(self, metric: str) -> dict[tuple[str, ...], float]:
+        """Series of a family of metrics, by their labels without the node."""
+        family = getattr(self.metrics, metric)
+        return {labels[1:]: value for labels, value in family.values.items()}
