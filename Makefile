@@ -26,8 +26,9 @@ test: $(STAMP) ## lint and all tests that need no root
 	$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -m "not kernel"
 
-test-kernel: $(STAMP) ## tests on real cgroups of this machine (root), below groups of their own
+test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgroup v2 in a small virtual machine
 	$(BIN)/python -m pytest -m kernel -rs tests/kernel
+	$(BIN)/python -m tests.kernel.vm
 
 lint: $(STAMP) ## format, style, types, import directions
 	$(BIN)/ruff format --check src tests benchmarks

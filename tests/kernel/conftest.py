@@ -54,9 +54,6 @@ def group(real: Cgroups) -> Iterator[str]:
     """A group of our own; everything in and below it is killed and removed at the end."""
     _remove_left_overs(real)
     name = f"{_PREFIX}{os.getpid()}"
-    if real.version == V2:
-        for controller in _V2_CONTROLLERS:
-            real.files.write(f"{real.directory('')}/cgroup.subtree_control", f"+{controller}")
     try:
         make(real, name)
         yield name
@@ -73,13 +70,17 @@ def _remove_left_overs(real: Cgroups) -> None:
 
 
 def make(real: Cgroups, name: str) -> None:
-    """A group that processes may enter: on v1 it needs CPUs and memory nodes first."""
+    """A group that processes may enter: v1 wants CPUs and memory nodes first, v2 controllers from its parent.
+
+    On v2 a group that hands out controllers holds no processes, so only a parent of groups gets them to hand out.
+    """
     problem = real.create(name)
     if problem is not None:
         pytest.skip(f"groups cannot be made here: {problem}")
     if real.version == V2:
         for controller in _V2_CONTROLLERS:
-            real.files.write(f"{real.directory(name)}/cgroup.subtree_control", f"+{controller}")
+            parent = real.directory(os.path.dirname(name))
+            real.files.write(f"{parent}/cgroup.subtree_control", f"+{controller}")
     elif real.files.exists(real.directory(name, "cpuset")):
         parent = os.path.dirname(real.directory(name, "cpuset"))
         for file in ("cpuset.cpus", "cpuset.mems"):

@@ -44,6 +44,8 @@ def value_of(knob: Knob) -> str:
         Knob.CPU_IDLE: "1",
         Knob.CPU_BVT: "-1",
         Knob.MEMORY_LIMIT: str(64 * MIB + 123),
+        Knob.MEMORY_MIN: str(MIB),
+        Knob.MEMORY_LOW: str(MIB),
         Knob.MEMORY_OOM_GROUP: "1",
         Knob.MEMORY_WMARK_RATIO: "95",
         Knob.MEMORY_WMARK_SCALE: "20",
@@ -102,7 +104,12 @@ def test_a_knob_takes_a_value_and_is_put_back(real: Cgroups, group: str, spawn: 
     assert real.files.read(path) != before
     back = writer.restore("test")
     assert {each.outcome for each in back} <= {Outcome.WRITTEN, Outcome.UNCHANGED}, back
-    assert real.files.read(path) == before
+    if knob is Knob.CPUSET and before is not None and not before.strip():
+        assert real.cpus(group) == real.cpus(
+            ""
+        )  # not every v2 kernel clears the list of a group with processes
+    else:
+        assert real.files.read(path) == before
     assert writer.owners() == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from koordinator.host.cgroup_knobs import V2, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.mounts import CgroupMounts
-from tests.kernel.conftest import Spawn, remove
+from tests.kernel.conftest import Spawn, make, remove
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_open_files_stay_flat_while_pods_come_and_go(real: Cgroups, group: str) 
 
     for number in range(150):
         pod = f"{group}/pod{number}"
-        assert real.create(pod) is None
+        make(real, pod)
         contents = real.files.hot_many(real.path(knob, pod) for knob in knobs)
         assert None not in contents
         if number % 2:

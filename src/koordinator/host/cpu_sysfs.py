@@ -4,6 +4,8 @@ Source: spec 10, section 4.2: cores are numbered over the whole machine in the o
 kernel's own `core_id` repeats with each socket.
 """
 
+import msgspec
+
 from koordinator.api.cpuset import CPUSet
 from koordinator.host import sysfs
 from koordinator.host.cpu_topology import NO_CACHE, CPUTopology, Processor, topology_of
@@ -23,6 +25,24 @@ class _Numbers:
         return self._known.setdefault(cpus, len(self._known))
 
 
+class _Cache(msgspec.Struct, frozen=True):
+    """CPUs that share it, and the kernel's id for it where it has one (resctrl knows caches by that)."""
+
+    cpus: CPUSet
+    id: int | None
+
+
+class _CacheNumbers:
+    """Ids of caches: what the kernel says at the first CPU that shares one, else in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._known: dict[CPUSet, int] = {}
+
+    def of(self, cache: _Cache) -> int:
+        number = cache.id if cache.id is not None else len(self._known)
+        return self._known.setdefault(cache.cpus, number)
+
+
 def topology(files: Files, sys: str) -> CPUTopology:
     """All CPUs that are online. Raises: ContentError when there are none, or one is not described."""
     base = f"{sys}/devices/system/cpu"
@@ -30,7 +50,7 @@ def topology(files: Files, sys: str) -> CPUTopology:
     if not online:
         raise ContentError("cpu/online", "no CPU")
     node_of = _numa_nodes(files, sys)
-    cores, l1s, l3s = _Numbers(), _Numbers(), _Numbers()
+    cores, l1s, l3s = _Numbers(), _CacheNumbers(), _CacheNumbers()
     sockets: dict[int, int] = {}
     processors = []
     for cpu in sorted(online):
@@ -63,16 +83,18 @@ def _numa_nodes(files: Files, sys: str) -> dict[int, int]:
     return found
 
 
-def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, CPUSet]:
-    """CPUs that share a cache with this one, by level; the data cache where a level has two."""
-    found: dict[str, CPUSet] = {}
+def _shared_caches(files: Files, where: str, cpu: int) -> dict[str, _Cache]:
+    """The caches of this CPU by level; the data cache where a level has two."""
+    found: dict[str, _Cache] = {}
     for name in files.names(f"{where}/cache") or ():
         if not name.startswith("index"):
             continue
         level = (files.read(f"{where}/cache/{name}/level") or "").strip()
         kind = (files.read(f"{where}/cache/{name}/type") or "").strip()
         if kind != "Instruction":
-            found[level] = _cpus(files, f"{where}/cache/{name}/shared_cpu_list", cpu)
+            own = (files.read(f"{where}/cache/{name}/id") or "").strip()
+            cpus = _cpus(files, f"{where}/cache/{name}/shared_cpu_list", cpu)
+            found[level] = _Cache(cpus, int(own) if own.isdigit() else None)
     return found
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from koordinator.api import cpuset
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import Knob, Merge
@@ -252,12 +253,19 @@ class Executor:
             self._would_write(record.path, content, record.before, owner, reason)
             return Restored(record, Outcome.WOULD_WRITE)
         problem = self._files.write(record.path, record.before)
+        if problem is not None and problem.failure is Failure.FULL and restoring.means_all_cpus(record):
+            problem = self._give_all_cpus(record)
         self._told(record.knob or record.path, problem is None)
         if problem is not None:
             return Restored(record, Outcome.FAILED, str(problem))
         self._audited(record.path, record.before, owner, reason)
         self._settled(record)
         return Restored(record, Outcome.WRITTEN)
+
+    def _give_all_cpus(self, record: Record) -> Problem | None:
+        """On v2 an empty list means all CPUs of the parent, but not every kernel takes it where processes run."""
+        cpus = self._cgroups.cpus(os.path.dirname(record.group)) or frozenset()
+        return self._files.write(record.path, cpuset.text_of(cpus))
 
     def _put_back_leveled(self, records: Sequence[Record], owner: str, reason: str) -> list[Restored]:
         of_key = {_key(restoring.update_of(record, reason)): record for record in records}

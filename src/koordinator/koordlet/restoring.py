@@ -39,6 +39,11 @@ def says(record: Record, content: str, text: str) -> bool:
     return update_plan.holds(Knob(record.knob), content, text)
 
 
+def means_all_cpus(record: Record) -> bool:
+    """Whether a group had no list of CPUs of its own."""
+    return record.knob == Knob.CPUSET and not record.before.strip()
+
+
 def is_leveled(record: Record, version: int) -> bool:
     """Whether parents and children depend on each other; v2 lets every group have any list of CPUs."""
     if not record.knob:

@@ -1,0 +1,169 @@
+"""The kernel tests once more in a small virtual machine: cgroup v2, 4 CPUs, 2 NUMA nodes.
+
+    python -m tests.kernel.vm [pytest arguments]
+
+Boots a Debian kernel on this machine's own file system by virtme-ng, under software emulation (hardware virtualisation
+is not needed). What is missing is installed by apt and pip; where that cannot be done, the reason is told and nothing
+runs.
+The kernel is unpacked below `~/.cache/koordinator-vm`, or KOORDINATOR_VM_CACHE.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+KERNEL = re.compile(r"linux-image-(6\.1\.\d+-\d+-amd64)$")
+CACHE = Path(os.environ.get("KOORDINATOR_VM_CACHE") or Path.home() / ".cache/koordinator-vm")
+PROJECT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 1_500
+INSTALL_TIMEOUT_S = 300
+TEST_TIMEOUT_S = 300
+"""Of one test: emulation is some ten times slower than the machine."""
+_STATUS = "exit status of the tests:"
+_MACHINE = ("--cpus", "4", "--memory", "2G", "--numa", "1G,cpus=0-1", "--numa", "1G,cpus=2-3")
+_EMULATED = ("--disable-kvm", "--disable-microvm", "--force-9p")
+_QEMU = "qemu-system-x86_64"
+
+
+class Missing(Exception):
+    """Why the machine cannot be had here."""
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        image = prepared()
+    except Missing as missing:
+        print(f"SKIPPED: kernel tests on cgroup v2: {missing}")
+        return 0
+    return run(image, arguments or ["tests/kernel"])
+
+
+def prepared() -> Path:
+    """The kernel image, everything else being installed. Raises: Missing."""
+    if os.geteuid() != 0:
+        raise Missing("needs root")
+    if os.uname().machine != "x86_64":
+        raise Missing(f"there is no kernel for {os.uname().machine} here, only for x86_64")
+    packages = []
+    if shutil.which(_QEMU) is None:
+        packages.append("qemu-system-x86")
+    if shutil.which("depmod") is None:
+        packages.append("kmod")
+    if packages:
+        _install(packages)
+    if shutil.which("vng", path=_path()) is None:
+        _call([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "virtme-ng"])
+    return _image()
+
+
+def run(image: Path, arguments: list[str]) -> int:
+    """Boot, run pytest in it, and tell its exit status."""
+    version = image.name.removeprefix("vmlinuz-")
+    options = ["-m", "kernel", "-p", "no:cacheprovider", "-q", "-rs", "--timeout", str(TEST_TIMEOUT_S)]
+    tests = shlex.join([sys.executable, "-m", "pytest", *options, *arguments])
+    command = (
+        f"cd {shlex.quote(str(PROJECT))}; export PYTHONPATH=src:. PYTHONDONTWRITEBYTECODE=1 HOME=/tmp; "
+        f"{tests}; echo {shlex.quote(_STATUS)} $?"
+    )
+    print(f"booting Linux {version} with cgroup v2 under emulation; this takes a minute or two", flush=True)
+    started_s = time.monotonic()
+    vng = shutil.which("vng", path=_path())
+    assert vng is not None
+    boot = [vng, "--run", str(image), *_EMULATED, *_MACHINE, "--user", "root", "--", command]
+    try:
+        done = subprocess.run(
+            boot,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            env=os.environ | {"PATH": _path()},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        print(expired.stdout or "", f"\nthe machine was stopped after {TIMEOUT_S} s")
+        return 1
+    output, _, status = done.stdout.rpartition(_STATUS)
+    print(output or done.stdout)
+    print(f"cgroup v2 in a virtual machine: {time.monotonic() - started_s:.0f} s")
+    digits = status.strip().split()[:1]
+    if not digits:
+        print("the machine ended before the tests did")
+        return 1
+    return int(digits[0])
+
+
+def _image() -> Path:
+    found = sorted(CACHE.glob("root/boot/vmlinuz-*"))
+    if not found:
+        _fetch()
+        found = sorted(CACHE.glob("root/boot/vmlinuz-*"))
+    if not found:
+        raise Missing("the kernel package held no kernel")
+    version = found[-1].name.removeprefix("vmlinuz-")
+    modules = CACHE / "root/lib/modules" / version
+    # virtme-ng looks for modules where the system has them.
+    place = Path("/lib/modules") / version
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.symlink_to(modules)
+    if not (modules / "modules.dep").exists():
+        _call(["depmod", "-b", str(CACHE / "root"), version])
+    return found[-1]
+
+
+def _fetch() -> None:
+    names = subprocess.run(
+        ["apt-cache", "search", "--names-only", "^linux-image-6.1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    packages = [line.split()[0] for line in names.splitlines() if KERNEL.match(line.split()[0])]
+    if not packages:
+        raise Missing("apt offers no linux-image-6.1.*-amd64 (apt-get update?)")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    print(f"fetching {packages[-1]}", flush=True)
+    _call(["apt-get", "download", packages[-1]], cwd=CACHE)
+    (package,) = CACHE.glob(f"{packages[-1]}_*.deb")
+    _call(["dpkg", "-x", str(package), str(CACHE / "root")])
+    package.unlink()
+
+
+def _install(packages: list[str]) -> None:
+    if shutil.which("apt-get") is None:
+        raise Missing(f"install {', '.join(packages)}")
+    print(f"installing {', '.join(packages)}", flush=True)
+    _call(["apt-get", "update", "-qq"])
+    _call(
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages],
+        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+    )
+
+
+def _call(command: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"{shlex.join(command)}: {error}") from error
+    if done.returncode != 0:
+        raise Missing(f"{shlex.join(command)}: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+def _path() -> str:
+    """Programs of this virtual environment first: virtme-ng calls others of its own."""
+    return f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
