@@ -84,7 +84,8 @@ def test_disks_are_found_below_partitions_and_logical_volumes() -> None:
 def test_a_host_below_another_root_keeps_all_its_places_there() -> None:
     roots = HostRoots.below("/mnt/host/")
 
-    assert all(getattr(roots, name).startswith("/mnt/host/") for name in roots.__struct_fields__)
+    places = [name for name in roots.__struct_fields__ if name != "kubepods_below"]
+    assert all(getattr(roots, name).startswith("/mnt/host/") for name in places)
     assert HostRoots.of_mode(HOST_MODE).cgroup == "/sys/fs/cgroup"
     assert HostRoots.of_mode("").cgroup == "/host-cgroup"
 
