@@ -7,7 +7,7 @@ Source: spec 03, C1 and C2.
 # mypy: disable-error-code="type-abstract"
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -118,30 +118,23 @@ class Extensions:
 
     def see_before_pre_filter(self, pod: PodInfo, what_if: Trial) -> Seen:
         """The pod after all transformers before PreFilter, each on what the one before it made."""
-        for plugin in self.before_pre_filters:
-            found = plugin.before_pre_filter(pod, what_if)
-            if isinstance(found, Status):
-                return Seen(pod, found.by(plugin.name))
-            pod = found
-        return Seen(pod)
+        return _seen(
+            self.before_pre_filters, pod, lambda plugin, seen: plugin.before_pre_filter(seen, what_if)
+        )
 
     def see_before_filter(self, states: States, pod: PodInfo, what_if: Trial) -> Seen:
         """The pod after all transformers before Filter."""
-        for plugin in self.before_filters:
-            found = plugin.before_filter(states[plugin.name], pod, what_if)
-            if isinstance(found, Status):
-                return Seen(pod, found.by(plugin.name))
-            pod = found
-        return Seen(pod)
+        return _seen(
+            self.before_filters,
+            pod,
+            lambda plugin, seen: plugin.before_filter(states[plugin.name], seen, what_if),
+        )
 
     def see_before_score(self, states: States, pod: PodInfo, rows: Rows) -> Seen:
         """The pod after all transformers before Score."""
-        for plugin in self.before_scores:
-            found = plugin.before_score(states[plugin.name], pod, rows)
-            if isinstance(found, Status):
-                return Seen(pod, found.by(plugin.name))
-            pod = found
-        return Seen(pod)
+        return _seen(
+            self.before_scores, pod, lambda plugin, seen: plugin.before_score(states[plugin.name], seen, rows)
+        )
 
     def tell_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
         """Let the transformers after PostFilter know."""
@@ -279,3 +272,13 @@ def _only(found: tuple[P, ...]) -> P | None:
 
 def _last(found: tuple[C, ...]) -> C | None:
     return found[-1] if found else None
+
+
+def _seen(plugins: Iterable[P], pod: PodInfo, transform: Callable[[P, PodInfo], PodInfo | Status]) -> Seen:
+    """The pod after all transformers, each on what the one before it made; the first failure ends it."""
+    for plugin in plugins:
+        found = transform(plugin, pod)
+        if isinstance(found, Status):
+            return Seen(pod, found.by(plugin.name))
+        pod = found
+    return Seen(pod)
