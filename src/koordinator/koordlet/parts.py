@@ -11,6 +11,7 @@ from koordinator.api.feature_gates import FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
+from koordinator.host.gpu import GPUs
 from koordinator.host.host import Host
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig
@@ -51,6 +52,8 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     events: EventRecorder
     kubelet: Kubelet | None = None
     """None where there is none to ask (tests of parts that ask nothing)."""
+    gpus: GPUs | None = None
+    """NVIDIA cards, opened at start with the gate Accelerators (`host.gpu.open_gpus`); None without."""
 
 
 class Collector(Protocol):
@@ -81,6 +84,25 @@ class Strategy(Protocol):
 
     def disable(self) -> None:
         """Put back what it changed, when its gate is off at start or the agent is asked to at exit."""
+        ...
+
+
+class Reporter(Protocol):
+    """Learns or tells the cluster now and then (`predict.trainer.Trainer`, `report.all`); always on.
+
+    Its first round comes at once. It bounds its own waits and survives an API that is away.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two rounds, to be read after each: it changes with settings and failures."""
+        ...
+
+    def run(self) -> Awaitable[None] | None:
+        """One round."""
         ...
 
 

@@ -12,7 +12,6 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
 from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.memory import MemoryCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host, tree_host
@@ -28,6 +27,7 @@ from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView
 from koordinator.local import registry
+from tests.koordlet.report.faulty_cluster import FaultyCluster
 
 NAME = "n1"
 NOW_S = 1_700_006_400.0
@@ -35,9 +35,9 @@ GIB = 2**30
 DAY_S = 86_400.0
 
 
-async def api(clock: clocks.Clock) -> MemoryCluster:
+async def api(clock: clocks.Clock) -> FaultyCluster:
     """An API with our kinds in it."""
-    cluster = MemoryCluster(registry.in_memory(clock))
+    cluster = FaultyCluster(registry.in_memory(clock))
     for manifest in crd.manifests():
         await cluster.create(CustomResourceDefinition, manifest)
     return cluster

@@ -110,15 +110,22 @@ def status_of(
     Raises: ScalarError when a duration of the policy is malformed.
     """
     report = _Report(store, known, policy, now_ms)
-    return NodeMetricStatus(
+    status = NodeMetricStatus(
         update_time=update_time,
         node_metric=report.node(),
         pods_metric=report.pods(),
         host_application_metric=report.host_applications(),
-        prod_reclaimable_metric=ReclaimableMetric(
-            resource=_amount_map(prediction.reclaimable) if prediction else ResourceMap()
-        ),
-        prod_peak_metric=PeakMetric(resource=_amount_map(prediction.peak)) if prediction else None,
+        prod_reclaimable_metric=ReclaimableMetric(),
+    )
+    return with_prediction(status, prediction) if prediction is not None else status
+
+
+def with_prediction(status: NodeMetricStatus, prediction: Prediction) -> NodeMetricStatus:
+    """The same report with what prod pods leave."""
+    return msgspec.structs.replace(
+        status,
+        prod_reclaimable_metric=ReclaimableMetric(resource=_amount_map(prediction.reclaimable)),
+        prod_peak_metric=PeakMetric(resource=_amount_map(prediction.peak)),
     )
 
 

@@ -1,0 +1,13 @@
+"""All parts that tell the cluster about this node, in the order in which they should have their first rounds."""
+
+from koordinator.koordlet.parts import Reporter, Shared
+from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
+
+
+def reporters(shared: Shared, trainer: Trainer) -> list[Reporter]:
+    """Reporters that the configuration asks for. The trainer is run by the agent, like them."""
+    found: list[Reporter] = []
+    if shared.config.kubelet.report_node_metric:
+        found.append(NodeMetricReporter(shared, trainer))
+    return found

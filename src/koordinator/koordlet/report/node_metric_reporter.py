@@ -1,0 +1,216 @@
+"""Telling the cluster each minute what the node and its pods use. Source: spec 10, section 8.
+
+A report that cannot be written is dropped: the next one is made of fresh samples, so nothing piles up while the API is
+away. The status is ours alone and is replaced as a whole, in one patch that cannot conflict with writers of the spec.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import duration, quantity, resources
+from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus, ResourceMap
+from koordinator.api.priority import PriorityClass
+from koordinator.api.scalars import ScalarError
+from koordinator.cluster import errors
+from koordinator.cluster.protocol import PatchType
+from koordinator.cluster.retry import retry_on_conflict
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.errors import ModelError
+from koordinator.koordlet.metrics import NodeGauge
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.report import node_metric
+from koordinator.koordlet.report.node_metric import CollectPolicy, Known, KnownGPU
+from koordinator.koordlet.report.outage import Outage
+from koordinator.koordlet.series import GROUP_POINTS_MAX, POINTS_MAX
+
+log = logging.getLogger(__name__)
+
+GATE = "NodeMetricPromMetrics"
+JITTER_RATIO = 0.05
+"""Pauses differ by so much, or all agents that were started together would report together for ever."""
+RETRY_S = 10.0
+"""After a report that could not be written; the reference writes at most so often, too."""
+WRITE_S_MAX = 20.0
+GROUP_WINDOW_S_MAX = 3600.0
+"""Longest window over which pods are averaged: 100 pods at one point per second take 11 MB then."""
+
+_NODE_KINDS = (
+    kinds.NODE_CPU,
+    kinds.NODE_MEMORY,
+    kinds.NODE_MEMORY_PAGE_CACHE,
+    kinds.NODE_MEMORY_HOT_PAGE,
+    kinds.SYS_CPU,
+    kinds.SYS_MEMORY,
+)
+_GROUP_KINDS = (
+    kinds.POD_CPU,
+    kinds.POD_MEMORY,
+    kinds.POD_MEMORY_PAGE_CACHE,
+    kinds.POD_MEMORY_HOT_PAGE,
+    kinds.HOST_APP_CPU,
+    kinds.HOST_APP_MEMORY,
+    kinds.HOST_APP_MEMORY_PAGE_CACHE,
+    kinds.HOST_APP_MEMORY_HOT_PAGE,
+)
+_UNITS = ((resources.CPU, "core"), (resources.MEMORY, "byte"))
+
+
+class NodeMetricReporter:
+    """Writes the status of the NodeMetric of this node; the manager makes the object and its spec."""
+
+    name = "nodemetric"
+
+    def __init__(self, shared: Shared, trainer: Trainer) -> None:
+        self._shared = shared
+        self._trainer = trainer
+        self._outage = Outage(f"report of NodeMetric {shared.config.node_name}")
+        self._prediction_outage = Outage("prediction of what prod pods leave")
+        self._has_begun = False
+        self._read_spec: NodeMetricSpec | None = None
+        self._policy = node_metric.collect_policy(NodeMetricSpec())
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds until the next report, to be read after each round."""
+        if self._outage.failure_count:
+            return RETRY_S
+        jitter = self._shared.rng.uniform(-JITTER_RATIO, JITTER_RATIO)
+        return self._policy_in_force().report_interval_s * (1 + jitter)
+
+    async def run(self) -> None:
+        """One report. The first round only starts the clock: there is nothing to report yet."""
+        self._policy_in_force()  # from here on the store keeps as many points as it needs
+        if not self._has_begun:
+            self._has_begun = True
+            return
+        if self._shared.view.metric_spec is None:
+            return  # the manager has not made the object yet
+        status = self.status()
+        self._show(status)
+        await self._write(status)
+
+    def status(self) -> NodeMetricStatus:
+        """What would be reported now."""
+        view, now_s = self._shared.view, self._shared.clock.now()
+        pods = [record.pod for record in view.pods.values()]
+        gpus = self._shared.gpus.devices if self._shared.gpus is not None else ()
+        known = Known(
+            pods=pods,
+            host_applications=view.host_applications,
+            gpus=[KnownGPU(gpu.uuid, gpu.minor, gpu.memory_bytes) for gpu in gpus],
+            numa_nodes=sorted(view.numa_meminfo_kib),
+            has_cold_pages=view.has_cold_pages,
+        )
+        policy = self._policy_in_force()
+        status = node_metric.status_of(
+            self._shared.store, known, policy, int(now_s * 1000), clock.rfc3339(now_s)
+        )
+        measured = {(each.namespace, each.name) for each in status.pods_metric}
+        try:
+            prediction = self._trainer.prod(
+                [pod for pod in pods if (pod.metadata.namespace, pod.metadata.name) in measured]
+            )
+        except ModelError as error:
+            self._prediction_outage.failed(error)
+            return status
+        self._prediction_outage.ended()
+        return node_metric.with_prediction(status, prediction)
+
+    def _policy_in_force(self) -> CollectPolicy:
+        """What the NodeMetric asks for, without windows that cannot be read; the store keeps enough for it."""
+        spec = self._shared.view.metric_spec
+        if spec is self._read_spec:
+            return self._policy
+        self._read_spec = spec
+        policy = node_metric.collect_policy(spec or NodeMetricSpec())
+        windows = {}
+        for text in policy.durations:
+            try:
+                windows[text] = duration.parse(text)
+            except ScalarError as error:
+                field = "spec.metricCollectPolicy.nodeAggregatePolicy.durations"
+                log.warning(
+                    "NodeMetric %s: %s: window skipped: %s", self._shared.config.node_name, field, error
+                )
+        self._policy = msgspec.structs.replace(policy, durations=tuple(windows))
+        self._retain([policy.aggregate_duration_s, *windows.values()])
+        return self._policy
+
+    def _retain(self, windows_s: list[float]) -> None:
+        every_s = max(self._shared.config.collect.used_interval_s, 1.0)
+        mean_s = min(windows_s[0], GROUP_WINDOW_S_MAX)
+        longest_s = min(max(windows_s), self._shared.config.series_retention_s)
+        self._shared.store.retain(_NODE_KINDS, max(_points(longest_s, every_s), POINTS_MAX))
+        self._shared.store.retain(_GROUP_KINDS, max(_points(mean_s, every_s), GROUP_POINTS_MAX))
+
+    async def _write(self, status: NodeMetricStatus) -> None:
+        """Replace the status. An object that is gone comes back through the manager, with the next reports."""
+        body: Any = msgspec.to_builtins(status)
+
+        async def attempt() -> None:
+            # Not a merge patch: it would leave amounts that are unknown now as they were.
+            patch = [{"op": "add", "path": "/status", "value": body}]
+            await self._shared.cluster.patch(
+                NodeMetric,
+                self._shared.config.node_name,
+                patch,
+                patch_type=PatchType.JSON,
+                subresource="status",
+            )
+
+        try:
+            async with asyncio.timeout(WRITE_S_MAX):
+                await retry_on_conflict(attempt, self._shared.rng, on=(errors.Conflict,))
+        except errors.NotFound:
+            log.debug("NodeMetric %s is gone, report dropped", self._shared.config.node_name)
+        except (errors.ApiError, TimeoutError) as error:
+            self._outage.failed(error)
+            return
+        self._outage.ended()
+
+    def _show(self, status: NodeMetricStatus) -> None:
+        """Gauges of what is reported."""
+        metrics = self._shared.metrics
+        if self._shared.view.node is None:
+            return
+        self._show_reclaimable(status)
+        if not self._shared.gates.is_on(GATE):
+            return
+        families = (metrics.node_usage, metrics.system_usage, metrics.numa_usage, metrics.numa_system_usage)
+        for family in families:
+            family.reset()
+        info = status.node_metric
+        if info is None:
+            return
+        _set(metrics.node_usage, info.node_usage)
+        _set(metrics.system_usage, info.system_usage)
+        for numa in info.numa_usages:
+            _set(metrics.numa_usage, numa.node_usage, str(numa.numa_node_id))
+            _set(metrics.numa_system_usage, numa.system_usage, str(numa.numa_node_id))
+
+    def _show_reclaimable(self, status: NodeMetricStatus) -> None:
+        metrics = self._shared.metrics
+        is_predicted = status.prod_peak_metric is not None
+        metrics.reclaimable_status.set(0 if is_predicted else 1, PriorityClass.PROD.value)
+        metrics.reclaimable.reset()
+        if status.prod_reclaimable_metric is not None:
+            _set(metrics.reclaimable, status.prod_reclaimable_metric.resource, PriorityClass.PROD.value)
+
+
+def _set(family: NodeGauge, amounts: ResourceMap, *labels: str) -> None:
+    """CPU in cores, memory in bytes; nothing where it is unknown."""
+    said: Mapping[str, quantity.RawQuantity] = amounts.resources
+    for resource, unit in _UNITS:
+        if resource in said:
+            family.set(quantity.milli(said[resource]) / 1000, *labels, resource, unit)
+
+
+def _points(window_s: float, every_s: float) -> int:
+    """How many points cover a window, and some."""
+    return int(window_s / every_s * 1.05) + 1
