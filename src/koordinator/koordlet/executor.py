@@ -246,8 +246,11 @@ class Executor:
 
     def _put_back(self, record: Record, owner: str, reason: str) -> Restored:
         content = self._content(record.path) or ""
+        is_no_longer_idle = record.knob == Knob.CPU_IDLE and record.before == "0"
         if restoring.says(record, content, record.before):
             self._settled(record)
+            if is_no_longer_idle:
+                self._give_shares_back(record.group, owner)
             return Restored(record, Outcome.UNCHANGED)
         if self._on_dry_run is not None:
             self._would_write(record.path, content, record.before, owner, reason)
@@ -260,6 +263,8 @@ class Executor:
             return Restored(record, Outcome.FAILED, str(problem))
         self._audited(record.path, record.before, owner, reason)
         self._settled(record)
+        if is_no_longer_idle:
+            self._give_shares_back(record.group, owner)
         return Restored(record, Outcome.WRITTEN)
 
     def _give_all_cpus(self, record: Record) -> Problem | None:
@@ -306,6 +311,8 @@ class Executor:
             refused = self._carry_out(plan, owner, records)
             for result in plan.results:
                 results[_key(result.update)] = refused.get(_key(result.update), (result, False))[0]
+                if result.update.knob is Knob.CPU_IDLE and result.update.value == "0":
+                    self._give_shares_back(result.update.group, owner)
             self._remember(plan, refused, cacheable, now_s)
             again = {key for key, (_, is_worth_it) in refused.items() if is_worth_it}
             if not again:
@@ -352,6 +359,8 @@ class Executor:
                 continue
             if records:
                 self._note(update, path, write.text, owner)
+            if update.knob is Knob.CPU_IDLE and write.text == "1":
+                self._keep_shares(update.group, owner)
             problem = self._files.write(path, write.text)
             if problem is None:
                 last[_key(update)] = path, write.text
@@ -391,6 +400,33 @@ class Executor:
         content, identity = self._files.read(path), self._files.identity(path)
         if content is not None and identity is not None:
             self._records.note(restoring.record(update, path, owner, content, text, identity))
+
+    def _keep_shares(self, group: str, owner: str) -> None:
+        """Write ahead the shares of a group that becomes idle: the kernel forgets them."""
+        update = Update(group, Knob.CPU_SHARES, "")
+        path = self._cgroups.path(Knob.CPU_SHARES, group)
+        content, identity = self._files.read(path), self._files.identity(path)
+        if content is None or identity is None or restoring.is_of_idle(content, self._cgroups.version):
+            return
+        kept = restoring.record(update, path, owner, content, content, identity)
+        self._records.note(msgspec.structs.replace(kept, key=restoring.idle_key(path)))
+
+    def _give_shares_back(self, group: str, owner: str) -> None:
+        """Shares of a group that is no longer idle, unless somebody gave it others meanwhile."""
+        path = self._cgroups.path(Knob.CPU_SHARES, group)
+        record = self._records.get(restoring.idle_key(path))
+        if record is None or self._on_dry_run is not None:
+            return
+        content, identity = self._files.read(path), self._files.identity(path)
+        if (
+            content is not None
+            and identity == record.identity
+            and restoring.is_default(content, self._cgroups.version)
+        ):
+            if self._files.write(path, record.before) is not None:
+                return
+            self._audited(path, record.before, owner, "no longer idle")
+        self._records.drop([record.key])
 
     def _remember(
         self, plan: UpdatePlan, refused: dict[_Key, tuple[Result, bool]], cacheable: bool, now_s: float

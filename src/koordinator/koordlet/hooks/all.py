@@ -1,0 +1,122 @@
+"""All runtime hooks of an agent, delivered by the reconciler.
+
+`Hooks.run_stage` answers whoever else asks hooks: servers for container runtimes call it with the contexts that they
+make of their requests.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Iterable
+
+from koordinator.cluster.supervise import Guard
+from koordinator.koordlet.hooks.batch_resource_run import BatchResource
+from koordinator.koordlet.hooks.contexts import Context, Stage
+from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalization
+from koordinator.koordlet.hooks.cpuset_allocator_run import CPUSetAllocator
+from koordinator.koordlet.hooks.group_identity_run import GroupIdentity
+from koordinator.koordlet.hooks.hook import Hook
+from koordinator.koordlet.hooks.idle_groups import IdleGroups
+from koordinator.koordlet.hooks.reconciler import Reconciler
+from koordinator.koordlet.hooks.registry import Registry, StageResult
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.view import Topic
+
+FOLLOW_GAP_S = 1.0
+"""Least time between two rounds of work that waits: pods come in bursts."""
+
+
+class Hooks:
+    """What the agent runs: `start` once the first NodeSLO and pods are known (or not), then `run` until cancelled."""
+
+    name = "RuntimeHooks"
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.registry = Registry(shared.metrics, shared.clock, shared.config.hooks.plugin_failure_policy)
+        self._reconciler = Reconciler(shared, self.registry)
+        self._idle = IdleGroups(shared)
+        every: list[Hook] = [
+            GroupIdentity(shared, self._idle),
+            CPUSetAllocator(shared),
+            BatchResource(shared),
+            CPUNormalization(shared),
+        ]
+        self._hooks = [each for each in every if shared.gates.is_on(each.name)]
+        self._off = [each for each in every if each not in self._hooks]
+        self._wake = {each.name: asyncio.Event() for each in self._hooks if each.waits}
+        self._guard = Guard(self.name)
+        self._has_idle = any(isinstance(each, GroupIdentity) for each in self._hooks)
+        for each in self._hooks:
+            each.invalidate = self._reconciler.invalidate
+            each.register(self.registry)
+        if self._has_idle:
+            self._idle.register(self.registry)
+
+    def start(self) -> None:
+        """Put back what hooks that are off left behind, act by what is known now, and follow what changes."""
+        for hook in self._off:
+            self._guard.call(hook.disable)
+        if not self._has_idle:
+            self._idle.disable()
+        for topic in Topic:
+            self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
+        self._on_change(Topic)
+
+    def run_stage(self, stage: Stage, context: Context) -> StageResult:
+        """What all hooks of a stage answer."""
+        return self.registry.run_stage(stage, context)
+
+    async def run(self) -> None:
+        """Reconcile groups every interval and do the work that waits, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reconcile(), name="hooks: reconcile")
+            for hook in self._hooks:
+                if hook.waits:
+                    tasks.create_task(self._follow(hook), name=f"hooks: {hook.name}")
+
+    async def disable(self) -> None:
+        """Put back what all hooks changed; `run` must have ended."""
+        for hook in (*self._hooks, *self._off):
+            self._guard.call(hook.disable)
+            if hook.waits:
+                await self._guard.call_async(hook.close)
+        self._idle.disable()
+
+    def _on_change(self, topics: Iterable[Topic]) -> None:
+        """Something changed in the view."""
+        changed = []
+        for hook in self._hooks:
+            changed += [rule for rule in hook.rules() if rule.topics.intersection(topics) and rule.refresh()]
+        if changed:
+            self._reconciler.invalidate()
+            for rule in changed:
+                self._guard.call(rule.changed)
+            self._groups()
+        if changed or Topic.PODS in topics:
+            self._pods()
+
+    def _pods(self) -> None:
+        self._reconciler.pods()
+        for hook in self._hooks:
+            self._guard.call(hook.on_pods)
+        for event in self._wake.values():
+            event.set()
+
+    def _groups(self) -> None:
+        self._guard.call(self._reconciler.classes)
+        self._guard.call(self._reconciler.host_applications)
+
+    async def _reconcile(self) -> None:
+        while True:
+            await asyncio.sleep(self._shared.config.hooks.reconcile_interval_s)
+            self._groups()
+
+    async def _follow(self, hook: Hook) -> None:
+        event = self._wake[hook.name]
+        while True:
+            event.clear()
+            await self._guard.call_async(hook.follow)
+            await asyncio.sleep(FOLLOW_GAP_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), self._shared.config.hooks.reconcile_interval_s)

@@ -1,0 +1,111 @@
+"""Carries CPU normalization out, and takes it back when the node loses its ratio. Source: spec 11, section 17.
+
+CPU burst writes the same files. Both start from the normalized limit, and a quota that burst has raised within its
+own bounds is left to it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api import node_labels
+from koordinator.api.node_labels import NO_RATIO
+from koordinator.api.qos import QoSClass
+from koordinator.api.slo import CPUBurstStrategy
+from koordinator.host.cgroup_knobs import Knob
+from koordinator.koordlet.hooks import cpu_normalization
+from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response, Stage
+from koordinator.koordlet.hooks.hook import Hook, Rule
+from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.qos import cpu_burst
+from koordinator.koordlet.view import NodeView, Topic
+
+_SHARING = (QoSClass.LS, QoSClass.NONE)
+_RAISING_POLICIES = ("auto", "cfsQuotaBurstOnly")
+_PLAIN = 1.0
+"""The ratio under which every pod gets the quota of its limit."""
+
+
+class NormalizationRule(msgspec.Struct, frozen=True):
+    """The node's ratio, and how far CPU burst may raise quotas (None: not at all)."""
+
+    ratio: float = NO_RATIO
+    burst: CPUBurstStrategy | None = None
+
+
+def ratio_of(view: NodeView, old: float) -> float:
+    """The node's ratio, `old` while the node is unknown or the difference is not worth it. Raises: ProtocolError."""
+    node = view.node
+    if node is None:
+        return old
+    new = node_labels.cpu_normalization_ratio(node.metadata.annotations, f"Node {node.metadata.name}")
+    return cpu_normalization.next_ratio(old, new)
+
+
+class CPUNormalization(Hook):
+    """Quotas of pods that share CPUs follow the speed of the CPUs."""
+
+    name = "CPUNormalization"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        topics = (Topic.NODE, Topic.NODE_SLO)
+        self._rule = Rule(self.name, topics, self._parsed, NormalizationRule(), self._changed)
+        self._has_burst = shared.gates.is_on("CPUBurst")
+        self._is_growing_back = bool(shared.executor.changed_by(self.name))
+        """Quotas that were made smaller, perhaps before a restart, are plain again after the next refresh."""
+
+    def rules(self) -> Sequence[Rule[Any]]:
+        return (self._rule,)
+
+    def register(self, registry: Registry) -> None:
+        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
+        for stage in (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES):
+            registry.at_stage(stage, self.name, self.of_container)
+        for level, function in ((Level.POD, self.of_pod), (Level.CONTAINER, self.of_container)):
+            registry.reconcile(
+                level, (Knob.CPU_QUOTA,), self.name, function, select=by_pod_qos, conditions=_SHARING
+            )
+
+    def of_pod(self, pod: PodContext) -> Response:
+        """Quota of a pod."""
+        return self._answer(pod, pod.current.quota_us)
+
+    def of_container(self, container: ContainerContext) -> Response:
+        """Quota of a container."""
+        return self._answer(container.pod, container.current.quota_us)
+
+    def on_pods(self) -> None:
+        if self._is_growing_back and self._rule.value.ratio == NO_RATIO and self.shared.view.node is not None:
+            self._is_growing_back = False
+            self.shared.executor.restore(self.name)
+            self.invalidate()
+
+    def _answer(self, pod: PodContext, spec_us: int | None) -> Response:
+        ratio = self._rule.value.ratio
+        if ratio == NO_RATIO and self._is_growing_back:
+            ratio = _PLAIN
+        quota_us = cpu_normalization.quota_us(pod.labels, pod.annotations, ratio, spec_us)
+        if quota_us is None:
+            return Response()
+        return Response(quota_us=quota_us, quota_us_max=self._raised_us(pod, quota_us))
+
+    def _raised_us(self, pod: PodContext, quota_us: int) -> int | None:
+        """How far burst may have raised a quota."""
+        node = self._rule.value.burst
+        if node is None:
+            return None
+        settings = cpu_burst.settings_of(node, pod.annotations)
+        if settings.policy not in _RAISING_POLICIES:
+            return None
+        return quota_us * max(settings.cfs_quota_burst_percent or 0, 100) // 100
+
+    def _parsed(self) -> NormalizationRule | None:
+        slo = self.shared.view.slo
+        burst = slo.cpu_burst_strategy if slo is not None and self._has_burst else None
+        return NormalizationRule(ratio_of(self.shared.view, self._rule.value.ratio), burst)
+
+    def _changed(self) -> None:
+        self._is_growing_back = bool(self.shared.executor.changed_by(self.name))

@@ -1,0 +1,97 @@
+"""What every runtime hook has: a name, which is its gate and the owner of its writes, rules, and a way back.
+
+Source: spec 11, sections 13.1 and 13.6.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from koordinator.api.errors import KoordinatorError
+from koordinator.host.cgroups import Support
+from koordinator.koordlet.hooks.registry import Registry
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.view import Topic
+
+log = logging.getLogger(__name__)
+
+REASON = "runtime-hooks"
+"""What the audit log says of writes by hooks."""
+
+T = TypeVar("T")
+
+
+class Rule(Generic[T]):
+    """What a hook took from the view; malformed input keeps the last good one."""
+
+    def __init__(
+        self,
+        name: str,
+        topics: Collection[Topic],
+        parse: Callable[[], T | None],
+        initial: T,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`parse` answers None while nothing is known. Raises (parse): KoordinatorError."""
+        self.name = name
+        self.topics = frozenset(topics)
+        self.value = initial
+        self.changed = changed
+        """Called after all rules of a topic were read, when this one differs."""
+        self._parse = parse
+        self._problem = ""
+
+    def refresh(self) -> bool:
+        """Read again; whether it differs now."""
+        try:
+            value = self._parse()
+        except KoordinatorError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("rule not changed", extra={"rule": self.name, "problem": self._problem})
+            return False
+        self._problem = ""
+        if value is None or value == self.value:
+            return False
+        self.value = value
+        return True
+
+
+class Hook:
+    """One feature. Subclasses say what they answer where; nothing runs before `register`."""
+
+    name: ClassVar[str]
+    """As the gate and the reference call it."""
+
+    waits: ClassVar[bool] = False
+    """It has work of its own in `follow`."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.invalidate: Callable[[], None] = lambda: None
+        """To be called when answers change otherwise than by a rule: all pods are asked for anew."""
+
+    def support(self) -> Support:
+        """Whether this host can do it at all; asked at the start and, while not, now and then."""
+        return Support(True)
+
+    def rules(self) -> Sequence[Rule[Any]]:
+        """What it follows."""
+        return ()
+
+    def register(self, registry: Registry) -> None:
+        """Say which functions answer where."""
+        raise NotImplementedError
+
+    def on_pods(self) -> None:
+        """All pods were reconciled: once per refresh."""
+
+    def disable(self) -> None:
+        """Put back what it changed."""
+        self.shared.executor.restore(self.name)
+
+    async def follow(self) -> None:
+        """Work that waits (commands, say), after each change and every reconcile interval."""
+
+    async def close(self) -> None:
+        """Undo what `follow` did; awaited by whoever disables the hook."""

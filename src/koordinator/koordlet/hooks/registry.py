@@ -1,0 +1,154 @@
+"""Which hook answers where: by stage of a container runtime, and by level and file of the reconciler.
+
+Source: spec 11, sections 13.3 and 13.7.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Hashable
+from typing import Any
+
+import msgspec
+
+from koordinator.api import qos
+from koordinator.api.annotations import placement
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.qos import QoSClass
+from koordinator.clock import Clock
+from koordinator.koordlet.hooks import contexts
+from koordinator.koordlet.hooks.contexts import Context, PodContext, Response, Stage
+from koordinator.koordlet.metrics import AgentMetrics
+
+FAIL = "Fail"
+"""Plugin failure policy: stop at the first hook that fails."""
+
+HookFunction = Callable[[Any], Response]
+"""Takes the kind of context that its stage or level has. Raises: KoordinatorError, for bad annotations."""
+Filter = Callable[[PodContext], Hashable]
+Deliver = Callable[[Any, Response], None]
+ALL = "all"
+"""The one condition of entries without filter."""
+
+
+class Level(enum.Enum):
+    """Where the reconciler calls hooks."""
+
+    CLASS = "kubeqos"
+    POD = "pod"
+    SANDBOX = "sandbox"
+    CONTAINER = "container"
+    HOST_APPLICATION = "hostapp"
+
+
+def always(pod: PodContext) -> Hashable:
+    """The filter that lets everything through."""
+    return ALL
+
+
+def by_pod_qos(pod: PodContext) -> Hashable:
+    """The raw class; a pod without class whose CPUs are bound counts as LSR."""
+    of_pod = qos.of_labels(pod.labels)
+    if of_pod is QoSClass.NONE and placement.has_cpuset(pod.annotations):
+        return QoSClass.LSR
+    return of_pod
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One file (or more that are decided together) of a level: its functions by condition."""
+
+    level: Level
+    resources: tuple[str, ...]
+    select: Filter
+    functions: dict[Hashable, tuple[str, HookFunction]]
+    """Condition → name of the hook, function."""
+    deliver: Deliver | None = None
+    """Carries an answer out where it is no value in a file; called on every refresh."""
+
+    def function(self, condition: Hashable) -> tuple[str, HookFunction] | None:
+        """Hook and function for a condition."""
+        return self.functions.get(condition)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What one hook answered."""
+
+    hook: str
+    response: Response
+
+
+class StageResult(msgspec.Struct, frozen=True):
+    """Answers of all hooks of a stage in order, and what went wrong."""
+
+    answers: tuple[Answer, ...]
+    errors: tuple[KoordinatorError, ...] = ()
+
+    @property
+    def response(self) -> Response:
+        """All answers as one."""
+        return contexts.merged(answer.response for answer in self.answers)
+
+
+class Registry:
+    """All hooks of an agent. Registering the same thing twice is a mistake of ours."""
+
+    def __init__(self, metrics: AgentMetrics, clock: Clock, failure_policy: str = "Ignore") -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._failure_policy = failure_policy
+        self._stages: dict[Stage, dict[str, HookFunction]] = {}
+        self._entries: dict[Level, list[Entry]] = {level: [] for level in Level}
+
+    def at_stage(self, stage: Stage, hook: str, function: HookFunction) -> None:
+        """Call a function when a runtime reaches this stage."""
+        hooks = self._stages.setdefault(stage, {})
+        assert hook not in hooks, (stage, hook)
+        hooks[hook] = function
+        self._stages[stage] = dict(sorted(hooks.items()))
+
+    def reconcile(
+        self,
+        level: Level,
+        resources: tuple[str, ...],
+        hook: str,
+        function: HookFunction,
+        *,
+        select: Filter = always,
+        conditions: Collection[Hashable] = (ALL,),
+        deliver: Deliver | None = None,
+    ) -> None:
+        """Call a function for what the reconciler finds on a level, where the filter gives one of the conditions."""
+        entry = next((each for each in self._entries[level] if each.resources == resources), None)
+        if entry is None:
+            entry = Entry(level, resources, select, {}, deliver)
+            self._entries[level].append(entry)
+        for other in self._entries[level]:
+            if set(other.resources) & set(resources):
+                assert other.select is select, (level, resources, "a file of a level has one filter")
+                assert not other.functions.keys() & set(conditions), (level, resources, conditions)
+        for condition in conditions:
+            entry.functions[condition] = (hook, function)
+
+    def entries(self, level: Level) -> list[Entry]:
+        """What is reconciled on a level."""
+        return self._entries[level]
+
+    def stages(self) -> list[Stage]:
+        """Stages that at least one hook answers, which a runtime must be told."""
+        return [stage for stage in Stage if self._stages.get(stage)]
+
+    def run_stage(self, stage: Stage, context: Context) -> StageResult:
+        """Ask all hooks of a stage in the order of their names; after a failure the others only if so configured."""
+        answers: list[Answer] = []
+        errors: list[KoordinatorError] = []
+        for hook, function in self._stages.get(stage, {}).items():
+            start_s = self._clock.now()
+            status = "success"
+            try:
+                answers.append(Answer(hook, function(context)))
+            except KoordinatorError as error:
+                errors.append(error)
+                status = "failure"
+            duration_ms = (self._clock.now() - start_s) * 1000
+            self._metrics.hook_invoked.of(hook, stage, status).observe(duration_ms)
+            if errors and self._failure_policy == FAIL:
+                break
+        return StageResult(tuple(answers), tuple(errors))
