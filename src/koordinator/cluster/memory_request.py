@@ -12,6 +12,8 @@ from koordinator.cluster.protocol import PatchType
 
 # Segments after a namespace's name that belong to the Namespace object, not to a resource inside it.
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
+# Subresources whose body is of another group than the resource, which clients have to look up.
+_SUBRESOURCE_KINDS = {"eviction": ("policy", "v1", "Eviction")}
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -170,5 +172,17 @@ def _discovery(backend: Backend, target: Target) -> dict[str, Any]:
                 "categories": list(r.categories),
             }
             for r in served
+        ]
+        + [
+            {
+                "name": f"{r.plural}/{name}",
+                "namespaced": r.namespaced,
+                "kind": kind,
+                "group": group,
+                "version": version,
+            }
+            for r in served
+            for name, (group, version, kind) in _SUBRESOURCE_KINDS.items()
+            if name in r.subresources
         ],
     }

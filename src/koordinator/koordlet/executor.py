@@ -94,6 +94,11 @@ class Executor:
         self._warned: dict[_Key, str] = {}
         """Problems that were logged, so that each is said once and not every second."""
 
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether nothing is changed, only told."""
+        return self._on_dry_run is not None
+
     # Updates of groups
 
     def update(self, updates: Sequence[Update], *, owner: str, cacheable: bool = True) -> list[Result]:

@@ -5,7 +5,7 @@ Source: spec 11, section 5. Amounts are milli-cores for every kind of CPU and by
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -31,6 +31,9 @@ _CLASS_RESOURCES = {
 }
 LENT = frozenset(_CLASS_RESOURCES.values())
 """Resources that the manager may take back from running pods."""
+
+_NEVER = frozenset((QoSClass.LSE, QoSClass.LSR))
+"""Services with CPUs of their own; whatever their labels and priority say, they are not there to make room."""
 
 
 class Target(enum.Enum):
@@ -103,6 +106,7 @@ def by_priority(
         pod
         for pod in pods
         if not pod_labels.is_inactive(pod.status.phase)
+        and qos.raw(pod) not in _NEVER
         and pod.metadata.uid in used
         and priority.default_number(pod) <= priority_max
         and pod_labels.is_eviction_enabled(pod.metadata.labels)
@@ -188,6 +192,31 @@ def gives_request(pods: Iterable[Pod], resource: str, wanted: Amounts) -> dict[s
         if asked.resource in wanted:
             gives[pod.metadata.uid] = {asked.resource: asked.amount}
     return gives
+
+
+def narrowed(
+    tasks: Iterable[EvictionTask], leaving: Collection[str] = (), spared: Container[str] = ()
+) -> list[EvictionTask]:
+    """A task per wanted resource, with pods only that give some of it back.
+
+    Those `leaving` stand first, so that what they give back counts before anybody else goes; `spared` ones are left
+    out. Evicting pods that give nothing back would be in vain: a target out of reach would evict everybody.
+    """
+    first = sorted(leaving)
+    return [
+        msgspec.structs.replace(
+            task,
+            wanted={name: amount},
+            candidates=tuple(
+                uid
+                for uid in (*first, *(uid for uid in task.candidates if uid not in leaving))
+                if uid not in spared and task.gives.get(uid, {}).get(name, 0) > 0
+            ),
+        )
+        for task in tasks
+        for name, amount in task.wanted.items()
+        if amount > 0
+    ]
 
 
 class Arbitration:

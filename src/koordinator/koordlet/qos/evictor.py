@@ -1,0 +1,201 @@
+"""Carrying out evictions: through the Kubernetes API, or by stopping a pod's containers.
+
+One evictor serves all strategies, one round at a time, so that none counts on what another has just evicted. Nothing
+waits without bound and nothing is queued: what could not be done now is decided anew by the next round, from what is
+measured then. Source: spec 11, sections 5.4 and 5.5.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Sequence
+
+from koordinator.cluster import errors
+from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.transport import refused_by_budget
+from koordinator.host import cgroup_layout
+from koordinator.host.cgroup_layout import Runtime
+from koordinator.host.cri import ContainerRuntimes
+from koordinator.koordlet.node_pods import ContainerRecord, PodRecord
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.qos import eviction
+from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
+from koordinator.koordlet.qos.victims import Victims
+
+log = logging.getLogger(__name__)
+
+AUDIT_LEVEL = 0
+EVICTED = "evicted"
+EVENT_SUCCESS, EVENT_FAIL = "evictPodSuccess", "evictPodFail"
+CALL_S_MAX = 8.0
+"""An API server that takes longer is away."""
+ROUND_S_MAX = 10.0
+"""After that the measurements of a round are history: the next one begins with new ones."""
+VERSION_S_MAX = 600.0
+"""How long an answer about the server's version of evictions counts."""
+AWAY = BackoffPolicy(initial_s=2.0, max_s=30.0, jitter_ratio=0.2)
+"""Pauses while the API server is away, so that an outage costs neither requests nor log lines each second."""
+_DISCOVERY = "/api/v1"
+_EVICTION = "pods/eviction"
+_SUPPORTED = ("policy", "v1")
+
+
+class Fate(enum.Enum):
+    """What became of an attempt."""
+
+    EVICTED = "evicted"
+    REFUSED = "this pod cannot be evicted now"
+    AWAY = "nobody can be evicted now"
+
+
+class Evictor:
+    """The one who evicts; `only_evict_by_api` chooses the way."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._victims = Victims()
+        self._lock = asyncio.Lock()
+        self._backoff = Backoff(AWAY, shared.rng)
+        self._away_until_s = float("-inf")
+        self._version: tuple[float, str] | None = None
+        config = shared.config.qos
+        endpoints = {
+            Runtime.CONTAINERD: config.containerd_endpoint,
+            Runtime.DOCKER: config.docker_endpoint,
+            Runtime.POUCH: config.pouch_endpoint,
+        }
+        self._runtimes = ContainerRuntimes(shared.host.files, shared.host.roots, endpoints)
+
+    async def carry_out(self, tasks: Sequence[EvictionTask]) -> bool:
+        """One round over the tasks; whether any pod was newly evicted.
+
+        Another strategy's round is waited for, and then the tasks are out of date: nothing is evicted, the next round
+        measures what is left.
+        """
+        if self._lock.locked() or self._now_s() < self._away_until_s:
+            return False
+        async with self._lock:
+            return await self._round(tasks)
+
+    async def _round(self, tasks: Sequence[EvictionTask]) -> bool:
+        pods = self._shared.view.pods
+        standing = self._victims.look(pods, self._now_s())
+        narrowed = eviction.narrowed(tasks, standing.leaving, standing.spared)
+        arbitration = Arbitration(narrowed, standing.leaving)
+        end_s = self._now_s() + ROUND_S_MAX
+        while (victim := arbitration.next_victim()) is not None and self._now_s() < end_s:
+            record = self._shared.view.pods.get(victim.uid)
+            if record is None or record.pod.metadata.deletion_timestamp is not None:
+                arbitration.settle(victim, False)  # it went while the ones before were evicted
+                continue
+            fate = await self._evict(record, victim)
+            arbitration.settle(victim, fate is Fate.EVICTED)
+            if fate is Fate.AWAY:
+                break
+        return bool(arbitration.evicted)
+
+    async def _evict(self, record: PodRecord, victim: Victim) -> Fate:
+        shared, meta = self._shared, record.pod.metadata
+        message = victim.message(meta.name)
+        if shared.executor.is_dry_run:
+            shared.executor.perform(f"pod {record.key}", EVICTED, _nothing, victim.feature, message)
+            return Fate.EVICTED
+        # Before the call, whatever comes of it: an eviction must never go untold.
+        shared.audit.pod(AUDIT_LEVEL, meta.namespace, meta.name, EVICTED, message)
+        if shared.config.qos.only_evict_by_api:
+            fate, problem = await self._by_api(record)
+        else:
+            fate, problem = await self._by_runtime(record)
+        facts = {"pod": record.key, "feature": str(victim.feature), "problem": problem}
+        if fate is Fate.EVICTED:
+            log.info("pod evicted", extra=facts)
+            shared.events.warning(record.pod, EVENT_SUCCESS, message)
+            shared.metrics.eviction.inc(EVICTED)
+            shared.metrics.eviction_detail.inc(meta.namespace, meta.name, EVICTED)
+            self._backoff.reset()
+        else:
+            log.warning("pod not evicted", extra=facts)
+            if problem:
+                shared.events.warning(record.pod, EVENT_FAIL, f"{message}: {problem}")
+        return fate
+
+    # Through the API
+
+    async def _by_api(self, record: PodRecord) -> tuple[Fate, str]:
+        meta = record.pod.metadata
+        try:
+            async with asyncio.timeout(CALL_S_MAX):
+                unsupported = await self._unsupported()
+                if not unsupported:
+                    await self._shared.cluster.evict(meta.namespace, meta.name, uid=meta.uid)
+        except TimeoutError:
+            return self._away(None), f"the API server did not answer within {CALL_S_MAX:.0f} s"
+        except (errors.NotFound, errors.Conflict):
+            self._victims.refused(record.uid, self._now_s())
+            return Fate.REFUSED, ""  # gone already, or another pod of that name: nobody to tell
+        except errors.TooManyRequests as error:
+            if not refused_by_budget(error):
+                return self._away(error), str(error)
+            self._victims.refused(record.uid, self._now_s())
+            return Fate.REFUSED, str(error)
+        except (errors.ServiceUnavailable, errors.Timeout) as error:
+            return self._away(error), str(error)
+        except errors.ApiError as error:
+            self._victims.refused(record.uid, self._now_s())
+            return Fate.REFUSED, str(error)
+        if unsupported:
+            return self._away(None), unsupported
+        self._victims.evicted(record.uid, self._now_s())
+        return Fate.EVICTED, ""
+
+    def _away(self, error: Exception | None) -> Fate:
+        self._away_until_s = self._now_s() + self._backoff.next_s(error)
+        return Fate.AWAY
+
+    async def _unsupported(self) -> str:
+        """Why the server's evictions cannot be used; empty when they can. Raises: ApiError."""
+        now_s = self._now_s()
+        if self._version is None or now_s - self._version[0] >= VERSION_S_MAX:
+            answer = await self._shared.cluster.request("GET", _DISCOVERY)
+            self._version = now_s, _version_problem(answer.get("resources"))
+        return self._version[1]
+
+    # Through the runtime
+
+    async def _by_runtime(self, record: PodRecord) -> tuple[Fate, str]:
+        running = [container for container in record.containers if container.is_running]
+        if not running:
+            self._victims.refused(record.uid, self._now_s())
+            return Fate.REFUSED, "no container is running"
+        problems = await asyncio.gather(*map(self._stop, running))
+        failed = [
+            f"container {container.name}: {problem}"
+            for container, problem in zip(running, problems, strict=True)
+            if problem
+        ]
+        if failed:
+            self._victims.refused(record.uid, self._now_s())
+            return Fate.REFUSED, "; ".join(failed)
+        self._victims.killed(record.uid, [container.id for container in running], self._now_s())
+        return Fate.EVICTED, ""
+
+    async def _stop(self, container: ContainerRecord) -> str:
+        return await self._runtimes.stop(cgroup_layout.parse_container_id(container.id))
+
+    def _now_s(self) -> float:
+        """The loop's time: that of the clock may be set back."""
+        return asyncio.get_running_loop().time()
+
+
+def _version_problem(found: object) -> str:
+    for each in found if isinstance(found, list) else []:
+        if isinstance(each, dict) and each.get("name") == _EVICTION:
+            version = each.get("group"), each.get("version")
+            return (
+                "" if version == _SUPPORTED else f"evictions of group and version {version} are not supported"
+            )
+    return f"the API server has no {_EVICTION}"
+
+
+def _nothing() -> None:
+    """What a dry run does."""
