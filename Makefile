@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NODES  ?= 20
 
-.PHONY: help demo up test test-kernel lint bench clean
+.PHONY: help demo demo-node up test test-kernel lint bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -18,6 +18,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP) ## a day of a cluster without and with co-location; prints a table, writes report.html
 	$(BIN)/koordinator demo
+
+demo-node: $(STAMP) ## a service and batch on this machine, really run and measured (root); writes report-node.html
+	$(BIN)/koordinator demo-node
 
 up: $(STAMP) ## a whole cluster in one process; kubectl works on it (NODES=20)
 	$(BIN)/koordinator up --nodes $(NODES)

@@ -15,6 +15,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "demo",
         "A day of a cluster without and with co-location, side by side.",
     ),
+    "demo-node": (
+        "koordinator.cli.demo_node",
+        "demo_node",
+        "What the node agent does for a service on this machine, with real processes (root).",
+    ),
     "explain": (
         "koordinator.cli.explain",
         "main",

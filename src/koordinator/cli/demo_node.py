@@ -1,0 +1,177 @@
+"""`koordinator demo-node`: what the node agent does for a service on this machine, measured."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from koordinator.local.node_demo.plan import Scenario
+    from koordinator.local.node_demo.results import Row
+    from koordinator.local.node_demo.show import Prepared, Shown
+
+SECONDS_MIN, SECONDS_MAX = 1.0, 600.0
+REPEATS_MAX = 100
+_LOADS = (40, 60)
+_HOGS = ("cpu", "memory", "disk")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--load",
+    "loads",
+    type=click.IntRange(1, 95),
+    multiple=True,
+    default=_LOADS,
+    show_default=True,
+    help="Share of all CPUs that the service uses when it is alone, in percent. May be given several times.",
+)
+@click.option(
+    "--hogs",
+    type=click.Choice(_HOGS),
+    multiple=True,
+    default=_HOGS,
+    show_default=True,
+    help="What batch is hungry for. May be given several times. CPU hogs are measured at every load, the others "
+    "at the lowest.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(SECONDS_MIN, SECONDS_MAX),
+    default=6.0,
+    show_default=True,
+    help="Length of a measurement. p99.9 needs longer ones.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1, REPEATS_MAX),
+    default=3,
+    show_default=True,
+    help="Measurements of each kind; the table shows their medians.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report-node.html"),
+    show_default=True,
+    metavar="FILE",
+    help="Where to write the report.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write all figures to this file, too.",
+)  # fmt: skip
+@click.option(
+    "--disk-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where the service and the disk hog keep their files (about 600 MiB).  [default: the cache folder]",
+)
+@click.option("--quiet", is_flag=True, help="Only the table.")
+def demo_node(
+    loads: tuple[int, ...],
+    hogs: tuple[str, ...],
+    seconds: float,
+    repeats: int,
+    report: Path,
+    json_path: Path | None,
+    disk_dir: Path | None,
+    quiet: bool,
+) -> None:
+    """What the node agent does for a service on this machine, with real processes. Needs root and a C compiler.
+
+    A service answers requests that arrive at a constant rate, beside batch work that takes all it gets: alone,
+    with batch unmanaged, and with batch managed. Ends with one table, which promises were kept, and one HTML
+    report.
+
+    \b
+    Try:
+      koordinator demo-node                                     about six minutes
+      koordinator demo-node --load 40 --hogs cpu --repeats 1    less than one
+      koordinator demo-node --seconds 60 --repeats 5            for p99.9
+    """
+    from rich.console import Console
+
+    from koordinator.local.node_demo import page, results, show, verdicts
+    from koordinator.local.node_demo.errors import DemoError
+
+    for path in (report, json_path):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
+    notes = Console(stderr=True)
+    try:
+        prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir)
+        shown = _show(prepared, notes, quiet)
+    except DemoError as error:
+        raise click.ClickException(str(error)) from error
+    rows = results.summarise(shown.measured)
+    _tell(Console(), rows, shown)
+    report.write_text(page.render(shown, rows), encoding="utf-8")
+    if json_path is not None:
+        document = {"rows": rows, "verdicts": verdicts.verdicts(rows), "runs": results.plain(shown.measured)}
+        import msgspec
+
+        json_path.write_text(json.dumps(msgspec.to_builtins(document), indent=1) + "\n", encoding="utf-8")
+    if not quiet:
+        notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
+
+
+def _scenarios(loads: tuple[int, ...], hogs: tuple[str, ...]) -> "list[Scenario]":
+    from koordinator.local.node_demo.plan import Hog, Scenario
+
+    wanted = {
+        Scenario(load, Hog(hog)) for load in loads for hog in hogs if hog == Hog.CPU or load == min(loads)
+    }
+    return sorted(wanted)
+
+
+def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from koordinator.local.node_demo import plan, show, texts
+
+    if quiet:
+        return asyncio.run(show.show(prepared, lambda number, run: None))
+    minutes = plan.expected_s(prepared.planned, prepared.seconds) / 60
+    notes.print(f"{len(prepared.planned)} measurements, about {minutes:.0f} minutes.", highlight=False)
+    if not notes.is_terminal:  # a bar that cannot move would only fill the log
+        return asyncio.run(show.show(prepared, lambda number, run: None))
+    columns = (TextColumn("{task.description:40}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=notes) as progress:
+        task = progress.add_task("preparing", total=len(prepared.planned))
+        return asyncio.run(
+            show.show(
+                prepared,
+                lambda number, run: progress.update(
+                    task, completed=number, description=f"{run.scenario}: {texts.MODES[run.mode]}"
+                ),
+            )
+        )
+
+
+def _tell(console: "Console", rows: "list[Row]", shown: "Shown") -> None:
+    from rich import box
+    from rich.table import Table
+
+    from koordinator.local.node_demo import results, texts, verdicts
+
+    for scenario in sorted({row.scenario for row in rows}):
+        table = Table(
+            title=str(scenario), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
+        )
+        for name in texts.HEADER:
+            table.add_column(name, justify="left" if len(table.columns) == 0 else "right", no_wrap=True)
+        for row in rows:
+            if row.scenario == scenario:
+                table.add_row(*texts.cells(row))
+        console.print(table)
+    for verdict in verdicts.verdicts(rows):
+        mark = "[green]kept  [/green]" if verdict.is_kept else "[red]missed[/red]"
+        console.print(f"{mark} {verdict.text}: {verdict.found}", highlight=False)
+    for sentence in results.disturbances(shown.measured):
+        console.print(f"[yellow]not quiet[/yellow] {sentence}", highlight=False)
+    console.print(f"{texts.COLUMNS} {texts.METHOD}", style="dim", highlight=False)

@@ -1,0 +1,87 @@
+"""What is measured, in which order, and how long it takes."""
+
+import enum
+
+import msgspec
+
+REQUEST_CPU_MS = 1.05
+"""CPU time that the work of one request is calibrated to; network and disk come on top."""
+PILOT_LOAD_PERCENT = 40
+PILOT_S = 2.0
+"""Before everything else: what a request costs here in all, so that loads are what they are called."""
+DISK_EVERY = 10
+"""Beside a disk hog, every tenth request reads a page from the disk."""
+SETTLE_S = 1.5
+"""After the pods of a mode run, before anything is measured: the agent's loops have seen them."""
+WARM_UP_S = 1.0
+"""Requests at the start of each run that do not count."""
+_AROUND_A_RUN_S = 2.0  # pods come and go; measured
+
+
+class Mode(enum.StrEnum):
+    """What runs beside the service, and who looks after it."""
+
+    ALONE = "alone"
+    UNMANAGED = "unmanaged"
+    MANAGED = "managed"
+
+
+class Hog(enum.StrEnum):
+    """What batch work is hungry for."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class Scenario(msgspec.Struct, frozen=True, order=True):
+    """One load of the service beside one kind of batch work; `load_percent` is of all CPUs of the machine."""
+
+    load_percent: int
+    hog: Hog
+
+    def __str__(self) -> str:
+        return f"{self.load_percent} % load, {self.hog} hog"
+
+    @property
+    def disk_every(self) -> int:
+        """One request in so many reads from the disk, 0 for none."""
+        return DISK_EVERY if self.hog is Hog.DISK else 0
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One measurement; `scenario.hog` only says which requests are made when the service is alone."""
+
+    scenario: Scenario
+    mode: Mode
+    repeat: int
+
+
+def rate_per_s(load_percent: float, cpus: int, request_cpu_s: float) -> float:
+    """Requests per second that make the service use this share of the machine's CPUs."""
+    return load_percent / 100 * cpus / request_cpu_s
+
+
+def runs(scenarios: list[Scenario], repeats: int) -> list[Run]:
+    """All measurements, interleaved: whatever changes on the machine meanwhile meets all modes alike.
+
+    Being alone is measured once for all scenarios whose requests are the same (`alone_like`).
+    """
+    planned = []
+    for repeat in range(repeats):
+        for mode in Mode:
+            for scenario in scenarios:
+                run = Run(alone_like(scenario) if mode is Mode.ALONE else scenario, mode, repeat)
+                if run not in planned:
+                    planned.append(run)
+    return planned
+
+
+def alone_like(scenario: Scenario) -> Scenario:
+    """The scenario that stands for being alone: a CPU or a memory hog that is not there are the same."""
+    return scenario if scenario.hog is Hog.DISK else Scenario(scenario.load_percent, Hog.CPU)
+
+
+def expected_s(planned: list[Run], seconds: float) -> float:
+    """About how long it takes."""
+    return len(planned) * (SETTLE_S + WARM_UP_S + seconds + _AROUND_A_RUN_S)

@@ -1,0 +1,159 @@
+/* Constant-rate, open-loop load: request i is due at start + i / rate, whatever became of those before it, and its
+ * latency counts from that moment, not from when it could be sent.
+ *
+ *   loadgen --port N --rate PER_SECOND --warm-up SECONDS --seconds SECONDS --out FILE [--disk-every N]
+ *           [--connections 512] [--class fifo]
+ *
+ * FILE receives one record per request due after the warm-up, of int64 nanoseconds: when it was due, since the end of
+ * the warm-up; latency; how late it was sent though it could be. Requests without an answer at the end have the negated time that they
+ * had waited. One line of JSON tells the rest. `--class fifo` runs in a real-time class, which stands for a client on
+ * another machine: it waits for no CPU. `other` runs as an ordinary process.
+ */
+#define _GNU_SOURCE
+#include "common.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+
+#define EVENTS 256
+#define TIMER UINT32_MAX
+#define STRAGGLERS_NS (NS_PER_S / 2) /* how long answers are waited for after the last request */
+#define FIFO_PRIORITY 10
+
+struct record {
+    int64_t due_ns, latency_ns, late_ns;
+};
+
+static long total, warm, sent, answered, disk_every;
+static int64_t start_ns, freed_ns; /* the latter: when a connection came free after all were busy */
+static double period_ns;
+static struct record *records;
+static int *sockets;
+static long *asked;   /* request under way on each connection */
+static uint32_t *idle; /* connections without one, a stack */
+static long idle_count;
+
+static int64_t due(long request) { return start_ns + (int64_t)(request * period_ns); }
+
+static void be_real_time(const char *class) {
+    if (strcmp(class, "other") == 0) return;
+    struct sched_param priority = {.sched_priority = FIFO_PRIORITY};
+    if (sched_setscheduler(0, SCHED_FIFO, &priority) != 0) die("real-time class: %s", strerror(errno));
+}
+
+static void send_due(int64_t now) {
+    while (sent < total && idle_count > 0 && due(sent) <= now) {
+        uint32_t connection = idle[--idle_count];
+        uint64_t request = sent | (disk_every > 0 && sent % disk_every == 0 ? FROM_DISK : 0);
+        if (send(sockets[connection], &request, sizeof request, MSG_NOSIGNAL) != sizeof request)
+            die("send: %s", strerror(errno));
+        records[sent].late_ns = now - (due(sent) > freed_ns ? due(sent) : freed_ns);
+        asked[connection] = sent++;
+    }
+}
+
+static void receive(uint32_t connection) {
+    uint64_t answer;
+    ssize_t got = recv(sockets[connection], &answer, sizeof answer, MSG_DONTWAIT);
+    if (got < 0 && errno == EAGAIN) return;
+    if (got != sizeof answer) die("the service closed the connection");
+    long request = asked[connection];
+    if ((answer & ~FROM_DISK) != (uint64_t)request) die("answer %lu to request %ld", (unsigned long)answer, request);
+    int64_t now = now_ns(CLOCK_MONOTONIC);
+    records[request].latency_ns = now - due(request);
+    if (idle_count == 0) freed_ns = now;
+    answered++;
+    idle[idle_count++] = connection;
+}
+
+static void connect_all(int epoll, int port, long connections) {
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (uint32_t i = 0; i < connections; i++) {
+        int one = 1;
+        sockets[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (sockets[i] < 0 || connect(sockets[i], (struct sockaddr *)&address, sizeof address) != 0)
+            die("connect to port %d: %s", port, strerror(errno));
+        setsockopt(sockets[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        if (epoll_ctl(epoll, EPOLL_CTL_ADD, sockets[i], &event) != 0) die("epoll: %s", strerror(errno));
+        idle[connections - 1 - i] = i;
+    }
+    idle_count = connections;
+}
+
+static int start_timer(int epoll) {
+    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = TIMER};
+    if (timer < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &event) != 0) die("timer: %s", strerror(errno));
+    return timer;
+}
+
+static void arm(int timer, int64_t at) {
+    struct itimerspec when = {.it_value = {at / NS_PER_S, at % NS_PER_S}};
+    timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+static void run(int epoll, int timer) {
+    int64_t end = due(total) + STRAGGLERS_NS;
+    arm(timer, start_ns);
+    while (answered < total) {
+        struct epoll_event events[EVENTS];
+        int count = epoll_wait(epoll, events, EVENTS, -1);
+        for (int i = 0; i < count; i++)
+            if (events[i].data.u32 != TIMER) receive(events[i].data.u32);
+        int64_t now = now_ns(CLOCK_MONOTONIC);
+        if (now >= end) break;
+        send_due(now);
+        arm(timer, sent < total && due(sent) > now ? due(sent) : end);
+    }
+}
+
+static void write_records(const char *path) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) die("%s: %s", path, strerror(errno));
+    int64_t now = now_ns(CLOCK_MONOTONIC), first = due(warm);
+    for (long i = warm; i < total; i++) {
+        if (records[i].latency_ns == 0) records[i].latency_ns = due(i) - now;
+        records[i].due_ns = due(i) - first;
+    }
+    size_t count = total - warm;
+    if (fwrite(records + warm, sizeof *records, count, file) != count || fclose(file) != 0)
+        die("%s: %s", path, strerror(errno));
+}
+
+int main(int argc, char **argv) {
+    long connections = number(argc, argv, "--connections", "512");
+    double rate = number(argc, argv, "--rate", NULL);
+    double warm_s = number(argc, argv, "--warm-up", "0");
+    period_ns = NS_PER_S / rate;
+    warm = warm_s * rate;
+    disk_every = number(argc, argv, "--disk-every", "0");
+    total = warm + (long)(number(argc, argv, "--seconds", NULL) * rate);
+    if (total <= warm || connections < 1) die("nothing to measure");
+    records = checked(calloc(total, sizeof *records));
+    sockets = checked(calloc(connections, sizeof *sockets));
+    asked = checked(calloc(connections, sizeof *asked));
+    idle = checked(calloc(connections, sizeof *idle));
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    connect_all(epoll, number(argc, argv, "--port", NULL), connections);
+    int timer = start_timer(epoll);
+    const char *class = option(argc, argv, "--class", "fifo");
+    if (mlockall(MCL_CURRENT) != 0) die("lock memory: %s", strerror(errno));
+    be_real_time(class);
+    start_ns = now_ns(CLOCK_MONOTONIC) + 10000000;
+    run(epoll, timer);
+    write_records(option(argc, argv, "--out", NULL));
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    double cpu_s = used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+    printf("{\"requests\": %ld, \"answered\": %ld, \"warmUp\": %ld, \"cpuSeconds\": %.3f}\n",
+           total, answered, warm, cpu_s);
+    return 0;
+}

@@ -1,0 +1,42 @@
+"""What a mode and a scenario are called, and the cells of the table: for the terminal and the page alike."""
+
+from koordinator.local.node_demo.plan import Mode
+from koordinator.local.node_demo.results import Row
+
+MODES = {Mode.ALONE: "alone", Mode.UNMANAGED: "unmanaged", Mode.MANAGED: "managed"}
+HEADER = ("batch", "p50 ms", "p99 ms", "p99.9 ms", "÷ alone", "CPUs", "service", "batch", "of left", "work/s")
+COLUMNS = (
+    "÷ alone: p99 relative to the service alone. CPUs, service, batch: share of all CPU time of the machine. "
+    "of left: CPU time of batch relative to what the service leaves when it is alone. work/s: what batch did."
+)
+METHOD = (
+    "Requests arrive at a constant rate, whatever became of earlier ones, and latency counts from the moment a request "
+    "was due. The load generator runs in a real-time class (SCHED_FIFO) outside of the pods: it stands for a client on "
+    "another machine. Unmanaged batch runs as ordinary pods that request as much CPU as the service does. "
+    "Figures are medians of interleaved runs; requests that were never answered count with what they had waited."
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A line of the table, as `HEADER` names the columns."""
+    is_alone = row.mode is Mode.ALONE
+    return (
+        MODES[row.mode],
+        _ms(row.p50_ms),
+        _ms(row.p99_ms),
+        _ms(row.p999_ms),
+        ""
+        if is_alone
+        else f"× {row.p99_to_alone:,.2f}"
+        if row.p99_to_alone < 100
+        else f"× {row.p99_to_alone:,.0f}",
+        f"{row.total_ratio:.0%}",
+        f"{row.service_ratio:.0%}",
+        "" if is_alone else f"{row.batch_ratio:.0%}",
+        "" if is_alone else f"{row.batch_of_left:.0%}",
+        row.work,
+    )
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
