@@ -1,0 +1,206 @@
+"""The groups of pods, laid out as the kubelet does it, with real processes in them.
+
+`<parent>/kubepods/{,burstable,besteffort}/pod<uid>/<container id>`, in every hierarchy that has controllers on v1.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+
+from koordinator.api.qos import KubeQoS
+from koordinator.host import cgroup_layout
+from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.host.cgroup_layout import ContainerID, Driver
+from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
+from koordinator.host.errors import HostError
+from koordinator.host.files import Failure, Problem
+from koordinator.local.processes.amounts import UNSET, GroupAmounts
+
+log = logging.getLogger(__name__)
+
+_V2_CONTROLLERS = ("cpu", "cpuset", "memory", "io", "pids")
+_KILL_POLL_S, _KILL_POLLS_MAX = 0.01, 500
+"""A killed process is gone as soon as it has left the kernel; five seconds are more than a disk that hangs needs."""
+_DEPTH_MAX = 16
+CLASSES = (KubeQoS.BURSTABLE, KubeQoS.BEST_EFFORT)
+
+
+class GroupError(HostError):
+    """A group could not be made, filled or removed."""
+
+    def __init__(self, group: str, problem: Problem | str) -> None:
+        super().__init__(group, problem)
+        self.group, self.problem = group, problem
+
+    def __str__(self) -> str:
+        return f"cgroup {self.group}: {self.problem}"
+
+
+class PodGroups:
+    """Makes, fills and removes groups. `parent` is the group below which kubepods stands, the root for ''."""
+
+    def __init__(self, cgroups: Cgroups, *, driver: Driver = Driver.CGROUPFS, parent: str = "") -> None:
+        self.cgroups = cgroups
+        self.driver = driver
+        self.parent = parent.strip("/")
+        self.root = self.class_group(KubeQoS.GUARANTEED)
+
+    # Names
+
+    def class_group(self, kube_qos: KubeQoS) -> str:
+        """Group of a class; that of guaranteed pods is the group of all pods."""
+        return cgroup_layout.join(self.parent, cgroup_layout.class_dir(self.driver, kube_qos))
+
+    def pod_group(self, kube_qos: KubeQoS, uid: str) -> str:
+        """Group of a pod."""
+        return cgroup_layout.join(self.parent, cgroup_layout.pod_dir(self.driver, kube_qos, uid))
+
+    def container_group(self, of_pod: str, container: ContainerID) -> str:
+        """Group of a container, or of the sandbox, below its pod's."""
+        return cgroup_layout.container_dir(self.driver, of_pod, container)
+
+    # Making
+
+    def make_tree(self) -> None:
+        """The groups of all pods and of the classes. Raises: GroupError."""
+        if self.parent and not self.cgroups.exists(self.parent):
+            self.make(self.parent, can_hold_groups=True)
+        for group in (self.root, *map(self.class_group, CLASSES)):
+            self.make(group, can_hold_groups=True)
+
+    def make(self, group: str, *, can_hold_groups: bool) -> None:
+        """A group, ready for processes: with CPUs and memory nodes of its parent on v1, with controllers on v2.
+
+        Raises: GroupError.
+        """
+        above = os.path.dirname(group)
+        if self.cgroups.version == V2:
+            self._enable_controllers(above)
+        if (problem := self.cgroups.create(group)) is not None:
+            raise GroupError(group, problem)
+        if self.cgroups.version == V1:
+            self._inherit_cpus(group, above)
+        elif can_hold_groups:
+            self._enable_controllers(group)
+
+    def set_amounts(self, group: str, amounts: GroupAmounts) -> None:
+        """Write what a group gets. Raises: GroupError."""
+        for knob, value in (
+            (Knob.CPU_SHARES, amounts.shares),
+            (Knob.CPU_QUOTA, amounts.quota_us),
+            (Knob.MEMORY_LIMIT, amounts.memory_bytes),
+        ):
+            if value != UNSET and (problem := self.cgroups.write(knob, group, str(value))) is not None:
+                raise GroupError(group, problem)
+
+    def die_together(self, group: str) -> None:
+        """When memory ends, all processes of the group go at once, where the kernel can (v2)."""
+        if self.cgroups.version == V2:
+            self.cgroups.write(Knob.MEMORY_OOM_GROUP, group, "1")
+
+    def enter(self, pid: int, group: str) -> None:
+        """Move a process into a group. Raises: GroupError."""
+        if (problem := self.cgroups.move(pid, group)) is not None:
+            raise GroupError(group, problem)
+
+    def _inherit_cpus(self, group: str, above: str) -> None:
+        base = self.cgroups.directory("", "cpuset")
+        if not self.cgroups.files.exists(base):
+            return
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            path = cgroup_layout.join(group, file)
+            if (self.cgroups.files.read(f"{base}/{path}") or "").strip():
+                continue  # it was set before, by an agent perhaps
+            text = self.cgroups.files.read(f"{base}/{cgroup_layout.join(above, file)}")
+            problem = self.cgroups.files.write(f"{base}/{path}", (text or "").strip())
+            if problem is not None:
+                raise GroupError(group, problem)
+
+    def _enable_controllers(self, group: str) -> None:
+        """Controllers for the groups below; those that the kernel does not offer here are left out."""
+        directory = self.cgroups.directory(group)
+        offered = (self.cgroups.files.read(f"{directory}/cgroup.controllers") or "").split()
+        enabled = (self.cgroups.files.read(f"{directory}/cgroup.subtree_control") or "").split()
+        for name in _V2_CONTROLLERS:
+            if name in offered and name not in enabled:
+                problem = self.cgroups.files.write(f"{directory}/cgroup.subtree_control", f"+{name}")
+                if problem is not None:
+                    raise GroupError(group or "/", problem)
+
+    # Looking
+
+    def exists(self) -> bool:
+        """Whether there is a group of all pods, in any hierarchy."""
+        return any(self.cgroups.exists(self.root, each) for each in self._hierarchies())
+
+    def processes(self, group: str) -> set[int]:
+        """Ids of all processes in a group and below, in any hierarchy."""
+        found: set[int] = set()
+        for subsystem in self._hierarchies():
+            for each in self.cgroups.walk(group, _DEPTH_MAX, subsystem):
+                found.update(self.cgroups.procs(each, subsystem) or ())
+        return {pid for pid in found if pid > 0}
+
+    def oom_kills(self, group: str) -> int:
+        """How many processes of the group the kernel has killed for want of memory."""
+        v1 = self.cgroups.version == V1
+        file = "memory.oom_control" if v1 else "memory.events"
+        text = self.cgroups.files.read(f"{self.cgroups.directory(group, 'memory')}/{file}") or ""
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                return int(count)
+        return 0
+
+    # Ending
+
+    def signal_all(self, group: str, number: int) -> None:
+        """Send a signal to every process of a group and below; never to ourselves."""
+        for pid in self.processes(group) - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    async def kill(self, group: str) -> None:
+        """Kill whatever runs in a group and below, until nothing does. Raises: GroupError after five seconds."""
+        left: set[int] = set()
+        for _ in range(_KILL_POLLS_MAX):
+            left = self.processes(group) - {os.getpid()}
+            if not left:
+                return
+            self.signal_all(group, signal.SIGKILL)
+            await asyncio.sleep(_KILL_POLL_S)
+        raise GroupError(group, f"processes {sorted(left)} do not end although they were killed")
+
+    async def remove(self, group: str) -> None:
+        """Kill what runs in a group and remove it with all below. Raises: GroupError."""
+        await self.kill(group)
+        problem: Problem | None = None
+        for _ in range(_KILL_POLLS_MAX):
+            problem = self._remove_directories(group)
+            if problem is None:
+                self.cgroups.forget(group)
+                return
+            if problem.failure is not Failure.BUSY:
+                break
+            await self.kill(group)
+            await asyncio.sleep(_KILL_POLL_S)
+        raise GroupError(group, problem or "is still there")
+
+    def _remove_directories(self, group: str) -> Problem | None:
+        below = {each for one in self._hierarchies() for each in self.cgroups.walk(group, _DEPTH_MAX, one)}
+        deepest_first = sorted(below, key=lambda each: -each.count("/"))
+        problems = [self.cgroups.remove(each) for each in deepest_first]
+        return next((problem for problem in problems if problem is not None), None)
+
+    def _hierarchies(self) -> tuple[str, ...]:
+        """One subsystem for each place in which groups are."""
+        if self.cgroups.version == V2:
+            return ("cpu",)
+        bases: dict[str, str] = {}
+        for subsystem in V1_SUBSYSTEMS:
+            base = self.cgroups.where.directory(subsystem)
+            if self.cgroups.files.exists(base):
+                bases.setdefault(base, subsystem)
+        return tuple(bases.values())

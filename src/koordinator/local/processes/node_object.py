@@ -1,0 +1,139 @@
+"""What the process node says of itself: Node object, status and Lease. Pure."""
+
+import platform
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api.quantity import ResourceList
+
+KUBELET_VERSION = "v1.32.0"
+LEASE_NAMESPACE = "kube-node-lease"
+PODS_MAX = 110
+NODE_LABEL = "node.koordinator.sh/process-node"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_PRESSURES = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+)
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """This machine as a node. `reserved_*` is kept from pods."""
+
+    name: str
+    cpu_milli: int
+    memory_bytes: int
+    storage_bytes: int
+    reserved_milli: int = 0
+    reserved_bytes: int = 0
+    host_ip: str = "127.0.0.1"
+    port: int = 0
+    boot_id: str = ""
+    started_s: float = 0.0
+
+    @property
+    def allocatable_milli(self) -> int:
+        return max(self.cpu_milli - self.reserved_milli, 0)
+
+    @property
+    def allocatable_bytes(self) -> int:
+        return max(self.memory_bytes - self.reserved_bytes, 0)
+
+
+def amounts(facts: NodeFacts, *, is_allocatable: bool) -> ResourceList:
+    """Capacity, or what of it pods may request."""
+    cpu_milli = facts.allocatable_milli if is_allocatable else facts.cpu_milli
+    memory_bytes = facts.allocatable_bytes if is_allocatable else facts.memory_bytes
+    return {
+        "cpu": str(cpu_milli // 1000) if cpu_milli % 1000 == 0 else f"{cpu_milli}m",
+        "memory": f"{memory_bytes // 1024}Ki",
+        "ephemeral-storage": f"{facts.storage_bytes // 1024}Ki",
+        "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+        "pods": str(PODS_MAX),
+    }
+
+
+def node(facts: NodeFacts, now_s: float) -> dict[str, Any]:
+    """The Node to register."""
+    labels = labels_of(facts)
+    annotations = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+    meta = {"name": facts.name, "labels": labels, "annotations": annotations}
+    return {"metadata": meta, "spec": {"providerID": f"process-node://{facts.name}"}} | {
+        "status": status(facts, now_s)
+    }
+
+
+def labels_of(facts: NodeFacts) -> dict[str, str]:
+    """Labels that a kubelet gives its node, and one by which process nodes are known."""
+    architecture = _architecture()
+    return {
+        "beta.kubernetes.io/arch": architecture,
+        "beta.kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture,
+        "kubernetes.io/hostname": facts.name,
+        "kubernetes.io/os": "linux",
+        NODE_LABEL: "true",
+    }
+
+
+def status(facts: NodeFacts, now_s: float) -> dict[str, Any]:
+    """The node's status, extended resources of others left out."""
+    return {
+        "capacity": amounts(facts, is_allocatable=False),
+        "allocatable": amounts(facts, is_allocatable=True),
+        "conditions": conditions(facts, now_s),
+        "addresses": [
+            {"type": "InternalIP", "address": facts.host_ip},
+            {"type": "Hostname", "address": facts.name},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
+        "nodeInfo": {
+            "architecture": _architecture(),
+            "bootID": facts.boot_id,
+            "containerRuntimeVersion": "containerd://2.0.0",
+            "kernelVersion": platform.release(),
+            "kubeProxyVersion": "",
+            "kubeletVersion": KUBELET_VERSION,
+            "machineID": facts.boot_id.replace("-", ""),
+            "operatingSystem": "linux",
+            "osImage": platform.system(),
+            "systemUUID": facts.boot_id,
+        },
+    }
+
+
+def conditions(facts: NodeFacts, now_s: float) -> list[dict[str, Any]]:
+    """Conditions of a node that is well."""
+    times = {
+        "lastHeartbeatTime": clock.rfc3339(now_s),
+        "lastTransitionTime": clock.rfc3339(facts.started_s),
+    }
+    calm = [
+        {"type": kind, "status": "False", "reason": why, "message": text} for kind, why, text in _PRESSURES
+    ]
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    ready["message"] = "kubelet is posting ready status"
+    return [condition | times for condition in [*calm, ready]]
+
+
+def lease(facts: NodeFacts, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
+    """The Lease whose renewal is the node's heartbeat."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": owner_uid}
+    return {
+        "metadata": {"name": facts.name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": facts.name, "leaseDurationSeconds": duration_s} | renewal(now_s),
+    }
+
+
+def renewal(now_s: float) -> dict[str, Any]:
+    """What of the Lease changes with a heartbeat."""
+    return {"renewTime": clock.rfc3339_micro(now_s)}
+
+
+def _architecture() -> str:
+    machine = platform.machine()
+    return _ARCHITECTURES.get(machine, machine)

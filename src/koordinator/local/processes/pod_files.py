@@ -1,0 +1,88 @@
+"""Directories of a pod: logs, volumes, and a working directory for each container.
+
+Containers share this machine's file system, so a volume is not mounted at its path: it is found at that path below the
+container's working directory (`mountPath: /data` is `./data`).
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from koordinator.host.errors import HostError
+from koordinator.local.processes.pod_spec import Container, KubeletPod
+
+
+class MountError(HostError):
+    """A volume cannot be given to the pod."""
+
+    def __init__(self, volume: str, reason: str) -> None:
+        super().__init__(volume, reason)
+        self.volume, self.reason = volume, reason
+
+    def __str__(self) -> str:
+        return f'MountVolume.SetUp failed for volume "{self.volume}": {self.reason}'
+
+
+class PodFiles:
+    """The folder of one pod below that of the node."""
+
+    def __init__(self, node_folder: Path, pod: KubeletPod) -> None:
+        meta = pod.raw.metadata
+        self.folder = node_folder / "pods" / f"{meta.namespace}_{meta.name}_{meta.uid}"
+
+    def log(self, container: str, run: int) -> Path:
+        """Log of one run of a container."""
+        return self.folder / "logs" / container / f"{run}.log"
+
+    def working(self, container: Container) -> Path:
+        """Where a container's processes start: its `workingDir` on this machine, else a directory of its own."""
+        return Path(container.working_dir) if container.working_dir else self.home(container.name)
+
+    def home(self, container: str) -> Path:
+        """The container's own directory, in which its volumes are."""
+        return self.folder / "containers" / container
+
+    def make(self, containers: list[Container]) -> None:
+        """Directories of containers. Raises: OSError."""
+        for container in containers:
+            self.home(container.name).mkdir(parents=True, exist_ok=True)
+
+    def mount(self, pod: KubeletPod, contents: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Make the volumes and show them to the containers.
+
+        `contents` are the files of volumes made of ConfigMaps and Secrets. Raises: MountError, OSError.
+        """
+        places: dict[str, Path] = {}
+        for volume in pod.spec.volumes:
+            if volume.host_path is not None:
+                places[volume.name] = Path(volume.host_path.path)
+                continue
+            if volume.empty_dir is None and volume.name not in contents:
+                reason = "this node has emptyDir, hostPath, configMap and secret volumes only"
+                raise MountError(volume.name, reason)
+            place = places[volume.name] = self.folder / "volumes" / volume.name
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o777)
+            for name, data in contents.get(volume.name, {}).items():
+                (place / name).write_bytes(data)
+        for container in (*pod.spec.init_containers, *pod.spec.containers):
+            for mount in container.volume_mounts:
+                if mount.name in places:
+                    self._show(container.name, mount.mount_path, places[mount.name])
+
+    def remove(self) -> None:
+        """Remove everything of the pod."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _show(self, container: str, mount_path: str, place: Path) -> None:
+        home = self.home(container)
+        link = Path(os.path.normpath(f"{home}/{mount_path.lstrip('/')}"))
+        if not link.is_relative_to(home) or link == home:
+            raise MountError(place.name, f"mountPath {mount_path} leads out of the container's directory")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.is_symlink():
+            link.unlink()
+        elif link.is_dir():
+            raise MountError(place.name, f"mountPath {mount_path} holds another volume")
+        link.symlink_to(place)

@@ -1,0 +1,142 @@
+"""A pod as the kubelet reads it: more of the specification than components of the control plane need."""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from koordinator.api import core, decode
+from koordinator.api.core import IntOrString
+from koordinator.api.meta import Object, Part, Resource
+
+
+class ExecAction(Part, frozen=True, kw_only=True):
+    """A command in the container; it is well when it exits with 0."""
+
+    command: list[str] = []
+
+
+class HTTPHeader(Part, frozen=True, kw_only=True):
+    name: str = ""
+    value: str = ""
+
+
+class HTTPGetAction(Part, frozen=True, kw_only=True):
+    """A request; it is well when the status is from 200 to 399. `port` may be the name of a container's port."""
+
+    path: str = ""
+    port: IntOrString = 0
+    host: str = ""
+    scheme: str = ""
+    http_headers: list[HTTPHeader] = []
+
+
+class TCPSocketAction(Part, frozen=True, kw_only=True):
+    """A connection; it is well when it opens."""
+
+    port: IntOrString = 0
+    host: str = ""
+
+
+class SleepAction(Part, frozen=True, kw_only=True):
+    seconds: int = 0
+
+
+class Handler(Part, frozen=True, kw_only=True):
+    """Something to be done at or in a container; one member is set."""
+
+    exec: ExecAction | None = None
+    http_get: HTTPGetAction | None = None
+    tcp_socket: TCPSocketAction | None = None
+    sleep: SleepAction | None = None
+    grpc: dict[str, Any] | None = None
+
+
+class Probe(core.Probe, frozen=True, kw_only=True):
+    """When and how a container is asked; one of the last four members is set."""
+
+    termination_grace_period_seconds: int | None = None
+    exec: ExecAction | None = None
+    http_get: HTTPGetAction | None = None
+    tcp_socket: TCPSocketAction | None = None
+    grpc: dict[str, Any] | None = None
+
+
+class Lifecycle(Part, frozen=True, kw_only=True):
+    post_start: Handler | None = None
+    pre_stop: Handler | None = None
+
+
+class SecurityContext(Part, frozen=True, kw_only=True):
+    """As whom a container runs; what a process without a container image cannot have is not read."""
+
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+
+
+class Container(core.Container, frozen=True, kw_only=True):
+    """A container with all that its life depends on."""
+
+    env_from: list[dict[str, Any]] = []
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    lifecycle: Lifecycle | None = None
+    security_context: SecurityContext | None = None
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether this init container runs as long as the pod."""
+        return self.restart_policy == "Always"
+
+
+class PodSpec(core.PodSpec, frozen=True, kw_only=True):
+    containers: list[Container] = []  # type: ignore[assignment]
+    init_containers: list[Container] = []  # type: ignore[assignment]
+    security_context: SecurityContext | None = None
+
+
+class RawPod(Object, frozen=True, kw_only=True):
+    """A pod with everything that its specification and status say, as the kubelet shows it to others."""
+
+    resource: ClassVar[Resource] = core.Pod.resource
+
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class KubeletPod:
+    """One version of a pod: as it was sent, and what the kubelet reads of it."""
+
+    __slots__ = ("raw", "spec", "view")
+
+    def __init__(self, raw: RawPod, spec: PodSpec | None = None) -> None:
+        """`spec` saves reading it again where it cannot have changed. Raises: msgspec.ValidationError."""
+        self.raw = raw
+        self.spec = decode.from_builtins(raw.spec, PodSpec) if spec is None else spec
+        status = decode.from_builtins(raw.status, core.PodStatus)
+        self.view = core.Pod(metadata=raw.metadata, spec=self.spec, status=status)
+
+    @property
+    def uid(self) -> str:
+        return self.raw.metadata.uid
+
+    @property
+    def key(self) -> str:
+        return self.raw.key
+
+    @property
+    def grace_s(self) -> int:
+        """Seconds between SIGTERM and SIGKILL, as the deletion or else the specification says."""
+        asked = self.raw.metadata.deletion_grace_period_seconds
+        if asked is None:
+            asked = self.spec.termination_grace_period_seconds
+        return 30 if asked is None else max(asked, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The pod as the kubelet's `/pods` shows it."""
+        return {
+            "metadata": msgspec.to_builtins(self.raw.metadata),
+            "spec": self.raw.spec,
+            "status": self.raw.status,
+        }

@@ -1,0 +1,275 @@
+"""The process node: a kubelet that runs the pods bound to it as processes of this machine, in groups of their own."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NoReturn
+
+import aiohttp
+import msgspec
+
+from koordinator.api.coordination import Lease
+from koordinator.api.core import Namespace, Node
+from koordinator.api.quantity import ResourceList
+from koordinator.cluster import errors
+from koordinator.cluster.backoff import Backoff, BackoffPolicy
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import Informer
+from koordinator.cluster.protocol import Cluster, PatchType
+from koordinator.cluster.supervise import Guard, supervise
+from koordinator.host.cgroup_layout import Driver
+from koordinator.host.errors import ContentError
+from koordinator.host.host import Host
+from koordinator.local.processes import admission, amounts, node_object
+from koordinator.local.processes.claims import Claims
+from koordinator.local.processes.groups import CLASSES, GroupError, PodGroups
+from koordinator.local.processes.node_object import NodeFacts
+from koordinator.local.processes.pod_spec import KubeletPod, RawPod
+from koordinator.local.processes.pod_status import OVER
+from koordinator.local.processes.pod_worker import PodWorker
+from koordinator.local.processes.services import Services
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = BackoffPolicy(initial_s=1.0, max_s=10.0, factor=2.0, jitter_ratio=0.1)
+LEASE_S, LEASE_DURATION_S, STATUS_S = 10.0, 40, 60.0
+WORKER_RETRY_S = 10.0
+_FIRST_POD_ADDRESS, _POD_ADDRESSES = 2, 2**22 - 4
+
+
+class ProcessNodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node is called, what it keeps from pods, and where it puts things.
+
+    `parent` is the group below which kubepods stands, the root group for ''. `folder` holds logs and volumes, `run` the
+    mark that tells our groups from those of others; it must be on a file system that a boot empties.
+    """
+
+    name: str
+    folder: Path
+    run: str = "/run/koordinator/process-node"
+    parent: str = ""
+    driver: Driver = Driver.CGROUPFS
+    reserved_milli: int = 0
+    reserved_bytes: int = 0
+
+
+class ProcessNode:
+    """Runs until cancelled; then all its pods are killed and their groups removed."""
+
+    def __init__(
+        self, cluster: Cluster, host: Host, config: ProcessNodeConfig, *, rng: random.Random
+    ) -> None:
+        self.groups = PodGroups(host.cgroups, driver=config.driver, parent=config.parent)
+        self.registered = asyncio.Event()
+        self.workers: dict[str, PodWorker] = {}
+        self._cluster = cluster
+        self._host = host
+        self._config = config
+        self._rng = rng
+        self._claims = Claims(host, self.groups, config.run)
+        self._events = EventRecorder(cluster, "kubelet", host=config.name, rng=rng)
+        self._guard = Guard("process node")
+        self._facts = self._measured()
+        self._offered: ResourceList = node_object.amounts(self._facts, is_allocatable=True)
+        self._services: Services | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._told_s = 0.0
+        self._next_address = _FIRST_POD_ADDRESS
+
+    async def prepare(self) -> None:
+        """Take the groups: left-overs of an earlier run of ours are killed and removed.
+
+        Raises: ForeignPods when they belong to somebody else; GroupError, OSError when they cannot be made.
+        """
+        left = self._claims.left_over()
+        if left is not None:
+            if self.groups.exists():
+                log.warning("left-overs of process %d are removed", left.pid)
+                await self.groups.remove(self.groups.root)
+            if left.folder:
+                shutil.rmtree(left.folder, ignore_errors=True)
+        folder = str(self._config.folder)
+        self._claims.announce(folder)
+        self._config.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        self.groups.make_tree()
+        offered = amounts.of_all_pods(self._facts.allocatable_milli, self._facts.allocatable_bytes)
+        self.groups.set_amounts(self.groups.root, offered)
+        self._claims.confirm(folder)
+        self._share_by_class()
+
+    async def run(self) -> NoReturn:
+        """Register, then carry out pods until cancelled. `prepare` comes first."""
+        async with self._cleaned_up(), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+            self._services = self._make_services(session)
+            group.create_task(self._events.run(), name="events of the process node")
+            beat = Backoff(HEARTBEAT, random.Random(self._rng.getrandbits(64)))
+            group.create_task(
+                supervise(self._heartbeat, beat, self._guard), name="heartbeat of the process node"
+            )
+            await self.registered.wait()
+            selector = f"spec.nodeName={self._config.name}"
+            pods = Informer(
+                self._cluster, RawPod, rng=random.Random(self._rng.getrandbits(64)), field_selector=selector
+            )
+            pods.add_handler(self._on_pod, lambda old, new: self._on_pod(new), self._on_gone)
+            group.create_task(pods.run(), name="pods of the process node")
+        raise AssertionError("the loops never end by themselves")
+
+    def _make_services(self, session: aiohttp.ClientSession) -> Services:
+        return Services(
+            cluster=self._cluster,
+            clock=self._cluster.clock,
+            groups=self.groups,
+            processes=self._host.processes,
+            events=self._events,
+            node_name=self._config.name,
+            host_ip=self._facts.host_ip,
+            folder=self._config.folder,
+            allocatable=node_object.amounts(self._facts, is_allocatable=True),
+            memory_bytes=self._facts.memory_bytes,
+            session=session,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _cleaned_up(self) -> AsyncIterator[None]:
+        """Nothing of ours stays behind, whatever ends us."""
+        try:
+            yield
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            try:
+                await self.groups.remove(self.groups.root)
+                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+                await self.groups.remove(self.groups.root)
+            except GroupError as error:
+                log.error("groups left behind: %s", error)
+            else:
+                shutil.rmtree(self._config.folder, ignore_errors=True)
+                self._claims.drop()
+
+    # Pods
+
+    def _on_pod(self, raw: RawPod) -> None:
+        worker = self.workers.get(raw.metadata.uid)
+        try:
+            pod = KubeletPod(raw)
+        except msgspec.ValidationError as error:
+            log.error("pod %s does not fit what this node understands: %s", raw.key, error)
+            return
+        if worker is not None:
+            worker.update(pod)
+            return
+        self._begin(pod)
+
+    def _on_gone(self, raw: RawPod) -> None:
+        worker = self.workers.get(raw.metadata.uid)
+        if worker is not None:
+            worker.gone()
+
+    def _begin(self, pod: KubeletPod) -> None:
+        assert self._services is not None
+        rng = random.Random(self._rng.getrandbits(64))
+        worker = PodWorker(self._services, pod, self._address(pod), rng)
+        if pod.raw.status.get("phase") not in OVER:
+            others = [each.pod.view for each in self.workers.values() if not each.is_over]
+            refused = admission.refusal(pod.view, others, self._offered)
+            if refused is not None:
+                worker.reject(refused)
+        self.workers[pod.uid] = worker
+        self._share_by_class()
+        worker.update(pod)
+        self._tasks[pod.uid] = asyncio.create_task(self._carry_out(worker), name=f"pod {pod.key}")
+
+    async def _carry_out(self, worker: PodWorker) -> None:
+        problem = await self._guard.call_async(worker.run)
+        uid = worker.pod.uid
+        del self.workers[uid], self._tasks[uid]
+        self._guard.call(self._share_by_class)
+        if problem is not None and self._services is not None:
+            self._services.warn(worker.pod, "FailedSync", f"Error syncing pod: {problem!r}")
+
+    def _share_by_class(self) -> None:
+        """The CPU shares of the classes, from what their pods request."""
+        pods = [worker.pod.view for worker in self.workers.values() if not worker.is_over]
+        for kube_qos in CLASSES:
+            self.groups.set_amounts(self.groups.class_group(kube_qos), amounts.of_class(kube_qos, pods))
+
+    def _address(self, pod: KubeletPod) -> str:
+        """127.64.0.0/10 holds an address of its own for every pod; all lead to this machine."""
+        if pod.spec.host_network:
+            return self._facts.host_ip
+        number = self._next_address % _POD_ADDRESSES
+        self._next_address = max(number + 1, _FIRST_POD_ADDRESS)
+        return f"127.{64 + number // 65_536}.{number // 256 % 256}.{number % 256}"
+
+    # The node
+
+    def _measured(self) -> NodeFacts:
+        machine = self._host.machine
+        memory = machine.memory()
+        try:
+            cpus = len(machine.online_cpus())
+        except ContentError:
+            cpus = os.cpu_count() or 1
+        place = next(each for each in (self._config.folder, *self._config.folder.parents) if each.exists())
+        return NodeFacts(
+            name=self._config.name,
+            cpu_milli=cpus * 1000,
+            memory_bytes=0 if memory is None else memory.total_bytes,
+            storage_bytes=shutil.disk_usage(place).total,
+            reserved_milli=self._config.reserved_milli,
+            reserved_bytes=self._config.reserved_bytes,
+            boot_id=machine.boot_id(),
+            started_s=self._cluster.clock.now(),
+        )
+
+    async def _heartbeat(self) -> float:
+        now_s = self._cluster.clock.now()
+        if not self.registered.is_set():
+            await self._register(now_s)
+            self.registered.set()
+            return LEASE_S
+        renewal = {"spec": node_object.renewal(now_s)}
+        try:
+            await self._cluster.patch(Lease, self._config.name, renewal, node_object.LEASE_NAMESPACE)
+            if now_s - self._told_s >= STATUS_S:
+                await self._tell_status(now_s)
+            node = await self._cluster.get(Node, self._config.name)
+        except errors.NotFound:  # somebody deleted the node or its lease: it comes back, as that of a kubelet
+            await self._register(now_s)
+        else:
+            self._offered = node.status.allocatable
+        return LEASE_S
+
+    async def _tell_status(self, now_s: float) -> None:
+        """Bring our fields of the status up to date; those of others stay."""
+        patch = {"status": node_object.status(self._facts, now_s)}
+        await self._cluster.patch(
+            Node, self._config.name, patch, patch_type=PatchType.STRATEGIC, subresource="status"
+        )
+        self._told_s = now_s
+
+    async def _register(self, now_s: float) -> None:
+        name = self._config.name
+        with contextlib.suppress(errors.AlreadyExists):
+            await self._cluster.create(Namespace, {"metadata": {"name": node_object.LEASE_NAMESPACE}})
+        try:
+            node = await self._cluster.create(Node, node_object.node(self._facts, now_s))
+            self._told_s = now_s
+        except errors.AlreadyExists:
+            labels = {"metadata": {"labels": node_object.labels_of(self._facts)}}
+            await self._cluster.patch(Node, name, labels)
+            await self._tell_status(now_s)
+            node = await self._cluster.get(Node, name)
+        lease = node_object.lease(self._facts, node.metadata.uid, LEASE_DURATION_S, now_s)
+        try:
+            await self._cluster.create(Lease, lease, node_object.LEASE_NAMESPACE)
+        except errors.AlreadyExists:
+            renewal = {"spec": node_object.renewal(now_s)}
+            await self._cluster.patch(Lease, name, renewal, node_object.LEASE_NAMESPACE)
