@@ -11,6 +11,8 @@ _V1_ANON = (b"\ntotal_inactive_anon ", b"\ntotal_active_anon ", b"\ntotal_unevic
 _V1_FILE = (b"\ntotal_inactive_file ", b"\ntotal_active_file ")
 _V2_ANON = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ")
 _V2_FILE = (b"\ninactive_file ", b"\nactive_file ")
+_V1_NUMA = (b"\nhierarchical_anon=", b"\nhierarchical_unevictable=")
+_V2_NUMA = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ")
 _NS_PER_US = 1000
 _DIGITS_MAX = 20  # of 64 bits
 
@@ -41,6 +43,24 @@ def memory_usage_bytes(version: int, data: bytes) -> int | None:
 def page_cache_bytes(version: int, data: bytes) -> int | None:
     """File pages, from `memory.stat`."""
     return _sum(data, _V1_FILE if version == V1 else _V2_FILE)
+
+
+def numa_bytes(version: int, data: bytes, page_bytes: int) -> dict[int, int] | None:
+    """Memory that cannot be dropped by NUMA node, of the group and all below it, from `memory.numa_stat`."""
+    unit = page_bytes if version == V1 else 1
+    total: dict[int, int] = {}
+    for name in _V1_NUMA if version == V1 else _V2_NUMA:
+        start = data.find(name)
+        if start < 0:
+            return None
+        end = data.find(b"\n", start + 1)
+        for word in data[start : len(data) if end < 0 else end].split()[1:]:
+            node, _, amount = word.partition(b"=")
+            number = _int(amount)
+            if not node.startswith(b"N") or not node[1:].isdigit() or number is None:
+                return None
+            total[int(node[1:])] = total.get(int(node[1:]), 0) + number * unit
+    return total
 
 
 def _sum(data: bytes, names: tuple[bytes, ...]) -> int | None:

@@ -13,7 +13,7 @@ from koordinator.host import cpu_sysfs, procfs, sysfs
 from koordinator.host.cpu_topology import CPUTopology
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Files
-from koordinator.host.procfs import CPUModel, DiskCounters, InterfaceCounters, Load, Memory
+from koordinator.host.procfs import CPUModel, CPUTicks, DiskCounters, InterfaceCounters, Load, Memory
 from koordinator.host.roots import HostRoots
 
 T = TypeVar("T")
@@ -45,6 +45,10 @@ class Machine:
     def busy_ticks_by_cpu(self) -> dict[int, int] | None:
         """The same for each CPU."""
         return self._hot("stat", procfs.busy_ticks_by_cpu)
+
+    def cpu_ticks(self) -> CPUTicks | None:
+        """Both, from one reading."""
+        return self._hot("stat", procfs.cpu_ticks)
 
     def load(self) -> Load | None:
         """Runnable and waiting tasks."""
@@ -113,6 +117,11 @@ class Machine:
         generic = self._files.read(f"{self._sys}/devices/system/node/has_generic_initiator") or ""
         texts = {name: self._hot_text(f"{base}/{name}/meminfo") for name in names}
         return sysfs.numa_nodes(texts, sysfs.id_list(generic))
+
+    def numa_usage_bytes(self, numa_node: int) -> int | None:
+        """Used memory of a NUMA node without its page cache; None when it is gone."""
+        text = self._hot_text(f"{self._sys}/bus/node/devices/node{numa_node}/meminfo")
+        return None if text is None else sysfs.numa_usage_bytes(sysfs.numa_meminfo_kib(text))
 
     def huge_pages(self, numa_node: int) -> dict[int, int]:
         """Huge pages of a NUMA node by their size in KiB. Raises: ContentError."""

@@ -60,6 +60,13 @@ class InterfaceCounters(msgspec.Struct, frozen=True):
     sent_dropped: int
 
 
+class CPUTicks(msgspec.Struct, frozen=True):
+    """Clock ticks that CPUs were busy since boot: all together, and each."""
+
+    total: int
+    by_cpu: dict[int, int]
+
+
 class Load(msgspec.Struct, frozen=True):
     """Runnable and waiting tasks, averaged over 1, 5 and 15 minutes; how many run and exist now."""
 
@@ -106,6 +113,15 @@ def busy_ticks_by_cpu(text: str) -> dict[int, int]:
     if not found:
         raise ContentError("stat", "no line of a single CPU")
     return found
+
+
+def cpu_ticks(text: str) -> CPUTicks:
+    """What `/proc/stat` says of all CPUs and of each.
+
+    Raises: ContentError.
+    """
+    head = text.partition("\nintr")[0]  # what follows is by far the longest part
+    return CPUTicks(busy_ticks(head), busy_ticks_by_cpu(head))
 
 
 def meminfo_kib(text: str) -> dict[str, int]:

@@ -1,0 +1,88 @@
+"""What nodes, pods and containers use of their GPUs. Source: spec 10, section 10.1."""
+
+from collections.abc import Iterable, Mapping
+
+from koordinator.host.errors import ContentError
+from koordinator.host.gpu import GPUDevice, GPUs
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.collect import gpu
+from koordinator.koordlet.collect.gpu import GPUUsage, Processes
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.parts import Shared
+
+
+class GPUUsageCollector:
+    """Asks the driver for its processes, once for all. A container that has ended costs its pod nothing but itself."""
+
+    name = "GPUDeviceCollector"
+
+    def __init__(self, shared: Shared, gpus: GPUs) -> None:
+        self._shared = shared
+        self._gpus = gpus
+        self.interval_s = shared.config.collect.used_interval_s
+
+    def collect(self) -> bool:
+        if not self._shared.view.has_pods:
+            return False
+        at_ms = int(self._shared.clock.now() * 1000)
+        devices = {device.minor: device for device in self._gpus.devices}
+        processes = {
+            pid: {
+                minor: GPUUsage(use.core_percent, use.memory_bytes)
+                for minor, use in cards.items()
+                if minor in devices
+            }
+            for pid, cards in self._gpus.processes().items()
+        }
+        self._node(devices, processes, at_ms)
+        if processes:
+            for pod in self._shared.view.pods.values():
+                self._pod(pod, devices, processes, at_ms)
+        return True
+
+    def _node(self, devices: Mapping[int, GPUDevice], processes: Processes, at_ms: int) -> None:
+        store = self._shared.store
+        for minor, usage in gpu.node_usage(devices, processes).items():
+            names = _names(devices[minor])
+            store.ring(kinds.NODE_GPU_CORE, names).append(at_ms, usage.core_percent)
+            store.ring(kinds.NODE_GPU_MEMORY, names).append(at_ms, usage.memory_bytes)
+            store.ring(kinds.NODE_GPU_MEMORY_TOTAL, names).append(at_ms, devices[minor].memory_bytes)
+
+    def _pod(
+        self, pod: PodRecord, devices: Mapping[int, GPUDevice], processes: Processes, at_ms: int
+    ) -> None:
+        pids: list[int] = []
+        for container in pod.containers:
+            if not container.is_running:
+                continue
+            own = self._pids(container.group)
+            pids += own
+            kind = (kinds.CONTAINER_GPU_CORE, kinds.CONTAINER_GPU_MEMORY)
+            self._keep(kind, {kinds.CONTAINER_ID: container.id}, devices, processes, own, at_ms)
+        kind = (kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY)
+        self._keep(kind, {kinds.POD_UID: pod.uid}, devices, processes, pids, at_ms)
+
+    def _keep(
+        self,
+        kind: tuple[str, str],
+        names: Mapping[str, str],
+        devices: Mapping[int, GPUDevice],
+        processes: Processes,
+        pids: Iterable[int],
+        at_ms: int,
+    ) -> None:
+        store = self._shared.store
+        for minor, usage in gpu.group_usage(processes, list(pids)).items():
+            whole = {**names, **_names(devices[minor])}
+            store.ring(kind[0], whole).append(at_ms, usage.core_percent)
+            store.ring(kind[1], whole).append(at_ms, usage.memory_bytes)
+
+    def _pids(self, group: str) -> list[int]:
+        try:
+            return self._shared.host.cgroups.procs(group) or []
+        except ContentError:
+            return []
+
+
+def _names(device: GPUDevice) -> dict[str, str]:
+    return {kinds.GPU_MINOR: str(device.minor), kinds.GPU_UUID: device.uuid}

@@ -1,0 +1,57 @@
+"""What the machine is made of: CPUs, NUMA nodes, huge pages. Source: spec 10, section 5.7."""
+
+import logging
+from collections.abc import Callable
+
+from koordinator.host.errors import ContentError
+from koordinator.koordlet.parts import Shared
+
+log = logging.getLogger(__name__)
+
+
+class NodeInfo:
+    """Fills the view; what cannot be read keeps its last value."""
+
+    name = "NodeInfoCollector"
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.interval_s = shared.config.collect.node_info_interval_s
+        self._told: dict[str, str] = {}
+
+    def collect(self) -> bool:
+        is_cpu = self._part("cpu", self._cpu)
+        is_numa = self._part("numa", self._numa)
+        metrics = self._shared.metrics
+        metrics.node_cpu_info.inc(_status(is_cpu))
+        metrics.node_numa_info.inc(_status(is_numa))
+        return is_cpu and is_numa
+
+    def _part(self, name: str, read: Callable[[], None]) -> bool:
+        try:
+            read()
+        except ContentError as error:
+            if self._told.get(name) != str(error):
+                log.warning("%s info not collected", name, extra={"problem": str(error)})
+            self._told[name] = str(error)
+            return False
+        self._told.pop(name, None)
+        return True
+
+    def _cpu(self) -> None:
+        machine, view = self._shared.host.machine, self._shared.view
+        topology = machine.cpu_topology()
+        if topology != view.cpu:
+            view.cpu = topology
+        view.cpu_info = machine.cpu_basic_info()
+
+    def _numa(self) -> None:
+        machine, view = self._shared.host.machine, self._shared.view
+        meminfo = machine.numa_meminfo_kib()
+        if self._shared.gates.is_on("HugePageReport"):
+            view.huge_pages = {numa: machine.huge_pages(numa) for numa in meminfo}
+        view.numa_meminfo_kib = meminfo
+
+
+def _status(is_good: bool) -> str:
+    return "succeeded" if is_good else "failed"

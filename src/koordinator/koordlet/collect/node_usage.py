@@ -1,0 +1,97 @@
+"""CPU and memory of the whole node and of its NUMA nodes. Source: spec 10, section 5.2."""
+
+import asyncio
+
+from koordinator.host.errors import ContentError
+from koordinator.host.procfs import CPUTicks
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.collect import rates
+from koordinator.koordlet.collect.group_usage import CORES_TOLERANCE
+from koordinator.koordlet.collect.known import PAGE_CACHE_POLICY, Known, NumaValues, Total
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.series import Ring
+
+
+class NodeUsage:
+    """Reads `/proc/stat` and meminfo; the first round only takes the counters."""
+
+    name = "NodeResourceCollector"
+
+    def __init__(self, shared: Shared, known: Known) -> None:
+        self._shared = shared
+        self._known = known
+        self.interval_s = shared.config.collect.used_interval_s
+        self._cpu = shared.store.ring(kinds.NODE_CPU)
+        self._memory = shared.store.ring(kinds.NODE_MEMORY)
+        self._page_cache = shared.store.ring(kinds.NODE_MEMORY_PAGE_CACHE)
+        self._numa_cpu: dict[int, Ring] = {}
+        self._numa_memory: dict[int, Ring] = {}
+        self._last: tuple[CPUTicks, float] | None = None
+        self._ticks_per_s = shared.host.machine.clock_ticks_per_s
+
+    def collect(self) -> bool:
+        machine = self._shared.host.machine
+        now_s = asyncio.get_running_loop().time()
+        at_ms = int(self._shared.clock.now() * 1000)
+        ticks, memory = machine.cpu_ticks(), machine.memory()
+        if ticks is None or memory is None:
+            return False
+        last, self._last = self._last, (ticks, now_s)
+        if last is None:
+            return False
+        elapsed_ms = (now_s - last[1]) * 1000
+        cores = rates.node_cores(last[0].total, ticks.total, elapsed_ms, self._ticks_per_s)
+        if cores is None or cores > len(ticks.by_cpu) * CORES_TOLERANCE:
+            return False  # a counter was reset: better no sample than a wild one
+        self._cpu.append(at_ms, cores)
+        self._memory.append(at_ms, memory.usage_bytes)
+        if wants_page_cache(self._shared):
+            self._page_cache.append(at_ms, memory.usage_with_page_cache_bytes)
+        self._collect_numa(last[0], ticks, elapsed_ms, now_s, at_ms)
+        self._known.node = Total(cores, memory.usage_bytes, now_s)
+        self._shared.metrics.node_used_cpu.set(cores)
+        self._shared.metrics.node_used_memory.set(memory.usage_bytes)
+        return True
+
+    def _collect_numa(
+        self, last: CPUTicks, ticks: CPUTicks, elapsed_ms: float, now_s: float, at_ms: int
+    ) -> None:
+        """What fails here costs only this part."""
+        view, store = self._shared.view, self._shared.store
+        numa_of_cpu = {} if view.cpu is None else {each.cpu: each.node for each in view.cpu.processors}
+        found = rates.numa_cores(last.by_cpu, ticks.by_cpu, numa_of_cpu, elapsed_ms, self._ticks_per_s)
+        for numa, cores in found.items():
+            ring = self._numa_cpu.get(numa)
+            if ring is None:
+                ring = self._numa_cpu[numa] = store.ring(kinds.NODE_NUMA_CPU, {kinds.NUMA_NODE: str(numa)})
+            ring.append(at_ms, cores)
+        used: dict[int, float] = {}
+        for numa in view.numa_meminfo_kib:
+            try:
+                used_bytes = self._shared.host.machine.numa_usage_bytes(numa)
+            except ContentError:
+                continue
+            if used_bytes is None:
+                continue
+            used[numa] = used_bytes
+            ring = self._numa_memory.get(numa)
+            if ring is None:
+                ring = store.ring(kinds.NODE_NUMA_MEMORY, {kinds.NUMA_NODE: str(numa)})
+                self._numa_memory[numa] = ring
+            ring.append(at_ms, used_bytes)
+        if found:
+            self._known.node_numa_cores = NumaValues(found, now_s)
+        if used:
+            self._known.node_numa_bytes = NumaValues(used, now_s)
+
+
+def wants_page_cache(shared: Shared) -> bool:
+    """Whether usage with page cache is kept: by the flag, or because the NodeMetric is to report it."""
+    return shared.config.collect.page_cache or memory_policy(shared) == PAGE_CACHE_POLICY
+
+
+def memory_policy(shared: Shared) -> str:
+    """How the NodeMetric counts memory, empty without one."""
+    spec = shared.view.metric_spec
+    policy = spec.metric_collect_policy if spec is not None else None
+    return (policy.node_memory_collect_policy if policy is not None else None) or ""

@@ -1,0 +1,331 @@
+"""What pods and containers use is told rightly, or not at all."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
+from koordinator.clock import Clock
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.collect.group_usage import MEMORY_ROUNDS
+from koordinator.koordlet.collect.pod_usage import PodUsage
+from tests.host import host_tree
+from tests.koordlet.collect.collecting_node import (
+    BEST_EFFORT,
+    CPUS,
+    NS,
+    CollectingNode,
+    life,
+    make_pod,
+    rounds,
+)
+
+POD, CONTAINER = "kubepods/podweb", "kubepods/podweb/web-0"
+versions = pytest.mark.parametrize("version", host_tree.VERSIONS)
+
+
+def collector_of(node: CollectingNode) -> PodUsage:
+    return PodUsage(node.shared, node.known, node.scan)
+
+
+@versions
+def test_pods_and_containers_show_cpu_memory_and_throttling(tmp_path: Path, version: int) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web"))
+
+        def at(second: int) -> None:
+            node.counters(
+                POD, usage_ns=2 * NS * second, anon=1000 * second, periods=10 * second, throttled=second
+            )
+            node.counters(CONTAINER, usage_ns=NS * second, anon=500 * second, periods=10 * second)
+
+        await rounds(collector_of(node), lambda: at(1), lambda: at(2), lambda: at(3))
+
+        assert node.values(kinds.POD_CPU, pod_uid="web") == pytest.approx([2.0, 2.0])
+        assert node.values(kinds.POD_MEMORY, pod_uid="web") == [2000, 3000]
+        assert node.values(kinds.POD_THROTTLED, pod_uid="web") == pytest.approx([0.1, 0.1])
+        container = "containerd://web-0"
+        assert node.values(kinds.CONTAINER_CPU, container_id=container) == pytest.approx([1.0, 1.0])
+        assert node.values(kinds.CONTAINER_MEMORY, container_id=container) == [1000, 1500]
+        assert node.values(kinds.CONTAINER_THROTTLED, container_id=container) == [0.0, 0.0]
+        assert node.values(kinds.POD_MEMORY_PAGE_CACHE) == []
+        assert node.known.pods is not None
+        assert node.known.pods.cores == pytest.approx(2.0)
+        assert node.known.pods.memory_bytes == 3000
+
+    life(main)
+
+
+@versions
+def test_a_counter_that_went_backwards_gives_no_sample_and_the_next_one_is_right(
+    tmp_path: Path, version: int
+) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web"))
+        steps = [
+            lambda usage=usage: node.counters(POD, usage_ns=usage * NS, periods=usage, throttled=usage)
+            for usage in (100, 101, 3, 4)
+        ]
+
+        await rounds(collector_of(node), *steps)
+
+        assert node.values(kinds.POD_CPU) == pytest.approx([1.0, 1.0])
+        assert node.values(kinds.POD_THROTTLED) == pytest.approx([1.0, 1.0])
+
+    life(main)
+
+
+@versions
+def test_a_group_made_anew_below_the_same_path_starts_anew(tmp_path: Path, version: int) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web"))
+
+        def replaced() -> None:
+            held = [
+                (path, path.open()) for path in node.cgroups.rglob("*") if path.is_file()
+            ]  # inodes stay taken
+            node.end(CONTAINER)
+            node.end(POD)
+            host_tree.group(tmp_path, version, POD)
+            node.counters(POD, usage_ns=3 * NS)
+            for _, file in held:
+                file.close()
+
+        await rounds(
+            collector_of(node),
+            lambda: node.counters(POD, usage_ns=1 * NS),
+            replaced,
+            lambda: node.counters(POD, usage_ns=4 * NS),
+        )
+
+        assert node.values(kinds.POD_CPU) == pytest.approx([1.0])
+
+    life(main)
+
+
+def test_a_step_of_the_clock_does_not_falsify_rates(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        node.pods(make_pod("web"))
+
+        def at(second: int, shift_s: float) -> None:
+            node.clock.shift_s = shift_s
+            node.counters(POD, usage_ns=second * NS)
+
+        await rounds(
+            collector_of(node),
+            lambda: at(1, 0),
+            lambda: at(2, 3600),
+            lambda: at(3, -3600),
+            lambda: at(4, -3600),
+        )
+
+        assert node.values(kinds.POD_CPU) == pytest.approx([1.0, 1.0])  # that of the future is forgotten
+        assert node.shared.readings.pods() == {"web": pytest.approx(1.0)}
+
+    life(main)
+
+
+def test_two_rounds_at_the_same_time_give_no_rate(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        node.pods(make_pod("web"))
+
+        await rounds(
+            collector_of(node),
+            lambda: node.counters(POD, usage_ns=0),
+            lambda: node.counters(POD, usage_ns=NS),
+            every_s=0.0,
+        )
+
+        assert node.values(kinds.POD_CPU) == []
+
+    life(main)
+
+
+@versions
+def test_a_pod_that_vanishes_costs_only_itself(tmp_path: Path, version: int) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web"), make_pod("batch", qos_class="BestEffort", containers=2))
+        other = f"{BEST_EFFORT}/podbatch"
+
+        def at(second: int) -> None:
+            node.counters(other, usage_ns=second * NS)
+            if second == 2:
+                node.end(CONTAINER)
+                node.end(POD)
+
+        found = await rounds(collector_of(node), lambda: at(1), lambda: at(2), lambda: at(3))
+
+        assert found == [True] * 3
+        assert node.values(kinds.POD_CPU, pod_uid="web") == []
+        assert node.values(kinds.POD_CPU, pod_uid="batch") == pytest.approx([1.0, 1.0])
+        assert node.known.pods is not None
+        assert node.known.pods.cores == pytest.approx(1.0)
+
+    life(main)
+
+
+@versions
+def test_files_that_say_nonsense_give_no_sample(tmp_path: Path, version: int) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web"))
+
+        def nonsense() -> None:
+            for path in (node.cgroups).rglob(f"{POD}/*"):
+                if path.is_file():
+                    path.write_text("-1 x\n")
+
+        found = await rounds(
+            collector_of(node),
+            lambda: node.counters(POD, usage_ns=NS, anon=5),
+            nonsense,
+            lambda: node.counters(POD, usage_ns=2 * NS, anon=5),
+            lambda: node.counters(POD, usage_ns=3 * NS, anon=5),
+        )
+
+        assert found == [True] * 4
+        assert node.values(kinds.POD_CPU) == pytest.approx([1.0])
+
+    life(main)
+
+
+@versions
+def test_memory_is_read_again_when_its_whole_has_changed_and_at_latest_after_some_rounds(
+    tmp_path: Path, version: int
+) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web", containers=0))
+        collector = collector_of(node)
+
+        def shifted() -> None:
+            node.counters(POD, anon=700, cache=300)
+
+        node.counters(POD, anon=500, cache=500)
+        await rounds(collector, lambda: None, lambda: None)
+        await rounds(collector, *[shifted] * (MEMORY_ROUNDS + 2))
+        await rounds(collector, lambda: node.counters(POD, anon=900, cache=300))
+
+        values = node.values(kinds.POD_MEMORY)
+        assert set(values[:-1]) == {500, 700}
+        assert values[-2:] == [700, 900]
+        assert values.count(500) <= MEMORY_ROUNDS + 1
+
+    life(main)
+
+
+def test_page_cache_is_kept_when_the_report_asks_for_it(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        node.pods(make_pod("web"))
+        collector = collector_of(node)
+        node.counters(POD, anon=10, cache=5)
+
+        await rounds(collector, lambda: None, lambda: None)
+        assert node.values(kinds.POD_MEMORY_PAGE_CACHE) == []
+        policy = MetricCollectPolicy(node_memory_collect_policy="usageWithPageCache")
+        node.shared.view.metric_spec = NodeMetricSpec(metric_collect_policy=policy)
+        await rounds(collector, lambda: None, lambda: None)
+
+        assert node.values(kinds.POD_MEMORY_PAGE_CACHE, pod_uid="web") == [15]
+        assert node.values(kinds.CONTAINER_MEMORY_PAGE_CACHE) == [0]
+
+    life(main)
+
+
+def test_readings_survive_a_new_list_and_those_of_ended_pods_do_not(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        collector = collector_of(node)
+
+        def listed(second: int, *names: str) -> None:
+            node.pods(*map(make_pod, names))
+            for name in names:
+                node.counters(f"kubepods/pod{name}", usage_ns=second * NS)
+
+        await rounds(
+            collector, lambda: listed(1, "a", "b"), lambda: listed(2, "a"), lambda: listed(3, "a", "b")
+        )
+
+        assert node.values(kinds.POD_CPU, pod_uid="a") == pytest.approx([1.0, 1.0])
+        assert node.values(kinds.POD_CPU, pod_uid="b") == []
+
+    life(main)
+
+
+def test_nothing_is_measured_before_the_kubelet_has_answered(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+
+        assert not collector_of(node).collect()
+        node.pods()
+        assert collector_of(node).collect()
+
+        assert node.known.pods is not None
+        assert (node.known.pods.cores, node.known.pods.memory_bytes) == (0, 0)
+
+    life(main)
+
+
+def test_memory_by_numa_node_comes_from_the_groups_where_there_are_several(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        node.pods(make_pod("web", containers=0))
+        node.shared.view.numa_meminfo_kib = {0: {}, 1: {}}
+        text = (
+            "total=9 N0=9 N1=0\nfile=9 N0=9 N1=0\nanon=0 N0=0 N1=0\nunevictable=0 N0=0 N1=0\n"
+            "hierarchical_total=12 N0=10 N1=2\nhierarchical_file=9 N0=9 N1=0\n"
+            "hierarchical_anon=3 N0=1 N1=2\nhierarchical_unevictable=1 N0=0 N1=1"
+        )
+        node.knob("memory", POD, "memory.numa_stat", text)
+
+        await rounds(collector_of(node), *[lambda: None] * 6)
+
+        assert node.known.pods_numa_bytes is not None
+        assert node.known.pods_numa_bytes.values == {0: 4096, 1: 3 * 4096}
+
+    life(main)
+
+
+READINGS = st.lists(
+    st.tuples(st.integers(0, 20 * NS), st.integers(0, 2**40), st.integers(0, 50), st.integers(0, 50)),
+    min_size=2,
+    max_size=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    readings=READINGS,
+    version=st.sampled_from(host_tree.VERSIONS),
+    pauses=st.lists(st.floats(0, 3), min_size=20),
+)
+def test_whatever_counters_say_no_sample_is_wild(
+    tmp_path_factory: pytest.TempPathFactory,
+    readings: list[tuple[int, int, int, int]],
+    version: int,
+    pauses: list[float],
+) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path_factory.mktemp("node"), clock, version)
+        node.pods(make_pod("web", containers=0))
+        collector = collector_of(node)
+        for (usage, anon, periods, throttled), pause_s in zip(readings, pauses, strict=False):
+            node.counters(POD, usage_ns=usage, anon=anon, periods=periods, throttled=throttled)
+            collector.collect()
+            await asyncio.sleep(pause_s)
+
+        assert all(0 <= value <= CPUS * 1.25 for value in node.values(kinds.POD_CPU))
+        assert all(value in {anon for _, anon, _, _ in readings} for value in node.values(kinds.POD_MEMORY))
+        assert all(0 <= value <= 1 for value in node.values(kinds.POD_THROTTLED))
+
+    life(main)
