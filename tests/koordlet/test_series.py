@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.koordlet import metric_kinds as kinds
@@ -21,6 +21,7 @@ def filled(values: list[float], points_max: int = 4096) -> SeriesStore:
     return store
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_a_percentile_is_one_of_the_values_and_higher_shares_are_no_smaller(values: list[float]) -> None:
     points = filled(values).query(kinds.NODE_CPU, *EVERYTHING)
@@ -31,6 +32,7 @@ def test_a_percentile_is_one_of_the_values_and_higher_shares_are_no_smaller(valu
     assert points.aggregate(Aggregation.LAST) == values[-1]
 
 
+@settings(deadline=None)
 @given(VALUES, st.integers(1, 50))
 def test_a_full_ring_holds_the_newest_points(values: list[float], points_max: int) -> None:
     points = filled(values, points_max).query(kinds.NODE_CPU, *EVERYTHING)
@@ -39,6 +41,7 @@ def test_a_full_ring_holds_the_newest_points(values: list[float], points_max: in
     assert np.all(np.diff(points.at_ms) > 0)
 
 
+@settings(deadline=None)
 @given(VALUES, st.integers(-5, 205), st.integers(-5, 205))
 def test_a_window_holds_the_points_between_its_ends(values: list[float], start: int, end: int) -> None:
     points = filled(values).query(kinds.NODE_CPU, start * 1000, end * 1000)
@@ -134,6 +137,7 @@ def test_the_latest_value_is_that_of_the_window_also_when_the_clock_was_set_back
     assert store.latest(kinds.NODE_CPU, 101_000, 110_000) is None
 
 
+@settings(deadline=None)
 @given(VALUES, st.integers(1, 50), st.integers(1, 50))
 def test_a_ring_keeps_the_newest_points_when_its_kind_keeps_more_or_fewer(
     values: list[float], first: int, second: int
