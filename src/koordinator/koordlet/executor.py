@@ -160,7 +160,7 @@ class Executor:
         if restorable:
             identity = self._files.identity(path)
             if identity is not None:
-                self._records.note(Record(path, path, (owner,), content, text, identity))
+                self._keep(Record(path, path, (owner,), content, text, identity), content)
         problem = self._files.write(path, text)
         self._told(path, problem is None)
         if problem is None:
@@ -220,6 +220,21 @@ class Executor:
         """What an owner has changed, with what was there before."""
         return self._records.of_owner(owner)
 
+    def adopt(self, knob: Knob, group: str, before: str, *, owner: str) -> None:
+        """Say that a group has its present value because of a change that the owner made above it.
+
+        A group made below a changed one starts with the changed value: nobody wrote it, yet it has to be put back to
+        `before`. A group that has a record already keeps it.
+        """
+        path = self._cgroups.path(knob, group)
+        content, identity = self._files.read(path), self._files.identity(path)
+        old = self._records.get(path)
+        if self._on_dry_run is not None or content is None or identity is None:
+            return
+        if old is None or old.identity != identity:
+            text = content.rstrip("\n")
+            self._records.note(Record(path, path, (owner,), before, text, identity, group, knob))
+
     def restore(self, owner: str, reason: str = "restored") -> list[Restored]:
         """Put back what an owner changed, where it still says what was written and nobody else needs it."""
         restored: list[Restored] = []
@@ -243,11 +258,7 @@ class Executor:
             return Outcome.MISSING
         if record.owners != (owner,):
             return Outcome.SHARED
-        # Killed between record and write the file still says what it said: that counts as put back.
-        is_ours = restoring.says(record, content, record.wrote) or restoring.says(
-            record, content, record.before
-        )
-        return None if is_ours else Outcome.FOREIGN
+        return None if restoring.is_ours(record, content) else Outcome.FOREIGN
 
     def _put_back(self, record: Record, owner: str, reason: str) -> Restored:
         content = self._content(record.path) or ""
@@ -404,7 +415,12 @@ class Executor:
             return
         content, identity = self._files.read(path), self._files.identity(path)
         if content is not None and identity is not None:
-            self._records.note(restoring.record(update, path, owner, content, text, identity))
+            self._keep(restoring.record(update, path, owner, content, text, identity), content)
+
+    def _keep(self, record: Record, content: str) -> None:
+        old = self._records.get(record.key)
+        is_foreign = old is not None and not restoring.is_ours(old, content)
+        self._records.note(record, is_foreign=is_foreign)
 
     def _keep_shares(self, group: str, owner: str) -> None:
         """Write ahead the shares of a group that becomes idle: the kernel forgets them."""

@@ -31,6 +31,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
     knob: str = ""
     """Empty for files that are no knobs of a group."""
+    was: str = ""
+    """What it said when `wrote` was about to be written: a kill in between leaves it so."""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -74,12 +76,16 @@ class RestoreLog:
         """All records, by path."""
         return [record for _, record in sorted(self._records.items())]
 
-    def note(self, record: Record) -> None:
-        """Keep a record before the file is changed; what it said before our first change stays."""
+    def note(self, record: Record, *, is_foreign: bool = False) -> None:
+        """Keep a record before the file is changed; its `before` is what the file says now.
+
+        What it said before our first change stays, unless somebody else has changed it since (`is_foreign`).
+        """
         old = self._records.get(record.key)
         if old is not None and old.identity == record.identity:
             owners = (*(owner for owner in old.owners if owner not in record.owners), *record.owners)
-            record = msgspec.structs.replace(record, before=old.before, owners=owners)
+            before = record.before if is_foreign else old.before
+            record = msgspec.structs.replace(record, before=before, was=record.before, owners=owners)
         elif old is None and len(self._records) >= RECORDS_MAX:
             self.problem = Problem(self._path, Failure.FULL)
             return

@@ -64,6 +64,16 @@ def means_all_cpus(record: Record) -> bool:
     return record.knob == Knob.CPUSET and not record.before.strip()
 
 
+def is_ours(record: Record, content: str) -> bool:
+    """Whether the file says what we made it say.
+
+    Killed between record and write it says what it said, be that the work of others or an earlier write of ours.
+    """
+    return any(
+        says(record, content, text) for text in (record.wrote, record.before, record.was or record.before)
+    )
+
+
 def is_leveled(record: Record, version: int) -> bool:
     """Whether parents and children depend on each other; v2 lets every group have any list of CPUs."""
     if not record.knob:

@@ -2,11 +2,21 @@
 
 from koordinator.koordlet.parts import Shared, Strategy
 from koordinator.koordlet.qos.cpu_evict_run import CPUEvict
+from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
+from koordinator.koordlet.qos.cpu_surge import CPUSurge
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
+from koordinator.koordlet.qos.service_usage import ServiceUsage
 
 
 def strategies(shared: Shared) -> list[Strategy]:
     """One of each, in the order in which they are started; intervals are those of the configuration."""
     evictor = Evictor(shared)
-    return [CPUEvict(shared, evictor), MemoryEvict(shared, evictor)]
+    services = ServiceUsage(shared.host, shared.view.driver, shared.clock)
+    suppress = CPUSuppress(shared, services)
+    return [
+        suppress,
+        CPUSurge(shared, suppress, services),
+        CPUEvict(shared, evictor),
+        MemoryEvict(shared, evictor),
+    ]

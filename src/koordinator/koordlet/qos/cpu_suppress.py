@@ -6,7 +6,7 @@ summing.
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +28,9 @@ GROWTH_RATIO_MAX = 0.1
 """How much of the machine best-effort pods may gain in one round; they lose it all at once."""
 QUOTA_CHANGE_RATIO_MIN = 0.01
 """Smaller changes are not worth a write."""
+
+SURGE_RATIO_MIN = 0.1
+"""From this share of the machine on, more use by services is not waited out until the next round."""
 
 CFS_QUOTA_POLICY = "cfsQuota"
 
@@ -70,6 +73,8 @@ class CPUUsage(msgspec.Struct, frozen=True):
     node_cores: float
     pods_cores: Mapping[str, float]
     host_applications_cores: Mapping[str, float]
+    best_effort_cores: float | None = None
+    """What the group of all best-effort pods used; None where that is unknown."""
 
 
 class SuppressAmount(msgspec.Struct, frozen=True):
@@ -106,6 +111,7 @@ class CPUSetReason(enum.Enum):
     FITTED = "as many CPUs as services leave"
     STEPPED = "growing by at most a tenth of the machine per round"
     KEPT = "fewer CPUs are usable than services leave; nothing changes"
+    FLOOR = "no CPU is usable; best-effort pods keep a few that belong to others"
     WITHDRAWN = "fewer CPUs are usable than services leave; those that became exclusive are taken back"
 
 
@@ -155,14 +161,15 @@ def suppress_amount(
     node: NodeCPU,
     usage: CPUUsage,
     pods: Mapping[str, PodClass],
-    host_applications: Iterable[HostApplicationSpec],
+    host_applications: Sequence[HostApplicationSpec],
     threshold_percent: int,
     min_percent: int | None = None,
 ) -> SuppressAmount:
     """threshold − services − host applications − max(system, reserved), at least `min_percent` of the node.
 
     A pod with usage of which nothing else is known counts as a service; a host application without sample
-    stays part of the system.
+    stays part of the system. What the group of best-effort pods used beyond its pods' samples is theirs (pods that have
+    just started or ended): as part of the system it would squeeze them by their own work.
     """
     non_be = sum(cores for uid, cores in usage.pods_cores.items() if not _is_best_effort(pods.get(uid)))
     host_non_be = sum(
@@ -171,6 +178,8 @@ def suppress_amount(
         if not _is_best_effort_application(application)
     )
     known = sum(usage.pods_cores.values()) + sum(usage.host_applications_cores.values())
+    if usage.best_effort_cores is not None:
+        known += max(usage.best_effort_cores - _best_effort_cores(usage, pods, host_applications), 0.0)
     system_milli = max(int((usage.node_cores - known) * _MILLI), 0)
     non_be_milli, host_non_be_milli = int(non_be * _MILLI), int(host_non_be * _MILLI)
     be_milli = node.capacity_milli * threshold_percent // _FULL_PERCENT
@@ -178,6 +187,41 @@ def suppress_amount(
     if min_percent is not None:
         be_milli = max(be_milli, node.capacity_milli * min_percent // _FULL_PERCENT)
     return SuppressAmount(be_milli, non_be_milli, host_non_be_milli, system_milli)
+
+
+def surge_milli(
+    be_milli: int,
+    round_cores: float | None,
+    now_cores: float,
+    capacity_milli: int,
+    least_milli: int | None,
+) -> int | None:
+    """What best-effort pods may use when services use `now_cores` and used `round_cores` when `be_milli` was decided.
+
+    None while that is not much more, or when it is not known.
+    """
+    if round_cores is None:
+        return None
+    more_milli = int((now_cores - round_cores) * _MILLI)
+    if more_milli < capacity_milli * SURGE_RATIO_MIN:
+        return None
+    return max(be_milli - more_milli, least_milli) if least_milli is not None else be_milli - more_milli
+
+
+def _best_effort_cores(
+    usage: CPUUsage, pods: Mapping[str, PodClass], host_applications: Iterable[HostApplicationSpec]
+) -> float:
+    """What is known of the users of the best-effort group."""
+    of_pods = sum(
+        cores
+        for uid, cores in usage.pods_cores.items()
+        if (pod := pods.get(uid)) is not None and pod.kube_qos is KubeQoS.BEST_EFFORT
+    )
+    return of_pods + sum(
+        usage.host_applications_cores.get(application.name, 0.0)
+        for application in host_applications
+        if application.cgroup_path is not None and application.cgroup_path.base == KUBEPODS_BEST_EFFORT
+    )
 
 
 def usable_cpus(
@@ -236,6 +280,17 @@ def suppressed_cpus(count: int, usable: UsableCPUs) -> CPUSet:
     lsr_count = count * len(usable.lsr) // total
     picked = cpu_pick.pick(lsr_count, usable.lsr) + cpu_pick.pick(count - lsr_count, usable.shared)
     return frozenset(picked)
+
+
+def floor_cpus(processors: Iterable[Processor], reserved: CPUSet, system: SystemQOSResource | None) -> CPUSet:
+    """What best-effort pods keep when LSE pods own every CPU: otherwise nothing of theirs could even be stopped.
+
+    Raises: CPUSetError when the SYSTEM CPU list is malformed.
+    """
+    everything = list(processors)
+    left_out = reserved | _exclusive(system)
+    spared = [processor for processor in everything if processor.cpu not in left_out] or everything
+    return frozenset(cpu_pick.pick(min(CPU_COUNT_MIN, len(spared)), spared))
 
 
 def decide_cpuset(be_milli: int, old: CPUSet, machine_count: int, usable: UsableCPUs) -> CPUSetDecision:

@@ -1,0 +1,297 @@
+"""Suppression of best-effort CPU, round by round: reads the view and the samples, asks `cpu_suppress`, writes.
+
+What cannot be known is not guessed: without node, pods, samples or topology nothing is written. Source: spec 11,
+section 4.
+"""
+
+import logging
+
+import msgspec
+
+from koordinator.api import node_reservation, quantity, resources
+from koordinator.api.cpuset import CPUSetError
+from koordinator.api.errors import ProtocolError
+from koordinator.api.qos import KubeQoS
+from koordinator.api.slo import DEFAULT_THRESHOLD_STRATEGY, ResourceThresholdStrategy
+from koordinator.host import cgroup_layout
+from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroup_units import CFS_PERIOD_US, UNLIMITED
+from koordinator.host.errors import ContentError
+from koordinator.koordlet import metric_kinds as kinds
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.qos import best_effort_cpus, cpu_facts, cpu_suppress
+from koordinator.koordlet.qos.best_effort_cpus import BestEffortCPUs, TreeCPUs
+from koordinator.koordlet.qos.cpu_facts import CPUFacts, PodFacts
+from koordinator.koordlet.qos.cpu_suppress import CPUUsage, Mode, SuppressAmount
+from koordinator.koordlet.qos.service_usage import ServiceUsage
+from koordinator.koordlet.update_plan import Outcome, Update
+from koordinator.koordlet.view import Topic
+
+log = logging.getLogger(__name__)
+
+REASON = "AdjustBEByNodeCPUUsage"
+"""As the audit log has it."""
+STARVED = "BestEffortCPUStarved"
+"""The event that says that no CPU is left for best-effort pods."""
+AUDIT_LEVEL = 1
+_BE_CPU_USED = {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: "usage"}
+_SETTLED = frozenset((Outcome.WRITTEN, Outcome.UNCHANGED, Outcome.SKIPPED, Outcome.WOULD_WRITE))
+
+
+class _Ground(msgspec.Struct, frozen=True):
+    """What a round decided from, for those who act between two rounds."""
+
+    mode: Mode
+    at_s: float
+    be_milli: int
+    least_milli: int | None
+    capacity_milli: int
+    service_cores: float | None
+    """What services used since the round before, by the counters that `ServiceUsage` reads."""
+
+
+class CPUSuppress:
+    """Keeps best-effort pods within what services leave."""
+
+    name = "CPUSuppress"
+    gates: tuple[str, ...] = ("BECPUSuppress",)
+    after = Topic.USAGE
+
+    def __init__(self, shared: Shared, services: ServiceUsage) -> None:
+        self.interval_s = shared.config.qos.suppress_interval_s
+        self._shared = shared
+        self._view = shared.view
+        self._services = services
+        self._top = cgroup_layout.class_dir(shared.view.driver, KubeQoS.BEST_EFFORT)
+        self._cpus = BestEffortCPUs(shared, self.name)
+        self._facts: CPUFacts | None = None
+        self._facts_of: tuple[object, ...] = ()
+        self._pod_facts: PodFacts | None = None
+        self._pods: object = None
+        self._is_quota_undone = False
+        self._is_starved = False
+        self._ground: _Ground | None = None
+        self._held_until_s = 0.0
+        self._said = ""
+
+    @property
+    def interval_between_s(self) -> float:
+        """How long what a round decided from is good for."""
+        return 2 * self.interval_s
+
+    def run(self) -> None:
+        """One round."""
+        services = self._services.since("round")
+        self._ground = None
+        slo = self._view.slo
+        strategy = slo.resource_used_threshold_with_be if slo is not None else None
+        mode = cpu_suppress.mode_of(strategy, has_be_manager=self._shared.gates.is_on("BECPUManager"))
+        if mode is Mode.UNKNOWN or strategy is None:
+            return self._skip("the NodeSLO does not say whether to suppress")
+        if mode is not Mode.CPUSET:
+            self._is_starved = False
+        if mode in (Mode.MANAGER, Mode.OFF):
+            self._said = ""
+            self._undo_quota()
+            self._recover(is_managed=mode is Mode.MANAGER)
+            return None
+        capacity_milli = self._capacity_milli()
+        if capacity_milli <= 0:
+            return self._skip("the node's capacity is not known")
+        amount = self._amount(strategy, capacity_milli)
+        if amount is None:
+            return None
+        self._said = ""
+        self._shared.metrics.be_suppress_ls_used.set(amount.non_be_milli / 1000)
+        percent = strategy.cpu_suppress_min_percent
+        least_milli = None if percent is None else capacity_milli * percent // 100
+        self._ground = _Ground(
+            mode, self._shared.clock.now(), amount.be_milli, least_milli, capacity_milli, services
+        )
+        if mode is Mode.QUOTA:
+            self._by_quota(amount.be_milli, capacity_milli)
+            self._recover(is_managed=False)
+        else:
+            self._by_cpus(amount.be_milli)
+            self._undo_quota()
+        return None
+
+    def surged(self, service_cores: float) -> bool:
+        """Between two rounds: services use so much now. Takes CPU back at once if that is far more than the last
+        round saw; gives none. Whether something was taken.
+        """
+        ground = self._ground
+        now_s = self._shared.clock.now()
+        if ground is None or not 0 <= now_s - ground.at_s <= self.interval_between_s:
+            return False
+        be_milli = cpu_suppress.surge_milli(
+            ground.be_milli, ground.service_cores, service_cores, ground.capacity_milli, ground.least_milli
+        )
+        if be_milli is None:
+            return False
+        is_quota = ground.mode is Mode.QUOTA
+        taken = (
+            self._by_quota(be_milli, ground.capacity_milli, only_less=True)
+            if is_quota
+            else self._by_cpus(be_milli, only_less=True)
+        )
+        if taken:
+            self._held_until_s = now_s + self.interval_s
+        return taken
+
+    def disable(self) -> None:
+        """All that was changed says again what it said before."""
+        self._ground = None
+        self._cpus.adopt()
+        self._cpus.forget()
+        self._shared.executor.restore(self.name, REASON)
+        self._is_quota_undone = False
+
+    # What is known
+
+    def _skip(self, why: str) -> None:
+        """Nothing is written in this round; said once, until something else is the matter."""
+        if why != self._said:
+            self._said = why
+            log.info("best-effort CPU not adjusted", extra={"reason": why})
+
+    def _capacity_milli(self) -> int:
+        node = self._view.node
+        return quantity.milli(node.status.capacity.get(resources.CPU, 0)) if node is not None else 0
+
+    def _pods_now(self) -> PodFacts:
+        if self._pod_facts is None or self._pods is not self._view.pods:
+            self._pods = self._view.pods
+            self._pod_facts = cpu_facts.of_pods(self._view.pods.values())
+        return self._pod_facts
+
+    def _facts_now(self) -> CPUFacts | None:
+        """None when the topology is not known, or says what nobody understands."""
+        view, pods = self._view, self._pods_now()
+        found_for = (pods, view.cpu, view.topology)
+        if len(self._facts_of) != len(found_for) or any(
+            a is not b for a, b in zip(self._facts_of, found_for, strict=True)
+        ):
+            self._facts_of, self._facts = found_for, None
+            if view.cpu is not None and view.topology is not None:
+                try:
+                    self._facts = cpu_facts.of_node(view.cpu, view.topology, pods.holders)
+                except (ProtocolError, CPUSetError) as error:
+                    log.warning("topology cannot be used", extra={"error": str(error)})
+        return self._facts
+
+    def _amount(self, strategy: ResourceThresholdStrategy, capacity_milli: int) -> SuppressAmount | None:
+        view, readings = self._view, self._shared.readings
+        node = view.node
+        if node is None or not view.pods or view.cpu is None:
+            self._skip("the node, its pods or its CPUs are not known")
+            return None
+        node_cores, pods_cores = readings.latest(kinds.NODE_CPU), readings.pods()
+        pods = self._pods_now()
+        if node_cores is None or (pods.has_active and not pods_cores):
+            self._skip("there is no fresh CPU sample of the node or its pods")
+            return None
+        allocatable = node.status.allocatable.get(resources.CPU)
+        best_effort_milli = readings.latest(kinds.NODE_BE, _BE_CPU_USED)
+        threshold = strategy.cpu_suppress_threshold_percent
+        if threshold is None:
+            threshold = DEFAULT_THRESHOLD_STRATEGY.cpu_suppress_threshold_percent
+        assert threshold is not None
+        return cpu_suppress.suppress_amount(
+            cpu_suppress.node_cpu(
+                capacity_milli,
+                capacity_milli if allocatable is None else quantity.milli(allocatable),
+                node_reservation.of_annotations(node.metadata.annotations),
+            ),
+            CPUUsage(
+                node_cores,
+                pods_cores,
+                readings.host_applications(),
+                None if best_effort_milli is None else best_effort_milli / 1000,
+            ),
+            pods.classes,
+            view.host_applications,
+            threshold,
+            strategy.cpu_suppress_min_percent,
+        )
+
+    # By CPUs
+
+    def _by_cpus(self, be_milli: int, *, only_less: bool = False) -> bool:
+        """Whether CPUs were taken or given."""
+        facts = self._facts_now()
+        if facts is None:
+            self._skip("the node's topology is not known")
+            return False
+        old = self._cpus.now(of_containers=facts.is_static)
+        if old is None:
+            self._skip("the CPUs of best-effort pods cannot be read")
+            return False
+        self._tell_starved(not facts.usable.cpus)
+        if facts.usable.cpus:
+            decision = cpu_suppress.decide_cpuset(be_milli, old, facts.machine_count, facts.usable)
+            cpus = decision.cpus if decision.cpus is not None else old & facts.usable.cpus
+        else:
+            cpus = facts.floor
+        is_less = len(cpus) < len(old)
+        if not cpus or (only_less and not is_less) or (len(cpus) > len(old) and self._is_held()):
+            return False
+        self._shared.metrics.be_suppress_cpu.set(len(cpus), "cpuset")
+        wanted = best_effort_cpus.alike(cpus)
+        if facts.is_static and facts.recovery:
+            wanted = TreeCPUs(facts.recovery, facts.recovery, cpus)
+        self._cpus.give(wanted, REASON)
+        return cpus != old
+
+    def _recover(self, *, is_managed: bool) -> None:
+        facts = self._facts_now()
+        if facts is None or not facts.recovery:
+            return
+        left_alone = self._pods_now().bound_groups if is_managed else frozenset()
+        self._cpus.give(best_effort_cpus.alike(facts.recovery, left_alone), REASON)
+
+    def _tell_starved(self, is_starved: bool) -> None:
+        node = self._view.node
+        if is_starved and not self._is_starved and node is not None:
+            message = (
+                "all CPUs are reserved or owned by LSE pods; best-effort pods keep a few of them. "
+                "Move LSE pods away, or keep batch pods off this node"
+            )
+            self._shared.events.warning(node, STARVED, message)
+        self._is_starved = is_starved
+
+    # By quota
+
+    def _by_quota(self, be_milli: int, capacity_milli: int, *, only_less: bool = False) -> bool:
+        """Whether the quota was changed."""
+        try:
+            old_us = self._shared.host.cgroups.quota_us(self._top)
+        except ContentError:
+            old_us = None
+        if old_us is None:
+            self._skip("the quota of best-effort pods cannot be read")
+            return False
+        self._is_quota_undone = False
+        decision = cpu_suppress.decide_quota(be_milli, capacity_milli, old_us)
+        is_less = old_us == UNLIMITED or decision.quota_us < old_us
+        if not decision.is_written or (only_less and not is_less) or (not is_less and self._is_held()):
+            return False
+        self._shared.metrics.be_suppress_cpu.set(decision.quota_us / CFS_PERIOD_US, "cfsQuota")
+        if decision.quota_us == old_us or not self._write_quota(decision.quota_us):
+            return False
+        message = f"update BE group to cfs_quota: {decision.quota_us}"
+        self._shared.audit.node(AUDIT_LEVEL, REASON, message)
+        return True
+
+    def _is_held(self) -> bool:
+        """Right after a surge, samples that are a mean with the time before it are no reason to give CPU back."""
+        return 0 <= self._held_until_s - self._shared.clock.now() <= self.interval_s
+
+    def _undo_quota(self) -> None:
+        if not self._is_quota_undone:
+            self._is_quota_undone = self._write_quota(UNLIMITED)
+
+    def _write_quota(self, quota_us: int) -> bool:
+        update = Update(self._top, Knob.CPU_QUOTA, str(quota_us), REASON)
+        (result,) = self._shared.executor.update([update], owner=self.name, cacheable=False)
+        return result.outcome in _SETTLED
