@@ -171,9 +171,11 @@ def suppress_amount(
     stays part of the system. What the group of best-effort pods used beyond its pods' samples is theirs (pods that have
     just started or ended): as part of the system it would squeeze them by their own work.
     """
-    non_be = sum(cores for uid, cores in usage.pods_cores.items() if not _is_best_effort(pods.get(uid)))
+    non_be = sum(
+        max(cores, 0.0) for uid, cores in usage.pods_cores.items() if not _is_best_effort(pods.get(uid))
+    )
     host_non_be = sum(
-        usage.host_applications_cores.get(application.name, 0.0)
+        max(usage.host_applications_cores.get(application.name, 0.0), 0.0)
         for application in host_applications
         if not _is_best_effort_application(application)
     )
