@@ -1,61 +1,14 @@
 """The flags of `koord-scheduler`: kube-scheduler's and Koordinator's. Source: spec 03, A2."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from koordinator.api import duration, scalars
-from koordinator.api.errors import KoordinatorError
-
-Decorate = Callable[[Any], Any]
-
-
-class DurationText(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
-    """Text such as 15s or 1m30s."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            duration.parse(str(value))
-        except KoordinatorError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
-
-
-class Listed(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
-    """Texts separated by commas."""
-
-    name = "list"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in str(value).split(",") if part.strip())
-
-
-class Switch(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
-    """true or false."""
-
-    name = "boolean"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        if isinstance(value, bool):
-            return value
-        try:
-            return scalars.parse_bool(str(value))
-        except scalars.ScalarError as error:
-            self.fail(str(error), param, ctx)
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-PORT = click.IntRange(0, 65_535)
-COUNT = click.IntRange(min=1)
+from koordinator.cli import flag_kinds
+from koordinator.cli.flag_kinds import Decorate, count, file, listed, switch, text, time
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,112 +93,78 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     workload_auditor_scheduling_event_interval: str
 
 
-def _text(name: str, default: str | None, words: str) -> Decorate:
-    return click.option(f"--{name}", default=default, show_default=bool(default), help=words)
-
-
-def _switch(name: str, default: bool | None, words: str, *more: str) -> Decorate:
-    return click.option(
-        f"--{name}",
-        *more,
-        type=Switch(),
-        is_flag=False,
-        flag_value="true",
-        default=default,
-        show_default=default is not None,
-        help=words,
-    )
-
-
-def _time(name: str, default: str | None, words: str) -> Decorate:
-    shown = default is not None
-    return click.option(f"--{name}", type=DurationText(), default=default, show_default=shown, help=words)
-
-
-def _list(name: str, default: str, words: str) -> Decorate:
-    return click.option(f"--{name}", type=Listed(), default=default, show_default=bool(default), help=words)
-
-
-def _file(name: str, words: str) -> Decorate:
-    return click.option(f"--{name}", type=FILE, help=words)
-
-
-def _count(name: str, default: int, words: str, kind: Any = COUNT) -> Decorate:
-    return click.option(f"--{name}", type=kind, default=default, show_default=True, help=words)
-
-
 OPTIONS: tuple[Decorate, ...] = (
-    _file("config", "The configuration file (KubeSchedulerConfiguration)."),
+    file("config", "The configuration file (KubeSchedulerConfiguration)."),
     click.option(
         "--write-config-to",
         type=click.Path(dir_okay=False, path_type=Path),
         help="Write the configuration in force here, with all defaults, and exit.",
     ),
-    _text("kubeconfig", "", "Kubeconfig file; a pod needs none. The file's clientConnection wins."),
-    _text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
-    _count("seed", 0, "Decides ties between nodes: the same seed, the same choices.", click.INT),
-    _text("address", "0.0.0.0", "Where to serve insecure HTTP."),
-    _count("port", 0, "Port of insecure HTTP (health, metrics, debugging); 0: none.", PORT),
-    _text("bind-address", "0.0.0.0", "Where to serve HTTPS."),
-    _count("secure-port", 10259, "Port of HTTPS with authentication and authorization; 0: none.", PORT),
+    text("kubeconfig", "", "Kubeconfig file; a pod needs none. The file's clientConnection wins."),
+    text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
+    count("seed", 0, "Decides ties between nodes: the same seed, the same choices.", click.INT),
+    text("address", "0.0.0.0", "Where to serve insecure HTTP."),
+    count("port", 0, "Port of insecure HTTP (health, metrics, debugging); 0: none.", flag_kinds.PORT),
+    text("bind-address", "0.0.0.0", "Where to serve HTTPS."),
+    count("secure-port", 10259, "Port of HTTPS with authentication and authorization; 0: none.", flag_kinds.PORT),
     click.option(
         "--cert-dir",
         type=click.Path(file_okay=False, path_type=Path),
         help="Where a certificate that we made ourselves is kept; without it, it is made at each start.",
     ),
-    _file("tls-cert-file", "Certificate of HTTPS, followed by its intermediates (PEM)."),
-    _file("tls-private-key-file", "Private key of --tls-cert-file (PEM)."),
+    file("tls-cert-file", "Certificate of HTTPS, followed by its intermediates (PEM)."),
+    file("tls-private-key-file", "Private key of --tls-cert-file (PEM)."),
     click.option(
         "--tls-sni-cert-key",
         multiple=True,
         help="CERT,KEY or CERT,KEY:NAME,…: another certificate for callers that ask for these names "
         "(default: those in the certificate). Can be given several times.",
     ),
-    _text("tls-min-version", "VersionTLS12", "VersionTLS12 or VersionTLS13."),
-    _list("tls-cipher-suites", "", "Cipher suites up to TLS 1.2, as Go names them; empty: the system's."),
-    _switch("permit-address-sharing", False, "Listen although the address is in TIME_WAIT (SO_REUSEADDR)."),
-    _switch("permit-port-sharing", False, "Share the port with another process (SO_REUSEPORT)."),
-    _text(
+    text("tls-min-version", "VersionTLS12", "VersionTLS12 or VersionTLS13."),
+    listed("tls-cipher-suites", "", "Cipher suites up to TLS 1.2, as Go names them; empty: the system's."),
+    switch("permit-address-sharing", False, "Listen although the address is in TIME_WAIT (SO_REUSEADDR)."),
+    switch("permit-port-sharing", False, "Share the port with another process (SO_REUSEPORT)."),
+    text(
         "authentication-kubeconfig",
         "",
         "For TokenReviews; a pod needs none. Without either, everybody is anonymous.",
     ),
-    _switch("authentication-skip-lookup", False, "Do not read client authorities from the cluster."),
-    _switch("authentication-tolerate-lookup-failure", True, "Go on when they cannot be read."),
-    _time("authentication-token-webhook-cache-ttl", "10s", "How long an identity is remembered."),
-    _text(
+    switch("authentication-skip-lookup", False, "Do not read client authorities from the cluster."),
+    switch("authentication-tolerate-lookup-failure", True, "Go on when they cannot be read."),
+    time("authentication-token-webhook-cache-ttl", "10s", "How long an identity is remembered."),
+    text(
         "authorization-kubeconfig",
         "",
         "For SubjectAccessReviews; a pod needs none. Without either, other paths are forbidden.",
     ),
-    _list("authorization-always-allow-paths", "/healthz,/readyz,/livez", "Paths that need no permission."),
-    _time("authorization-webhook-cache-authorized-ttl", "10s", "How long a permission is remembered."),
-    _time("authorization-webhook-cache-unauthorized-ttl", "10s", "How long a refusal is remembered."),
-    _file("client-ca-file", "Authority of users' client certificates (PEM)."),
-    _file("requestheader-client-ca-file", "Authority of front proxies' client certificates (PEM)."),
-    _list("requestheader-allowed-names", "", "Common names of front proxies; empty: any."),
-    _list("requestheader-username-headers", "x-remote-user", "Headers with the user's name."),
-    _list("requestheader-uid-headers", "", "Headers with the user's uid."),
-    _list("requestheader-group-headers", "x-remote-group", "Headers with groups."),
-    _list("requestheader-extra-headers-prefix", "x-remote-extra-", "Prefixes of other facts."),
-    _switch("leader-elect", None, "Whether one of several instances works at a time."),
-    _time("leader-elect-lease-duration", None, "When others take over after the last renewal."),
-    _time("leader-elect-renew-deadline", None, "When a leader that could not renew stops."),
-    _time("leader-elect-retry-period", None, "Between tries to get or renew the lease."),
-    _text("leader-elect-resource-lock", None, "Only leases."),
-    _text("leader-elect-resource-name", None, "Name of the lease."),
-    _text("leader-elect-resource-namespace", None, "Namespace of the lease."),
-    _time(
+    listed("authorization-always-allow-paths", "/healthz,/readyz,/livez", "Paths that need no permission."),
+    time("authorization-webhook-cache-authorized-ttl", "10s", "How long a permission is remembered."),
+    time("authorization-webhook-cache-unauthorized-ttl", "10s", "How long a refusal is remembered."),
+    file("client-ca-file", "Authority of users' client certificates (PEM)."),
+    file("requestheader-client-ca-file", "Authority of front proxies' client certificates (PEM)."),
+    listed("requestheader-allowed-names", "", "Common names of front proxies; empty: any."),
+    listed("requestheader-username-headers", "x-remote-user", "Headers with the user's name."),
+    listed("requestheader-uid-headers", "", "Headers with the user's uid."),
+    listed("requestheader-group-headers", "x-remote-group", "Headers with groups."),
+    listed("requestheader-extra-headers-prefix", "x-remote-extra-", "Prefixes of other facts."),
+    switch("leader-elect", None, "Whether one of several instances works at a time."),
+    time("leader-elect-lease-duration", None, "When others take over after the last renewal."),
+    time("leader-elect-renew-deadline", None, "When a leader that could not renew stops."),
+    time("leader-elect-retry-period", None, "Between tries to get or renew the lease."),
+    text("leader-elect-resource-lock", None, "Only leases."),
+    text("leader-elect-resource-name", None, "Name of the lease."),
+    text("leader-elect-resource-namespace", None, "Namespace of the lease."),
+    time(
         "pod-max-in-unschedulable-pods-duration",
         "5m",
         "A refused pod waits for an event no longer than this.",
     ),
     click.option("--kube-api-qps", type=float, help="Ignored with --config, which has clientConnection.qps."),
     click.option("--kube-api-burst", type=int, help="Ignored with --config (clientConnection.burst)."),
-    _text("kube-api-content-type", None, "Read for compatibility: we speak JSON."),
-    _switch("profiling", None, "Serve /debug/pprof. Ignored with --config (enableProfiling)."),
-    _switch("contention-profiling", None, "Read for compatibility: one thread contends with nobody."),
-    _text("feature-gates", "", "Gate=true,Other=false: Koordinator's gates. Upstream's are built in."),
+    text("kube-api-content-type", None, "Read for compatibility: we speak JSON."),
+    switch("profiling", None, "Serve /debug/pprof. Ignored with --config (enableProfiling)."),
+    switch("contention-profiling", None, "Read for compatibility: one thread contends with nobody."),
+    text("feature-gates", "", "Gate=true,Other=false: Koordinator's gates. Upstream's are built in."),
     click.option(
         "-v",
         "--v",
@@ -254,12 +173,12 @@ OPTIONS: tuple[Decorate, ...] = (
         show_default=True,
         help="Log 0: warnings, 1: changes, 4: decisions.",
     ),
-    _text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
+    text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
     click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
-    _list("disabled-metrics", "", "Names of metrics that are not shown."),
-    _time("scheduler-monitor-period", "10s", "Between scans for attempts that hang."),
-    _time("scheduling-timeout", "30s", "A longer scheduling attempt is reported."),
-    _time("scheduling-drop-unhandled-timeout", "5s", "When pods whose attempt never began are forgotten."),
+    listed("disabled-metrics", "", "Names of metrics that are not shown."),
+    time("scheduler-monitor-period", "10s", "Between scans for attempts that hang."),
+    time("scheduling-timeout", "30s", "A longer scheduling attempt is reported."),
+    time("scheduling-drop-unhandled-timeout", "5s", "When pods whose attempt never began are forgotten."),
     click.option(
         "-s",
         "--debug-scores",
@@ -268,37 +187,37 @@ OPTIONS: tuple[Decorate, ...] = (
         show_default=True,
         help="Log a table of this many best nodes for each pod.",
     ),
-    _switch("debug-filters", False, "Log every node that a filter refuses.", "-f"),
-    _switch("debug-diagnosis", False, "Log a diagnosis (JSON) of each pod that finds no node.", "-d"),
-    _switch("debug-diagnosis-blocking", False, "Write it before the next pod is scheduled."),
-    _count("debug-diagnosis-queue-size", 1000, "Diagnoses that wait at most; more are dropped."),
-    _count("debug-diagnosis-worker-count", 10, "Diagnoses written in one go."),
-    _list("controller-plugins", "*", "Plugins whose controllers run; * for all, -Name without one."),
-    _text("sync-barrier-pod-namespace", "kube-system", "Of the pod that SyncBarrier writes to."),
-    _text("sync-barrier-pod-name", "koord-scheduler-sync-barrier", "Name of that pod."),
-    _time("sync-hard-timeout", "1m", "How long a new leader waits for its caches at most."),
-    _switch(
+    switch("debug-filters", False, "Log every node that a filter refuses.", "-f"),
+    switch("debug-diagnosis", False, "Log a diagnosis (JSON) of each pod that finds no node.", "-d"),
+    switch("debug-diagnosis-blocking", False, "Write it before the next pod is scheduled."),
+    count("debug-diagnosis-queue-size", 1000, "Diagnoses that wait at most; more are dropped."),
+    count("debug-diagnosis-worker-count", 10, "Diagnoses written in one go."),
+    listed("controller-plugins", "*", "Plugins whose controllers run; * for all, -Name without one."),
+    text("sync-barrier-pod-namespace", "kube-system", "Of the pod that SyncBarrier writes to."),
+    text("sync-barrier-pod-name", "koord-scheduler-sync-barrier", "Name of that pod."),
+    time("sync-hard-timeout", "1m", "How long a new leader waits for its caches at most."),
+    switch(
         "enable-network-topology-manager",
         False,
         "The tree of ClusterNetworkTopology, which gangs are placed by: it comes with gang scheduling; "
         "until then true is refused.",
     ),
-    _switch(
+    switch(
         "enable-workload-auditor", False, "Keep records of waiting workloads and tell what is odd about them."
     ),
-    _list("workload-auditor-metric-labels", "", "Labels of pods that the auditor's metrics carry."),
-    _time(
+    listed("workload-auditor-metric-labels", "", "Labels of pods that the auditor's metrics carry."),
+    time(
         "workload-auditor-victim-reschedule-duration",
         "10s",
         "A victim that has a node again sooner is told of.",
     ),
-    _time("workload-auditor-victim-deletion-duration", "30s", "Victims that take longer to go are told of."),
-    _count(
+    time("workload-auditor-victim-deletion-duration", "30s", "Victims that take longer to go are told of."),
+    count(
         "workload-auditor-victim-deleting-retries",
         3,
         "So many attempts in vain while victims are being deleted are told of.",
     ),
-    _time(
+    time(
         "workload-auditor-scheduling-event-interval",
         "5m",
         "A workload to which nothing happens longer is told of.",
@@ -326,8 +245,7 @@ WITHOUT_EFFECT: dict[str, str] = {
 def options(command: Any) -> Any:
     """Put all flags on a command."""
     for name, why in reversed(WITHOUT_EFFECT.items()):
-        words = f"Read for compatibility: {why}."
-        command = click.option(f"--{name}", is_flag=False, flag_value="true", help=words)(command)
+        command = flag_kinds.without_effect(name, why)(command)
     for option in reversed(OPTIONS):
         command = option(command)
     return command

@@ -1,0 +1,144 @@
+"""Kinds of flags that commands named like upstream's share, and the way Go's standard library writes flags."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from koordinator.api import duration, scalars
+from koordinator.api.errors import KoordinatorError
+
+Decorate = Callable[[Any], Any]
+
+
+class DurationText(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+    """Text such as 15s or 1m30s."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            duration.parse(str(value))
+        except KoordinatorError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class Listed(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+    """Texts separated by commas."""
+
+    name = "list"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+class Switch(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+    """true or false."""
+
+    name = "boolean"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        if isinstance(value, bool):
+            return value
+        try:
+            return scalars.parse_bool(str(value))
+        except scalars.ScalarError as error:
+            self.fail(str(error), param, ctx)
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+PORT = click.IntRange(0, 65_535)
+COUNT = click.IntRange(min=1)
+
+
+def text(name: str, default: str | None, words: str) -> Decorate:
+    """Any text."""
+    return click.option(f"--{name}", default=default, show_default=bool(default), help=words)
+
+
+def switch(name: str, default: bool | None, words: str, *more: str) -> Decorate:
+    """`--name`, `--name=true`, `--name=false`; `more` are other names."""
+    return click.option(
+        f"--{name}",
+        *more,
+        type=Switch(),
+        is_flag=False,
+        flag_value="true",
+        default=default,
+        show_default=default is not None,
+        help=words,
+    )
+
+
+def time(name: str, default: str | None, words: str) -> Decorate:
+    """A duration; the value stays text."""
+    shown = default is not None
+    return click.option(f"--{name}", type=DurationText(), default=default, show_default=shown, help=words)
+
+
+def listed(name: str, default: str, words: str) -> Decorate:
+    """A list in one text."""
+    return click.option(f"--{name}", type=Listed(), default=default, show_default=bool(default), help=words)
+
+
+def file(name: str, words: str) -> Decorate:
+    """A file that must exist."""
+    return click.option(f"--{name}", type=FILE, help=words)
+
+
+def count(name: str, default: int, words: str, kind: Any = COUNT) -> Decorate:
+    """A whole number within the range of `kind`."""
+    return click.option(f"--{name}", type=kind, default=default, show_default=True, help=words)
+
+
+def without_effect(name: str, why: str, *, is_switch: bool = False) -> Decorate:
+    """A flag of others' command lines, read so that these work; None when it is not given."""
+    words = f"Read for compatibility: {why}."
+    kind = {"type": Switch()} if is_switch else {}
+    return click.option(f"--{name}", is_flag=False, flag_value="true", help=words, **kind)
+
+
+class GoFlagCommand(click.Command):
+    """A command whose flags are written as Go's `flag` package takes them.
+
+    One dash or two, `-name=value` or `-name value`; a switch may stand alone and never takes the next word.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, double_dashed(args, self._takes_value(ctx)))
+
+    def _takes_value(self, ctx: click.Context) -> dict[str, bool]:
+        """Whether a flag needs a value, by name with underscores as dashes."""
+        found = {}
+        for param in self.get_params(ctx):
+            alone = isinstance(param.type, Switch) or getattr(param, "is_flag", False)
+            for name in (*param.opts, *param.secondary_opts):
+                found[name.lstrip("-")] = not alone
+        return found
+
+
+def double_dashed(arguments: Sequence[str], takes_value: dict[str, bool]) -> list[str]:
+    """The same arguments as `--name=value` each; what is no flag stays as it is, as does all after `--`."""
+    written: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--":
+            return [*written, argument, *waiting]
+        if not argument.startswith("-") or argument == "-":
+            written.append(argument)
+            continue
+        name, equals, value = argument.lstrip("-").partition("=")
+        known = takes_value.get(name.replace("_", "-"))
+        if not equals and known is False:
+            written.append(f"-{name}" if len(name) == 1 else f"--{name}")
+        elif not equals and known and (following := next(waiting, None)) is not None:
+            written.append(f"--{name}={following}")
+        else:
+            written.append(f"--{name}{equals}{value}")
+    return written
