@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from koordinator.api.feature_gates import FeatureGateError
+from koordinator.cli import running, scheduler_flags
 from koordinator.cli import scheduler as command
-from koordinator.cli import scheduler_flags
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler import config
@@ -109,9 +109,9 @@ def test_flags_that_cannot_work_are_refused(arguments: list[str], complaint: str
 def test_the_cause_is_found_in_the_groups_that_it_came_through() -> None:
     lost = LeaseLost("default/mine", "me", "somebody holds it now")
     wrapped = ExceptionGroup("a", [ExceptionGroup("b", [lost])])
-    assert command._cause(wrapped) is lost
+    assert running.cause_of(wrapped) is lost
     several = ExceptionGroup("a", [lost, ValueError()])
-    assert command._cause(several) is several
+    assert running.cause_of(several) is several
 
 
 def test_mistakes_in_the_file_are_told_with_their_places(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from koordinator.cli import serving
+from koordinator.cli import listening, serving
 from koordinator.cli.serving import ServingError
 from koordinator.clock import SystemClock
 from koordinator.cluster import delegated_auth, errors
@@ -86,7 +86,7 @@ async def door() -> Any:
     secure.trust_clients(tls, authorities)
     app = web.Application(middlewares=(keeper.middleware,))
     app.router.add_get("/{path}", answer)
-    async with serving.served(app, "127.0.0.1", 0, tls) as port:
+    async with listening.served(app, "127.0.0.1", 0, tls) as port:
         yield Door(reviews, port)
 
 
@@ -178,7 +178,7 @@ async def test_callers_get_the_certificate_of_the_name_that_they_ask_for(tmp_pat
     tls = serving.tls_context(None, None, None, SystemClock())
     serving.present_by_name(tls, [f"{other},{other}:a.example,*.b.example"])
 
-    async with serving.served(web.Application(), "127.0.0.1", 0, tls) as port:
+    async with listening.served(web.Application(), "127.0.0.1", 0, tls) as port:
 
         async def subject(name: str) -> str:
             trust = ssl.create_default_context()

@@ -100,8 +100,8 @@ def count(name: str, default: int, words: str, kind: Any = COUNT) -> Decorate:
 def without_effect(name: str, why: str, *, is_switch: bool = False) -> Decorate:
     """A flag of others' command lines, read so that these work; None when it is not given."""
     words = f"Read for compatibility: {why}."
-    kind = {"type": Switch()} if is_switch else {}
-    return click.option(f"--{name}", is_flag=False, flag_value="true", help=words, **kind)
+    kind = Switch() if is_switch else click.STRING
+    return click.option(f"--{name}", type=kind, is_flag=False, flag_value="true", help=words)
 
 
 class GoFlagCommand(click.Command):

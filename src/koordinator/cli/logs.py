@@ -5,6 +5,8 @@ import json
 import logging
 from collections.abc import Mapping
 
+from koordinator.api.errors import KoordinatorError
+
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 INFO_VERBOSITY = 1
@@ -47,6 +49,28 @@ def level_of(verbosity: int) -> int:
     if verbosity >= DEBUG_VERBOSITY:
         return logging.DEBUG
     return logging.INFO if verbosity >= INFO_VERBOSITY else logging.WARNING
+
+
+class VerbosityError(KoordinatorError, ValueError):
+    """`--vmodule` cannot be understood."""
+
+    def __init__(self, entry: str) -> None:
+        super().__init__(entry)
+        self.entry = entry
+
+    def __str__(self) -> str:
+        return f"--vmodule: {self.entry!r} is not pattern=N"
+
+
+def modules_of(text: str) -> dict[str, int]:
+    """`--vmodule` as levels by pattern. Raises: VerbosityError."""
+    found = {}
+    for entry in filter(None, text.split(",")):
+        pattern, equals, number = entry.partition("=")
+        if not equals or not number.isdigit():
+            raise VerbosityError(entry)
+        found[pattern] = level_of(int(number))
+    return found
 
 
 def set_up(level: int, *, as_json: bool = False, modules: Mapping[str, int] | None = None) -> None:

@@ -1,14 +1,12 @@
 """`koord-scheduler`: the scheduler against a real API server, with the flags that upstream's has."""
 
-import asyncio
 import contextlib
 import logging
 import os
 import random
-import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
@@ -18,7 +16,7 @@ from koordinator import __version__
 from koordinator.api import duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import access, logs, process_metrics, scheduler_flags, serving
+from koordinator.cli import access, listening, logs, process_metrics, running, scheduler_flags, serving
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -65,7 +63,9 @@ def main(**values: Any) -> None:
     flags, inert = scheduler_flags.of(values)
     try:
         logs.set_up(
-            logs.level_of(flags.v), as_json=flags.logging_format == "json", modules=_modules(flags.vmodule)
+            logs.level_of(flags.v),
+            as_json=flags.logging_format == "json",
+            modules=logs.modules_of(flags.vmodule),
         )
         settings = read_config(flags)
         gates = read_gates(flags.feature_gates)
@@ -83,10 +83,11 @@ def main(**values: Any) -> None:
         why = scheduler_flags.WITHOUT_EFFECT[name]
         log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
     try:
-        _run(_until_signal(_main(flags, settings, gates, client)))
+        with garbage.collected_rarely():
+            running.run(_main(flags, settings, gates, client))
     except (KoordinatorError, OSError, ExceptionGroup) as error:
         # A lost lease, a port that is taken: expected ends, which need no traceback.
-        cause = _cause(error)
+        cause = running.cause_of(error)
         if not isinstance(cause, KoordinatorError | OSError):
             raise
         raise click.ClickException(str(cause)) from error
@@ -310,7 +311,7 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
     async with contextlib.AsyncExitStack() as stack:
         if flags.port:
             app = http.application(scheduler, options)
-            await stack.enter_async_context(serving.served(app, flags.address, flags.port))
+            await stack.enter_async_context(listening.served(app, flags.address, flags.port))
         if flags.secure_port:
             tls = serving.tls_context(
                 flags.tls_cert_file,
@@ -324,7 +325,7 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
             gatekeeper = await stack.enter_async_context(access.gatekeeper(flags, tls))
             app = http.application(scheduler, options, (gatekeeper.middleware,))
             await stack.enter_async_context(
-                serving.served(
+                listening.served(
                     app,
                     flags.bind_address,
                     flags.secure_port,
@@ -334,43 +335,6 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
                 )
             )
         yield
-
-
-def _modules(text: str) -> dict[str, int]:
-    """`--vmodule` as patterns and levels. Raises: Refused."""
-    found = {}
-    for entry in filter(None, text.split(",")):
-        pattern, equals, number = entry.partition("=")
-        if not equals or not number.isdigit():
-            raise Refused(f"--vmodule: {entry!r} is not pattern=N")
-        found[pattern] = logs.level_of(int(number))
-    return found
-
-
-def _cause(error: Exception) -> Exception:
-    """What is wrong, out of the task groups that it came through."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    with garbage.collected_rarely():
-        try:
-            import uvloop
-        except ImportError:
-            asyncio.run(work)
-        else:
-            uvloop.run(work)
-
-
-async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
 
 
 if __name__ == "__main__":

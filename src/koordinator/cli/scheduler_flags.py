@@ -106,7 +106,9 @@ OPTIONS: tuple[Decorate, ...] = (
     text("address", "0.0.0.0", "Where to serve insecure HTTP."),
     count("port", 0, "Port of insecure HTTP (health, metrics, debugging); 0: none.", flag_kinds.PORT),
     text("bind-address", "0.0.0.0", "Where to serve HTTPS."),
-    count("secure-port", 10259, "Port of HTTPS with authentication and authorization; 0: none.", flag_kinds.PORT),
+    count(
+        "secure-port", 10259, "Port of HTTPS with authentication and authorization; 0: none.", flag_kinds.PORT
+    ),
     click.option(
         "--cert-dir",
         type=click.Path(file_okay=False, path_type=Path),

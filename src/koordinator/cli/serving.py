@@ -1,6 +1,5 @@
-"""Listening: TLS with a given or a self-made certificate, and sockets that share their address."""
+"""TLS of a server, with a given or a self-made certificate."""
 
-import contextlib
 import datetime
 import ipaddress
 import logging
@@ -8,10 +7,9 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -137,36 +135,6 @@ def _names_in(pem: bytes) -> list[str]:
         x509.SubjectAlternativeName
     )
     return found.value.get_values_for_type(x509.DNSName)
-
-
-@contextlib.asynccontextmanager
-async def served(
-    app: web.Application,
-    address: str,
-    port: int,
-    tls: ssl.SSLContext | None = None,
-    *,
-    share_address: bool = False,
-    share_port: bool = False,
-) -> AsyncIterator[int]:
-    """Serve inside; the port. Raises: OSError when the address is taken."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(
-            runner,
-            address,
-            port,
-            ssl_context=tls,
-            reuse_address=share_address or None,
-            reuse_port=share_port or None,
-        )
-        await site.start()
-        bound: int = runner.addresses[0][1]
-        log.info("serving HTTP", extra={"address": address, "port": bound, "tls": tls is not None})
-        yield bound
-    finally:
-        await runner.cleanup()
 
 
 def _ciphers(names: Sequence[str]) -> list[str]:

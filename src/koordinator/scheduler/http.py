@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from koordinator import prometheus
+from koordinator import profiling, prometheus
 from koordinator.api import scalars
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler import effective_config, gauges, health, profiling
+from koordinator.scheduler import effective_config, gauges, health
 from koordinator.scheduler.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.explain import service as explanations
 from koordinator.scheduler.health import Check, SliMetrics

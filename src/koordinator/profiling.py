@@ -78,7 +78,7 @@ async def _tasks(_: web.Request) -> web.Response:
 
 async def _heap(_: web.Request) -> web.Response:
     if not tracemalloc.is_tracing():
-        reason = "memory is not traced: start the scheduler with PYTHONTRACEMALLOC=1 (slows it down by half)"
+        reason = "memory is not traced: start with PYTHONTRACEMALLOC=1 (slows it down by half)"
         return web.Response(text=reason, status=501)
     statistics = tracemalloc.take_snapshot().statistics("lineno")
     lines = [str(each) for each in statistics[:LINES_MAX]]

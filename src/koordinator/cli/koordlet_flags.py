@@ -1,0 +1,447 @@
+"""The flags of `koordlet`, by the field of the configuration that each sets. Source: spec 10, sections 2.1 and 2.2;
+spec 11, sections 2.1, 3.1 and 13.2.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from koordinator.api import duration
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cli import flag_kinds
+from koordinator.cli.flag_kinds import Decorate
+from koordinator.host.roots import HostRoots
+from koordinator.koordlet.config import AgentConfig
+
+NODE_NAME, AGENT_MODE = "NODE_NAME", "agent_mode"
+_RUNTIMES = ("containerd", "docker", "pouch", "cri-o")
+
+
+class FlagError(KoordinatorError, ValueError):
+    """A flag (or environment variable) that cannot be used."""
+
+    def __init__(self, flag: str, reason: str) -> None:
+        super().__init__(flag, reason)
+        self.flag, self.reason = flag, reason
+
+    def __str__(self) -> str:
+        return f"{self.flag}: {self.reason}"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, understood."""
+
+    config: AgentConfig
+    roots: HostRoots
+    gates: FeatureGates
+    kubeconfig: str = ""
+    server: str = ""
+    qps: float = 20.0
+    burst: int = 30
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+    kubelet_authority: Path | None = None
+    is_dry_run: bool = False
+    verbosity: int = 0
+    module_verbosity: str = ""
+    logs_as_json: bool = False
+
+
+class _Setting(msgspec.Struct, frozen=True):
+    """A flag that sets a field: `kind` gives the option from name, default and help, `read` the field's value."""
+
+    field: str
+    words: str
+    kind: Callable[..., Decorate] = flag_kinds.text
+    read: Callable[[Any], Any] = lambda value: value
+    show: Callable[[Any], Any] = lambda value: value
+
+
+def _time(field: str, words: str) -> _Setting:
+    return _Setting(field, words, flag_kinds.time, duration.parse, duration.text_of)
+
+
+def _switch(field: str, words: str) -> _Setting:
+    return _Setting(field, words, flag_kinds.switch)
+
+
+def _seconds(field: str, words: str) -> _Setting:
+    return _Setting(field, words, _whole, float, int)
+
+
+def _number(field: str, words: str) -> _Setting:
+    return _Setting(field, words, _whole)
+
+
+def _whole(name: str, default: int, words: str) -> Decorate:
+    return flag_kinds.count(name, default, words, click.IntRange(min=0))
+
+
+def _natural(field: str, words: str) -> _Setting:
+    return _Setting(field, words, flag_kinds.count)
+
+
+def _text(field: str, words: str) -> _Setting:
+    return _Setting(field, words)
+
+
+SETTINGS: Mapping[str, _Setting] = {
+    # serving
+    "addr": _text("http.address", "Where metrics, health and audit events are served, as host:port."),
+    "enable-pprof": _switch("http.profiling", "Serve profiles at --pprof-addr."),
+    "pprof-addr": _text("http.profiling_address", "Where profiles are served."),
+    # collecting
+    "collect-res-used-interval": _time(
+        "collect.used_interval_s",
+        "How often the use of node, pods and host applications is measured. Below 1s nothing is collected and no "
+        "strategy runs.",
+    ),
+    "collect-sys-metric-outdated-interval": _time(
+        "collect.system_outdated_s", "How old the inputs of the system's use may be."
+    ),
+    "collect-node-cpu-info-interval": _time("collect.node_info_interval_s", "CPU topology and NUMA nodes."),
+    "collect-node-storage-info-interval": _time("collect.storage_interval_s", "Disks and mounts."),
+    "cpi-collector-interval": _time("collect.cpi_interval_s", "Cycles per instruction."),
+    "collect-cpi-timewindow": _time("collect.cpi_window_s", "How long cycles are counted each time."),
+    "psi-collector-interval": _time("collect.psi_interval_s", "Pressure stall information."),
+    "coldpage-collector-interval": _time("collect.cold_page_interval_s", "Cold memory."),
+    "resctrl-collector-interval": _time("collect.resctrl_interval_s", "Cache and memory bandwidth."),
+    "enable-pagecache-collector": _switch("collect.page_cache", "Measure memory with page cache."),
+    "enable-resctrl-collector": _switch(
+        "collect.resctrl", "Measure cache and memory bandwidth (with its gate)."
+    ),
+    "xpu-enforce-collect-from-device-infos": _switch(
+        "collect.xpu_only_files", "Never ask the GPU driver's library: accelerators by files only."
+    ),
+    "xpu-device-infos-dir": _text("collect.xpu_directory", "Where files tell of accelerators."),
+    "tsdb-retention-duration": _time("series_retention_s", "How long samples are kept, in memory."),
+    # the kubelet
+    "kubelet-preferred-address-type": _text(
+        "kubelet.address_type", "Which address of the Node to call; InternalIP where it has no such one."
+    ),
+    "kubelet-sync-interval": _time("kubelet.sync_interval_s", "How often pods are asked for; 0: never."),
+    "kubelet-sync-timeout": _time("kubelet.timeout_s", "How long the kubelet may take to answer."),
+    "kubelet-insecure-tls": _switch("kubelet.insecure", "Plain HTTP to --kubelet-read-only-port."),
+    "kubelet-read-only-port": _Setting(
+        "kubelet.read_only_port",
+        "Port of the kubelet without authentication.",
+        lambda name, default, words: flag_kinds.count(name, default, words, flag_kinds.PORT),
+    ),
+    "node-topology-sync-interval": _time(
+        "kubelet.topology_interval_s", "How often the node's topology is reported; 0: never."
+    ),
+    "disable-query-kubelet-config": _switch(
+        "kubelet.no_config", "Ask neither the kubelet's /configz nor its CPU manager's state."
+    ),
+    "enable-node-metric-report": _switch("kubelet.report_node_metric", "Report NodeMetric."),
+    "enable-pod-taskids": _switch("kubelet.pod_tasks", "Know the threads of each container."),
+    "pod-resources-proxy-path": _text(
+        "kubelet.pod_resources_proxy", "Directory of the socket of gate PodResourcesProxy."
+    ),
+    # prediction
+    "prediction-checkpoint-filepath": _text("predict.checkpoints", "Directory of the models' checkpoints."),
+    "prediction-cold-start-duration": _time(
+        "predict.cold_start_s", "How old a pod is before it is predicted."
+    ),
+    "prediction-safety-margin-percent": _number("predict.safety_margin_percent", "Added to each peak."),
+    "prediction-cpu-histogram-decay-halflife": _time("predict.cpu_half_life_s", "When CPU use counts half."),
+    "prediction-memory-histogram-decay-halflife": _time(
+        "predict.memory_half_life_s", "When memory use counts half."
+    ),
+    "prediction-training-interval": _time("predict.training_interval_s", "How often models learn."),
+    "prediction-model-expiration-duration": _time("predict.expiration_s", "When unused models go."),
+    "prediction-model-checkpoint-interval": _time(
+        "predict.checkpoint_interval_s", "How often models are saved."
+    ),
+    "prediction-model-checkpoint-max-per-step": _natural(
+        "predict.checkpoints_per_step", "Models saved at a time."
+    ),
+    # strategies
+    "reconcile-interval-seconds": _seconds(
+        "qos.reconcile_interval_s",
+        "Loop of CPU burst, memory QoS, resctrl, block I/O, system settings; 0: off.",
+    ),
+    "cpu-suppress-interval-seconds": _seconds("qos.suppress_interval_s", "Loop of CPU suppress; 0: off."),
+    "cpu-evict-interval-seconds": _seconds("qos.cpu_evict_interval_s", "Loop of eviction by CPU; 0: off."),
+    "memory-evict-interval-seconds": _seconds(
+        "qos.memory_evict_interval_s", "Loop of eviction by memory; 0: off."
+    ),
+    "cpu-evict-cool-time-seconds": _seconds("qos.cpu_evict_cool_s", "Pause after an eviction by CPU."),
+    "memory-evict-cool-time-seconds": _seconds(
+        "qos.memory_evict_cool_s", "Pause after an eviction by memory."
+    ),
+    "only-evict-by-api": _switch(
+        "qos.only_evict_by_api", "Evict through the API server; else containers are stopped in the runtime."
+    ),
+    "resource-force-update-seconds": _seconds(
+        "qos.force_update_s", "After so long a file is looked at even though the wanted value is the same."
+    ),
+    "containerd-endpoint": _text("qos.containerd_endpoint", "Socket of containerd; empty: found by itself."),
+    "docker-endpoint": _text("qos.docker_endpoint", "Socket of docker; empty: found by itself."),
+    "pouch-endpoint": _text("qos.pouch_endpoint", "Socket of pouch; empty: found by itself."),
+    "default-runtime-type": _text("qos.runtime", "Runtime of containers whose id does not tell it."),
+    "restore-on-exit": _switch(
+        "qos.restore_on_exit", "Put back what was changed on the node when stopped (not in the reference)."
+    ),
+    # hooks
+    "runtime-hooks-reconcile-interval": _time(
+        "hooks.reconcile_interval_s", "How often QoS groups and host applications are looked at."
+    ),
+    "runtime-hooks-plugin-failure-policy": _Setting(
+        "hooks.plugin_failure_policy",
+        "Ignore: the next hook runs after one that failed; Fail: the rest is left out.",
+        lambda name, default, words: click.option(
+            f"--{name}", type=click.Choice(("Ignore", "Fail")), default=default, show_default=True, help=words
+        ),
+    ),
+    "disable-unset-cpu-quota": _switch(
+        "hooks.keep_cpu_quota", "Pods with CPUs of their own keep their CPU quota."
+    ),
+    "hami-core-library-directory-path": _text(
+        "hooks.hami_core_library", "Library that limits shares of GPUs."
+    ),
+    # audit
+    "audit-log-dir": _text("audit.directory", "Where the audit log is kept."),
+    "audit-verbose": _number("audit.verbose", "Events of a higher level are dropped."),
+    "audit-max-disk-space-mb": _natural("audit.disk_mb_max", "Space of the audit log."),
+    "audit-max-concurrent-readers": _natural("audit.readers_max", "Who may page through it at a time."),
+    "audit-max-events-limit": _natural("audit.events_max", "Events of one page at most."),
+}
+"""Flags that set a field of `AgentConfig`, by name. Defaults are those of the field."""
+
+ROOTS: Mapping[str, tuple[str, str]] = {
+    "cgroup-root-dir": ("cgroup", "cgroup file systems"),
+    "proc-root-dir": ("proc", "/proc"),
+    "sys-root-dir": ("sys", "/sys"),
+    "sys-fs-root-dir": ("sys_fs", "/sys/fs"),
+    "var-run-root-dir": ("var_run", "/var/run"),
+    "run-root-dir": ("run", "/run"),
+    "var-lib-kubelet-dir": ("kubelet", "the kubelet's files"),
+}
+"""Flags that say where the host is mounted, by name: field of `HostRoots`, what is there."""
+
+_MEMORY = "samples are kept in memory, in rings of fixed length"
+_HOOK_SERVER = "hooks are delivered by the reconciler; the hook server comes with the runtime proxy"
+_NRI = "hooks are delivered by the reconciler; the NRI plugin comes later"
+_LINES = "lines go to standard error, at once"
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "configmap-name": "settings come from NodeSLO; the reference does not read it either",
+    "configmap-namespace": "settings come from NodeSLO; the reference does not read it either",
+    "report-interval": "NodeMetric says how often it is reported",
+    "metric-gc-interval-seconds": "the reference does not use it either",
+    "metric-expire-seconds": "the reference does not use it either",
+    "tsdb-path": _MEMORY,
+    "tsdb-max-bytes": _MEMORY,
+    "tsdb-stripe-size": _MEMORY,
+    "tsdb-wal-segment-size": _MEMORY,
+    "tsdb-max-block-chunk-segment-size": _MEMORY,
+    "tsdb-min-block-duration": _MEMORY,
+    "tsdb-max-block-duration": _MEMORY,
+    "tsdb-head-chunks-write-buffer-size": _MEMORY,
+    "qos-extension-plugins": "there are no extra strategies to switch on",
+    "runtime-hooks-network": _HOOK_SERVER,
+    "runtime-hooks-addr": _HOOK_SERVER,
+    "runtime-hooks-host-endpoint": _HOOK_SERVER,
+    "runtime-hooks-failure-policy": _HOOK_SERVER,
+    "runtime-hooks-config-path": _HOOK_SERVER,
+    "runtime-hooks-disable-stages": _HOOK_SERVER,
+    "runtime-hooks-nri-socket-path": _NRI,
+    "runtime-hooks-nri-plugin-name": _NRI,
+    "runtime-hooks-nri-plugin-index": _NRI,
+    "runtime-hooks-nri-connect-timeout": _NRI,
+    "runtime-hooks-nri-backoff-duration": _NRI,
+    "runtime-hooks-nri-backoff-factor": _NRI,
+    "runtime-hooks-nri-backoff-cap": _NRI,
+    "runtime-hooks-nri-backoff-steps": _NRI,
+    "log-backtrace-at": _LINES,
+    "log-dir": _LINES,
+    "log-file": _LINES,
+    "log-file-max-size": _LINES,
+    "log-flush-frequency": _LINES,
+    "stderrthreshold": _LINES,
+}
+"""Flags of the reference's command line that are read so that it works, each with why it changes nothing."""
+
+SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
+    "tsdb-enable-prometheus-metric": _MEMORY,
+    "enable-nri-runtime-hook": _NRI,
+    "logtostderr": _LINES,
+    "alsologtostderr": _LINES,
+    "add-dir-header": _LINES,
+    "one-output": _LINES,
+    "skip-headers": _LINES,
+    "skip-log-headers": _LINES,
+    "legacy-stderr-threshold-behavior": _LINES,
+}
+"""The same for switches."""
+
+_CLIENT = (
+    flag_kinds.text("kubeconfig", "", "Kubeconfig file; a pod needs none."),
+    flag_kinds.text("master", "", "URL of the API server, instead of the one in a kubeconfig."),
+    click.option(
+        "--kube-api-qps",
+        type=click.FloatRange(0, min_open=True),
+        default=20.0,
+        show_default=True,
+        help="Requests to the API server per second, in the long run.",
+    ),
+    flag_kinds.count("kube-api-burst", 30, "Requests to the API server at once."),
+    flag_kinds.file("kubelet-client-certificate", "Shown to the kubelet (PEM), instead of a token (ours)."),
+    flag_kinds.file("kubelet-client-key", "Its private key (PEM)."),
+    flag_kinds.file(
+        "kubelet-certificate-authority",
+        "Verifies the kubelet's certificate (PEM); without it none is verified, since kubelets sign their own (ours).",
+    ),
+    flag_kinds.text("feature-gates", "", "Gate=true,Other=false; AllAlpha and AllBeta for all of a stage."),
+    flag_kinds.switch(
+        "dry-run",
+        False,
+        "Change nothing, neither on the node nor in the cluster: print what would be written, and why (ours).",
+    ),
+    click.option(
+        "-v",
+        "--v",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Log 0: warnings, 1: changes, 4: decisions.",
+    ),
+    flag_kinds.text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
+    click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
+)
+
+
+def options(command: Any) -> Any:
+    """Put all flags on a command."""
+    inert = [
+        *(flag_kinds.without_effect(name, why) for name, why in WITHOUT_EFFECT.items()),
+        *(
+            flag_kinds.without_effect(name, why, is_switch=True)
+            for name, why in SWITCHES_WITHOUT_EFFECT.items()
+        ),
+    ]
+    defaults = AgentConfig(node_name="")
+    settings = [
+        setting.kind(name, setting.show(_get(defaults, setting.field)), setting.words)
+        for name, setting in SETTINGS.items()
+    ]
+    shown = "DaemonSet: {}; host mode: {}"
+    roots = [
+        flag_kinds.text(
+            name,
+            None,
+            f"Where {what} of the host can be reached. "
+            f"[{shown.format(getattr(HostRoots(), field), getattr(HostRoots.below(''), field))}]",
+        )
+        for name, (field, what) in ROOTS.items()
+    ]
+    for option in reversed([*_CLIENT, *roots, *settings, *inert]):
+        command = option(command)
+    return command
+
+
+def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """What the command line says, and flags that were given although they have no effect.
+
+    Raises: FlagError, FeatureGateError, QuantityError and the like for what cannot be used.
+    """
+    node_name = environment.get(NODE_NAME, "")
+    if not node_name:
+        reason = "the environment variable must hold the name of this node (in a pod: fieldRef spec.nodeName)"
+        raise FlagError(NODE_NAME, reason)
+    inert = [
+        name
+        for name in (*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT)
+        if values[name.replace("-", "_")] is not None
+    ]
+    settings = Settings(
+        config=_config(node_name, values),
+        roots=_roots(environment.get(AGENT_MODE, ""), values),
+        gates=FeatureGates.of(Component.KOORDLET, values["feature_gates"]),
+        kubeconfig=values["kubeconfig"],
+        server=values["master"],
+        qps=values["kube_api_qps"],
+        burst=values["kube_api_burst"],
+        client_certificate=values["kubelet_client_certificate"],
+        client_key=values["kubelet_client_key"],
+        kubelet_authority=values["kubelet_certificate_authority"],
+        is_dry_run=values["dry_run"],
+        verbosity=values["v"],
+        module_verbosity=values["vmodule"],
+        logs_as_json=values["logging_format"] == "json",
+    )
+    _check(settings)
+    return settings, inert
+
+
+def _config(node_name: str, values: Mapping[str, Any]) -> AgentConfig:
+    config = AgentConfig(node_name=node_name)
+    for name, setting in SETTINGS.items():
+        config = _with(config, setting.field, setting.read(values[name.replace("-", "_")]))
+    return config
+
+
+def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
+    given = {
+        field: value.rstrip("/") or "/"
+        for name, (field, _) in ROOTS.items()
+        if (value := values[name.replace("-", "_")]) is not None
+    }
+    return msgspec.structs.replace(HostRoots.of_mode(agent_mode), **given)
+
+
+def _check(settings: Settings) -> None:
+    kubelet, predict, qos = settings.config.kubelet, settings.config.predict, settings.config.qos
+    if kubelet.insecure and not kubelet.no_config:
+        reason = "needs disable-query-kubelet-config: the read-only port has no /configz"
+        raise FlagError("kubelet-insecure-tls", reason)
+    if kubelet.timeout_s <= 0:
+        raise FlagError("kubelet-sync-timeout", "must be above 0")
+    positive = {
+        "prediction-cpu-histogram-decay-halflife": predict.cpu_half_life_s,
+        "prediction-memory-histogram-decay-halflife": predict.memory_half_life_s,
+        "prediction-training-interval": predict.training_interval_s,
+        "prediction-model-checkpoint-interval": predict.checkpoint_interval_s,
+        "collect-cpi-timewindow": settings.config.collect.cpi_window_s,
+        "runtime-hooks-reconcile-interval": settings.config.hooks.reconcile_interval_s,
+        "tsdb-retention-duration": settings.config.series_retention_s,
+    }
+    for name, value in positive.items():
+        if value <= 0:
+            raise FlagError(name, "must be above 0")
+    if qos.runtime not in _RUNTIMES:
+        raise FlagError("default-runtime-type", f"{qos.runtime!r} is none of {', '.join(_RUNTIMES)}")
+    if (settings.client_certificate is None) != (settings.client_key is None):
+        raise FlagError("kubelet-client-certificate", "certificate and key are given together or not at all")
+    for name, text in (
+        ("addr", settings.config.http.address),
+        ("pprof-addr", settings.config.http.profiling_address),
+    ):
+        host_and_port(name, text)
+
+
+def host_and_port(flag: str, text: str) -> tuple[str, int]:
+    """An address as Go has it: `:9316`, `127.0.0.1:9316`, `[::1]:9316`. Raises: FlagError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise FlagError(flag, f"{text!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _get(config: AgentConfig, field: str) -> Any:
+    value: Any = config
+    for name in field.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _with(config: AgentConfig, field: str, value: Any) -> AgentConfig:
+    section, dot, name = field.rpartition(".")
+    if not dot:
+        return msgspec.structs.replace(config, **{name: value})
+    changed = msgspec.structs.replace(_get(config, section), **{name: value})
+    return msgspec.structs.replace(config, **{section: changed})
