@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 import aiohttp
@@ -54,7 +54,10 @@ class KubeletAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeletClient:
-    """Asks one kubelet. `on_answer` hears of each request: verb, path, status (`<error>` without), seconds."""
+    """Asks one kubelet. `on_answer` hears of each request: verb, path, status (`<error>` without), seconds.
+
+    `authorization` gives the header of that name for each request, where a token file does not.
+    """
 
     def __init__(
         self,
@@ -62,8 +65,10 @@ class KubeletClient:
         *,
         timeout_s: float = TIMEOUT_S,
         on_answer: Callable[[str, str, str, float], None] | None = None,
+        authorization: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self._access = access
+        self._authorization = authorization
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._on_answer = on_answer
         self._session: aiohttp.ClientSession | None = None
@@ -123,7 +128,7 @@ class KubeletClient:
         status = 0
         try:
             session = self._opened()
-            async with session.get(url, headers=self._headers(), timeout=self._timeout) as answer:
+            async with session.get(url, headers=await self._headers(), timeout=self._timeout) as answer:
                 status = answer.status
                 data = await answer.content.read(ANSWER_BYTES_MAX)
                 while not answer.content.at_eof() and len(data) < ANSWER_BYTES_MAX:
@@ -138,8 +143,12 @@ class KubeletClient:
             raise KubeletError(url, status, f"status {status}: {data[:200].decode(errors='replace').strip()}")
         return data
 
-    def _headers(self) -> dict[str, str]:
-        if self._access.is_plain or not self._access.token_file:
+    async def _headers(self) -> dict[str, str]:
+        if self._access.is_plain:
+            return {}
+        if self._authorization is not None and (value := await self._authorization()):
+            return {"Authorization": value}
+        if not self._access.token_file:
             return {}
         with open(self._access.token_file, encoding="utf-8") as file:
             return {"Authorization": f"Bearer {file.read().strip()}"}

@@ -31,6 +31,8 @@ class PodRecord(msgspec.Struct, frozen=True):
     """One pod of this node."""
 
     pod: Pod
+    driver: Driver
+    """How its groups are named."""
     uid: str
     group: str
     qos: QoSClass
@@ -55,6 +57,7 @@ def record(pod: Pod, driver: Driver) -> PodRecord:
     status = pod.status
     return PodRecord(
         pod=pod,
+        driver=driver,
         uid=pod.metadata.uid,
         group=group,
         qos=qos.raw(pod),

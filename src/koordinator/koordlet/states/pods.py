@@ -1,0 +1,205 @@
+"""Pods of this node, as the kubelet lists them. Source: spec 10, section 7.2.
+
+The list is asked for every few seconds, and at once when a group of a pod or container comes: a new container must not
+wait ten seconds for its limits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import NoReturn
+
+from koordinator.api.core import Pod
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.qos import KubeQoS
+from koordinator.cluster.rate_limit import Rate, TokenBucket
+from koordinator.cluster.supervise import Guard
+from koordinator.host import cgroup_layout
+from koordinator.host.inotify import Inotify
+from koordinator.host.kubelet import KubeletError
+from koordinator.koordlet import node_pods
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.parts import Kubelet, Shared
+from koordinator.koordlet.pleg import Lifecycle, PodEvent, PodLifecycle
+from koordinator.koordlet.states import driver, pod_resources, pod_tasks
+from koordinator.koordlet.view import Topic
+
+log = logging.getLogger(__name__)
+
+TRIGGERED = Rate(per_s=5.0, burst=10)
+"""How often the kubelet is asked because of new groups, at most."""
+RESCAN_S = 30.0
+"""How often groups are looked at without being told of a change: watches can be lost."""
+SOON_S = 1.0
+STARTING_TRIES_MAX = 10
+"""Right after a group came, the kubelet may list its container without an id: it is asked again so often."""
+_DEPTH_OF_CONTAINERS = 2
+
+
+class PodsState:
+    """Keeps `view.pods`. Neither an error nor an empty list while pods run makes it forget pods."""
+
+    name = "pods"
+
+    def __init__(self, shared: Shared, kubelet: Kubelet) -> None:
+        self.synced = asyncio.Event()
+        self.trouble = "no answer yet"
+        self._shared = shared
+        self._kubelet = kubelet
+        self._guard = Guard("pods of the kubelet")
+        self._wake = asyncio.Event()
+        self._tries = 0
+        """How often the kubelet is asked again soon, because a container that came has no id yet."""
+        self._interval_s = shared.config.kubelet.sync_interval_s
+
+    @property
+    def is_required(self) -> bool:
+        """An agent that is told not to ask for pods goes on without."""
+        return self._interval_s > 0
+
+    async def run(self) -> NoReturn:
+        """Ask the kubelet again and again, and watch groups meanwhile."""
+        if not self.is_required:
+            log.warning("pods are not asked for: kubelet-sync-interval is not above 0")
+            await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._poll(), name="pods of the kubelet")
+            group.create_task(self._watch(), name="groups of pods")
+        raise AssertionError("pods are asked for until cancelled")
+
+    async def _poll(self) -> NoReturn:
+        bucket = TokenBucket(TRIGGERED, asyncio.get_running_loop().time())
+        while True:
+            self._wake.clear()
+            try:
+                await self.sync()
+            except Exception as error:
+                self._guard.failed(error)
+            try:
+                async with asyncio.timeout(SOON_S if self._tries else self._interval_s):
+                    await self._wake.wait()
+                    self._tries = STARTING_TRIES_MAX
+            except TimeoutError:
+                continue
+            await bucket.wait()
+
+    async def sync(self) -> None:
+        """Ask once. What goes wrong is told in `trouble` and in the log, once."""
+        try:
+            pods = await self._kubelet.pods()
+        except KubeletError as error:
+            self._missed(str(error))
+            return
+        shared = self._shared
+        shared.view.driver = driver.corrected(shared.host, shared.view.driver)
+        if not pods and self._has_processes():
+            self._missed("the kubelet lists no pods although some run: it has just started, perhaps")
+            return
+        if self.trouble:
+            log.info("pods of the kubelet known", extra={"pods": len(pods)})
+        self.trouble = ""
+        self._take(self._records(pods))
+
+    def _missed(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            facts = {"problem": trouble, "pods_kept": len(self._shared.view.pods)}
+            log.warning("pods of the kubelet not known", extra=facts)
+        self.trouble = trouble
+
+    def _has_processes(self) -> bool:
+        """Whether any process runs in the group of a pod."""
+        cgroups, view = self._shared.host.cgroups, self._shared.view
+        root = cgroup_layout.class_dir(view.driver, KubeQoS.GUARANTEED)
+        return any(cgroups.procs(group) for group in cgroups.walk(root, _DEPTH_OF_CONTAINERS + 1))
+
+    def _records(self, pods: list[Pod]) -> dict[str, PodRecord]:
+        """One record per pod; those of unchanged pods are the same objects."""
+        view = self._shared.view
+        records: dict[str, PodRecord] = {}
+        for pod in pods:
+            old = view.pods.get(pod.metadata.uid)
+            if old is not None and old.pod == pod and old.driver is view.driver:
+                records[old.uid] = old
+                continue
+            try:
+                records[pod.metadata.uid] = node_pods.record(pod, view.driver)
+            except KoordinatorError as error:
+                log.warning("pod skipped", extra={"pod": pod.key, "problem": str(error)})
+        return records
+
+    def _take(self, records: dict[str, PodRecord]) -> None:
+        shared, view = self._shared, self._shared.view
+        old = view.pods
+        if not _is_same(old, records):
+            view.pods = records
+            pod_resources.tell(shared.metrics, records.values())
+            for gone in ended(old, records):
+                shared.executor.forget(gone)
+        if shared.config.kubelet.pod_tasks:
+            view.tasks = pod_tasks.threads(shared.host.cgroups, view.driver, records.values())
+        self._tries = max(self._tries - 1, 0) if any(map(is_starting, records.values())) else 0
+        view.has_pods = True
+        self.synced.set()
+        view.changed(Topic.PODS)
+
+    # Groups that come and go
+
+    async def _watch(self) -> NoReturn:
+        await self.synced.wait()  # only then it is certain how groups are named
+        try:
+            inotify = Inotify(self._shared.host.syscalls)
+        except OSError as error:
+            log.info("groups are not watched, pods are asked for only", extra={"problem": str(error)})
+            await asyncio.Event().wait()
+            raise
+        with inotify:
+            lifecycle, of_driver = None, None
+            while True:
+                try:
+                    if lifecycle is None or of_driver is not self._shared.view.driver:
+                        of_driver = self._shared.view.driver
+                        lifecycle = PodLifecycle(self._shared.host.cgroups, of_driver, inotify)
+                        self._told(lifecycle.rescan())
+                    self._told(await self._events(lifecycle))
+                except Exception as error:
+                    self._guard.failed(error)
+                    await asyncio.sleep(SOON_S)
+
+    async def _events(self, lifecycle: PodLifecycle) -> list[PodEvent]:
+        try:
+            async with asyncio.timeout(RESCAN_S):
+                return await lifecycle.next()
+        except TimeoutError:
+            return lifecycle.rescan()
+
+    def _told(self, events: list[PodEvent]) -> None:
+        for event in events:
+            if event.what in (Lifecycle.POD_ADDED, Lifecycle.CONTAINER_ADDED):
+                self._wake.set()
+
+
+def is_starting(pod: PodRecord) -> bool:
+    """Whether a container of the pod will have an id soon: groups are there before the kubelet tells of them."""
+    if not pod.is_active:
+        return False
+    statuses = pod.pod.status.container_statuses
+    return len(statuses) < len(pod.pod.spec.containers) or any(not each.container_id for each in statuses)
+
+
+def ended(old: Mapping[str, PodRecord], new: Mapping[str, PodRecord]) -> list[str]:
+    """Groups of pods that are gone or finished, and of containers that others have replaced."""
+    gone: list[str] = []
+    for uid, pod in old.items():
+        now = new.get(uid)
+        if now is pod:
+            continue
+        if now is None or (pod.is_active and not now.is_active) or now.group != pod.group:
+            gone.append(pod.group)
+            continue
+        present = {container.group for container in now.containers}
+        gone += [each.group for each in pod.containers if each.group not in present]
+    return gone
+
+
+def _is_same(old: Mapping[str, PodRecord], new: Mapping[str, PodRecord]) -> bool:
+    return len(old) == len(new) and all(new.get(uid) is pod for uid, pod in old.items())

@@ -1,0 +1,23 @@
+"""What one source of the view is to the agent."""
+
+import asyncio
+from typing import NoReturn, Protocol
+
+
+class State(Protocol):
+    """Fills its part of the view until cancelled; survives whatever its source does."""
+
+    name: str
+    synced: asyncio.Event
+    """The source has told something once."""
+    is_required: bool
+    """Nothing is done on the node before it has."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the source tells nothing now, empty when it does."""
+        ...
+
+    async def run(self) -> NoReturn:
+        """Follow the source."""
+        ...

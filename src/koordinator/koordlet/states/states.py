@@ -1,0 +1,67 @@
+"""All states together: started, waited for, told about."""
+
+import asyncio
+import logging
+
+from koordinator.koordlet.parts import Kubelet, Shared
+from koordinator.koordlet.states import driver, volumes
+from koordinator.koordlet.states.node import NodeState
+from koordinator.koordlet.states.node_metric import NodeMetricState
+from koordinator.koordlet.states.node_slo import NodeSLOState
+from koordinator.koordlet.states.pods import PodsState
+from koordinator.koordlet.states.state import State
+from koordinator.koordlet.states.volumes import VolumesState
+
+log = logging.getLogger(__name__)
+
+TELL_S = 10.0
+"""How often it is told what is being waited for."""
+
+
+class States:
+    """The sources of the view."""
+
+    def __init__(self, shared: Shared, kubelet: Kubelet) -> None:
+        self._shared = shared
+        self._node = NodeState(shared)
+        self._pods = PodsState(shared, kubelet)
+        self._others: list[State] = [NodeSLOState(shared), NodeMetricState(shared)]
+        if shared.gates.is_on(volumes.GATE):
+            self._others.append(VolumesState(shared))
+
+    @property
+    def all(self) -> list[State]:
+        """Every state."""
+        return [self._node, self._pods, *self._others]
+
+    def troubles(self) -> dict[str, str]:
+        """Why sources tell nothing, by name; without those that do."""
+        return {state.name: trouble for state in self.all if (trouble := state.trouble)}
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Follow everything in tasks of `group`; pods once the Node says where the kubelet is."""
+        for state in (self._node, *self._others):
+            group.create_task(state.run(), name=f"state {state.name}")
+        group.create_task(self._follow_pods(), name=f"state {self._pods.name}")
+
+    async def wait_synced(self) -> None:
+        """Until all that is required is known. It may take as long as the API server and the kubelet are away: without
+        knowing pods and policies there is nothing that could be done rightly."""
+        waiting = asyncio.gather(*(state.synced.wait() for state in self.all if state.is_required))
+        try:
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=TELL_S)
+                if not waiting.done():
+                    self._tell()
+        finally:
+            waiting.cancel()
+
+    def _tell(self) -> None:
+        for state in self.all:
+            if state.is_required and not state.synced.is_set():
+                log.warning("waiting for %s", state.name, extra={"trouble": state.trouble})
+
+    async def _follow_pods(self) -> None:
+        await self._node.synced.wait()
+        await driver.settle(self._shared)
+        await self._pods.run()
