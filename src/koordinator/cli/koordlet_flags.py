@@ -118,7 +118,9 @@ SETTINGS: Mapping[str, _Setting] = {
         "collect.xpu_only_files", "Never ask the GPU driver's library: accelerators by files only."
     ),
     "xpu-device-infos-dir": _text("collect.xpu_directory", "Where files tell of accelerators."),
-    "tsdb-retention-duration": _time("series_retention_s", "How long samples are kept, in memory."),
+    "tsdb-retention-duration": _time(
+        "series_retention_s", "How long samples are kept at most, in memory; reports may ask for less."
+    ),
     # the kubelet
     "kubelet-preferred-address-type": _text(
         "kubelet.address_type", "Which address of the Node to call; InternalIP where it has no such one."
@@ -407,8 +409,8 @@ def _check(settings: Settings) -> None:
         "prediction-training-interval": predict.training_interval_s,
         "prediction-model-checkpoint-interval": predict.checkpoint_interval_s,
         "collect-cpi-timewindow": settings.config.collect.cpi_window_s,
-        "runtime-hooks-reconcile-interval": settings.config.hooks.reconcile_interval_s,
         "tsdb-retention-duration": settings.config.series_retention_s,
+        "runtime-hooks-reconcile-interval": settings.config.hooks.reconcile_interval_s,
     }
     for name, value in positive.items():
         if value <= 0:

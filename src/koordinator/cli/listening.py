@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 @contextlib.asynccontextmanager
 async def served(
     app: web.Application,
-    address: str,
+    address: str | None,
     port: int,
     tls: ssl.SSLContext | None = None,
     *,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
@@ -150,8 +151,8 @@ class KubeletClient:
             return {"Authorization": value}
         if not self._access.token_file:
             return {}
-        with open(self._access.token_file, encoding="utf-8") as file:
-            return {"Authorization": f"Bearer {file.read().strip()}"}
+        token = Path(self._access.token_file).read_text(encoding="utf-8").strip()
+        return {"Authorization": f"Bearer {token}"}
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -117,3 +117,4 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditConfig = AuditConfig()
     http: HttpConfig = HttpConfig()
     series_retention_s: float = 12 * 3600.0
+    """How long samples are kept at most."""

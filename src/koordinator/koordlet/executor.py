@@ -66,7 +66,7 @@ class Executor:
     """The one writer of an agent.
 
     `on_dry_run` makes it a dry run: nothing is written, each change is handed to it once. `on_update` hears of
-    each update that was not skipped: knob or path, and whether it succeeded.
+    each write: what kind of file it was, whether it succeeded, and how many seconds it took.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Executor:
         *,
         force_update_s: float = update_plan.FORCE_UPDATE_S,
         on_dry_run: Callable[[PlannedWrite], None] | None = None,
-        on_update: Callable[[str, bool], None] | None = None,
+        on_update: Callable[[str, bool, float], None] | None = None,
     ) -> None:
         self._cgroups = cgroups
         self._files = cgroups.files
@@ -96,7 +96,7 @@ class Executor:
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether nothing is changed, only told."""
+        """Whether nothing is written; whoever changes things in another way must ask."""
         return self._on_dry_run is not None
 
     # Updates of groups
@@ -161,8 +161,7 @@ class Executor:
             identity = self._files.identity(path)
             if identity is not None:
                 self._keep(Record(path, path, (owner,), content, text, identity), content)
-        problem = self._files.write(path, text)
-        self._told(path, problem is None)
+        problem = self._timed(os.path.basename(path), functools.partial(self._files.write, path, text))
         if problem is None:
             self._audited(path, text, owner, reason)
         return problem
@@ -204,8 +203,7 @@ class Executor:
             if self._shadow.get(target) != what:
                 self._would_write(target, self._shadow.get(target, ""), what, owner, reason)
             return None
-        problem = action()
-        self._told(target, problem is None)
+        problem = self._timed(owner, action)
         if problem is None:
             self._audited(target, what, owner, reason)
         return problem
@@ -271,10 +269,10 @@ class Executor:
         if self._on_dry_run is not None:
             self._would_write(record.path, content, record.before, owner, reason)
             return Restored(record, Outcome.WOULD_WRITE)
-        problem = self._files.write(record.path, record.before)
+        kind = record.knob or os.path.basename(record.path)
+        problem = self._timed(kind, functools.partial(self._files.write, record.path, record.before))
         if problem is not None and problem.failure is Failure.FULL and restoring.means_all_cpus(record):
             problem = self._give_all_cpus(record)
-        self._told(record.knob or record.path, problem is None)
         if problem is not None:
             return Restored(record, Outcome.FAILED, str(problem))
         self._audited(record.path, record.before, owner, reason)
@@ -377,7 +375,7 @@ class Executor:
                 self._note(update, path, write.text, owner)
             if update.knob is Knob.CPU_IDLE and write.text == "1":
                 self._keep_shares(update.group, owner)
-            problem = self._files.write(path, write.text)
+            problem = self._timed(update.knob, functools.partial(self._files.write, path, write.text))
             if problem is None:
                 last[_key(update)] = path, write.text
                 refused.pop(_key(update), None)
@@ -468,8 +466,6 @@ class Executor:
         reported = list(results)
         for result in reported:
             self._warn(result, owner)
-            if result.outcome is not Outcome.SKIPPED:
-                self._told(result.update.knob, result.outcome not in _FAILED)
         return reported
 
     def _warn(self, result: Result, owner: str) -> None:
@@ -495,9 +491,13 @@ class Executor:
         self._shadow[path] = text
         self._on_dry_run(PlannedWrite(path, before, text, owner, reason))
 
-    def _told(self, what: str, is_success: bool) -> None:
-        if self._on_update is not None:
-            self._on_update(what, is_success)
+    def _timed(self, kind: str, action: Callable[[], Problem | None]) -> Problem | None:
+        if self._on_update is None:
+            return action()
+        began_s = self._clock.now()
+        problem = action()
+        self._on_update(kind, problem is None, max(self._clock.now() - began_s, 0.0))
+        return problem
 
     def _audited(self, path: str, text: str, owner: str, reason: str) -> None:
         self._audit.group(AUDIT_LEVEL, path, reason or owner, f"update {path} to {text.strip()}")

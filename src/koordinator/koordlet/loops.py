@@ -9,13 +9,15 @@ from typing import NoReturn
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet import pace
-from koordinator.koordlet.parts import Following, Shared, Strategy
+from koordinator.koordlet.parts import Following, Reporter, Shared, Strategy
 
 log = logging.getLogger(__name__)
 
 FAILED_S_MAX = 10.0
 """The longest pause after rounds that failed in a row; a service waits for its protection meanwhile."""
-FAILED_S_MIN = 0.1
+PAUSE_S_MIN = 0.1
+
+Pause = Callable[[], Awaitable[None]]
 
 
 def is_on(strategy: Strategy, gates: FeatureGates) -> bool:
@@ -23,43 +25,46 @@ def is_on(strategy: Strategy, gates: FeatureGates) -> bool:
     return strategy.interval_s > 0 and (not strategy.gates or any(map(gates.is_on, strategy.gates)))
 
 
-def start(strategies: Iterable[Strategy], shared: Shared, group: asyncio.TaskGroup) -> list[Guard]:
+def start(strategies: Iterable[Strategy], shared: Shared, group: asyncio.TaskGroup) -> None:
     """Run strategies as tasks of `group`; who is off puts back what a former run of the agent changed."""
-    guards = []
     for strategy in strategies:
         guard = Guard(strategy.name)
         if is_on(strategy, shared.gates):
-            group.create_task(run(strategy, shared, guard), name=strategy.name)
-            guards.append(guard)
+            group.create_task(repeat(strategy, _pace_of(strategy, shared), guard), name=strategy.name)
         else:
             log.info("strategy is off", extra={"strategy": strategy.name, "gates": strategy.gates})
             guard.call(strategy.disable)
-    return guards
 
 
-async def run(strategy: Strategy, shared: Shared, guard: Guard) -> NoReturn:
-    """Rounds of one strategy until cancelled. A round that fails is logged; pauses then grow, up to a limit."""
-    pause = _pauses(strategy, shared)
+def start_reporters(reporters: Iterable[Reporter], group: asyncio.TaskGroup) -> None:
+    """Run reporters as tasks of `group`."""
+    for reporter in reporters:
+        group.create_task(repeat(reporter, _pause_of(reporter), Guard(reporter.name)), name=reporter.name)
+
+
+async def repeat(part: Strategy | Reporter, pause: Pause, guard: Guard) -> NoReturn:
+    """Rounds until cancelled. One that fails is logged; pauses then grow, up to a limit."""
     failed_s = 0.0
     while True:
         try:
-            result = strategy.run()
+            result = part.run()
             if inspect.isawaitable(result):
                 await result
         except Exception as error:
             guard.failed(error)
-            failed_s = min(max(failed_s * 2, strategy.interval_s, FAILED_S_MIN), FAILED_S_MAX)
+            failed_s = min(max(failed_s * 2, part.interval_s, PAUSE_S_MIN), FAILED_S_MAX)
             await asyncio.sleep(failed_s)
             continue
         failed_s = 0.0
         await pause()
 
 
-def _pauses(strategy: Strategy, shared: Shared) -> Callable[[], Awaitable[None]]:
-    if isinstance(strategy, Following):
-        return pace.of(strategy, shared).pause
+def _pace_of(strategy: Strategy, shared: Shared) -> Pause:
+    return pace.of(strategy, shared).pause if isinstance(strategy, Following) else _pause_of(strategy)
 
+
+def _pause_of(part: Strategy | Reporter) -> Pause:
     def pause() -> Awaitable[None]:
-        return asyncio.sleep(max(strategy.interval_s, FAILED_S_MIN))  # it may be another one by now
+        return asyncio.sleep(max(part.interval_s, PAUSE_S_MIN))  # it may be another one by now
 
     return pause

@@ -48,10 +48,14 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 class RestoreLog:
-    """Records by key, kept in `path` (empty: in memory only). Without a readable journal nothing is known."""
+    """Records by key, kept in `path` (empty: in memory only). Without a readable journal nothing is known.
 
-    def __init__(self, path: str = "", boot_id: str = "") -> None:
+    With `is_read_only` the file stays as it is: another process may be keeping it.
+    """
+
+    def __init__(self, path: str = "", boot_id: str = "", *, is_read_only: bool = False) -> None:
         self._path = path
+        self._is_read_only = is_read_only
         self._boot_id = boot_id
         self._records: dict[str, Record] = {}
         self._line_count = 0
@@ -137,7 +141,7 @@ class RestoreLog:
         self._rewrite()
 
     def _append(self, line: _Line) -> None:
-        if not self._path:
+        if not self._path or self._is_read_only:
             return
         if self.problem is not None or self._line_count > 2 * len(self._records) + LINES_SPARED:
             self._rewrite()  # holds what this line says, too
@@ -155,6 +159,8 @@ class RestoreLog:
 
     def _rewrite(self) -> None:
         """The same records in a new file, which takes the old one's place at once."""
+        if self._is_read_only:
+            return
         lines = [_Line(boot=self._boot_id), *(_Line(record=record) for record in self._records.values())]
         temporary = self._path + ".tmp"
         try:

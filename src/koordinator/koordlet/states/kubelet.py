@@ -78,7 +78,9 @@ def access(node: Node, config: KubeletConfig, identity: KubeletIdentity) -> Kube
 
     An address type that the Node does not have means its internal address, else the first that it has.
     """
-    by_type = {address.type: address.address for address in reversed(node.status.addresses) if address.address}
+    by_type = {
+        address.type: address.address for address in reversed(node.status.addresses) if address.address
+    }
     if not by_type:
         return None
     found = by_type.get(config.address_type) or by_type.get(ADDRESS_DEFAULT)

@@ -26,7 +26,7 @@ UNITS = {
 
 
 class NodeState:
-    """Keeps `view.node`; `Topic.NODE` is told when labels or annotations change. The last one stays when it is deleted."""
+    """Keeps `view.node`, the last one also after it was deleted; changes of labels and annotations are told."""
 
     name = "node"
     is_required = True

@@ -33,7 +33,7 @@ class AnyNodeSLO(Object, frozen=True, kw_only=True):
 
 
 class NodeSLOState:
-    """Keeps `view.slo`; None until the API server has told whether there is a NodeSLO, and while there never was one."""
+    """Keeps `view.slo`, which is None while there never was a NodeSLO."""
 
     name = "NodeSLO"
     is_required = True
@@ -80,7 +80,9 @@ class NodeSLOState:
             view.changed(Topic.NODE_SLO)
 
     def _refuse(self, problem: str) -> None:
-        kept = "the last good one stays in force" if self._shared.view.slo is not None else "there is none yet"
+        kept = (
+            "the last good one stays in force" if self._shared.view.slo is not None else "there is none yet"
+        )
         why, found, field = problem.rpartition(" - at ")
         where = field.strip("`").replace("$", "spec", 1) if found else "spec"
         message = f"NodeSLO {self._shared.config.node_name}: {where}: {why or problem}; {kept}"

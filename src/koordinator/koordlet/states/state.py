@@ -10,8 +10,11 @@ class State(Protocol):
     name: str
     synced: asyncio.Event
     """The source has told something once."""
-    is_required: bool
-    """Nothing is done on the node before it has."""
+
+    @property
+    def is_required(self) -> bool:
+        """Whether nothing is done on the node before it has."""
+        ...
 
     @property
     def trouble(self) -> str:

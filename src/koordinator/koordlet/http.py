@@ -1,0 +1,56 @@
+"""What the agent serves over HTTP: metrics, the audit log, health. Source: spec 10, section 2.5."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from koordinator import prometheus
+from koordinator.koordlet import audit_http
+from koordinator.koordlet.audit_query import AuditQuery
+from koordinator.prometheus import Registry
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Troubles = Callable[[], Mapping[str, str]]
+"""What is not as it should be, by name."""
+
+
+def application(
+    internal: Registry, external: Registry, events: AuditQuery | None, troubles: Troubles
+) -> web.Application:
+    """`events` is None while the audit log is not served.
+
+    `/healthz` is well as long as the process answers: an API server or kubelet that is away is no reason to restart an
+    agent that protects the node by what it knew last. `/readyz` tells about those.
+    """
+    app = web.Application()
+    app.router.add_get("/metrics", _metrics(internal, external))
+    app.router.add_get("/internal-metrics", _metrics(internal))
+    app.router.add_get("/external-metrics", _metrics(external))
+    app.router.add_get("/healthz", _healthy)
+    app.router.add_get("/readyz", _ready(troubles))
+    if events is not None:
+        app.add_routes([audit_http.route(events)])
+    return app
+
+
+def _metrics(*registries: Registry) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        text = "".join(registry.text() for registry in registries)
+        return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})
+
+    return handle
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+def _ready(troubles: Troubles) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        found = troubles()
+        if not found:
+            return web.Response(text="ok")
+        text = "".join(f"{name}: {trouble}\n" for name, trouble in sorted(found.items()))
+        return web.Response(text=text, status=503)
+
+    return handle
