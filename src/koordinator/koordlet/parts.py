@@ -1,7 +1,7 @@
 """What the agent is made of: the interfaces of its loops and what all of them share."""
 
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -10,6 +10,7 @@ from koordinator.api.core import Pod
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import Informer
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.gpu import GPUs
 from koordinator.host.host import Host
@@ -99,6 +100,11 @@ class Reporter(Protocol):
     @property
     def interval_s(self) -> float:
         """Seconds between two rounds, to be read after each: it changes with settings and failures."""
+        ...
+
+    @property
+    def informers(self) -> Sequence[Informer[Any]]:
+        """Caches that it reads: each `run` is a task of the agent. Until they have synced, nothing is written."""
         ...
 
     def run(self) -> Awaitable[None] | None:

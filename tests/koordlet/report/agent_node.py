@@ -40,6 +40,7 @@ async def api(clock: clocks.Clock) -> FaultyCluster:
     cluster = FaultyCluster(registry.in_memory(clock))
     for manifest in crd.manifests():
         await cluster.create(CustomResourceDefinition, manifest)
+    cluster.writes.clear()
     return cluster
 
 

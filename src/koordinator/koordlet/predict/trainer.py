@@ -32,6 +32,7 @@ class Trainer:
     """The models of this node."""
 
     name = "predict"
+    informers = ()
 
     def __init__(self, shared: Shared) -> None:
         self.interval_s = shared.config.predict.training_interval_s

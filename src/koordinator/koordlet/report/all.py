@@ -3,11 +3,14 @@
 from koordinator.koordlet.parts import Reporter, Shared
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
+from koordinator.koordlet.report.topology_reporter import TopologyReporter
 
 
 def reporters(shared: Shared, trainer: Trainer) -> list[Reporter]:
     """Reporters that the configuration asks for. The trainer is run by the agent, like them."""
     found: list[Reporter] = []
+    if shared.config.kubelet.topology_interval_s > 0:
+        found.append(TopologyReporter(shared))
     if shared.config.kubelet.report_node_metric:
         found.append(NodeMetricReporter(shared, trainer))
     return found

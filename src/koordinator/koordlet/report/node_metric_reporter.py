@@ -65,6 +65,7 @@ class NodeMetricReporter:
     """Writes the status of the NodeMetric of this node; the manager makes the object and its spec."""
 
     name = "nodemetric"
+    informers = ()
 
     def __init__(self, shared: Shared, trainer: Trainer) -> None:
         self._shared = shared

@@ -4,26 +4,42 @@ import logging
 
 log = logging.getLogger(__name__)
 
+PAUSE_S_MIN, PAUSE_S_MAX = 3.0, 60.0
+"""Between tries; doubled with each failure in a row."""
+_DOUBLINGS_MAX = 10
+
 
 class Outage:
-    """Failures of one named thing in a row."""
+    """Failures of one named thing in a row, and when to try it again (unix seconds)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.failure_count = 0
         """In a row; 0 while all is well."""
         self._told = ""
+        self._failed_s = 0.0
 
-    def failed(self, error: Exception | str) -> None:
+    def failed(self, error: Exception | str, now_s: float = 0.0) -> None:
         """Log the first failure of a row, and each that is of another kind than the one before."""
         self.failure_count += 1
+        self._failed_s = now_s
         kind = error if isinstance(error, str) else type(error).__name__
         if kind != self._told:
             self._told = kind
-            log.warning("%s failed: %s", self.name, error, extra={"failures": self.failure_count})
+            log.warning(
+                "%s failed: %s", self.name, str(error) or kind, extra={"failures": self.failure_count}
+            )
 
     def ended(self) -> None:
         """It worked."""
         if self.failure_count:
             log.info("%s works again after %d failures", self.name, self.failure_count)
         self.failure_count, self._told = 0, ""
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time for another try; a clock that went back does not put it off."""
+        if not self.failure_count:
+            return True
+        doublings = min(self.failure_count - 1, _DOUBLINGS_MAX)
+        pause_s = min(PAUSE_S_MIN * 2**doublings, PAUSE_S_MAX)
+        return not self._failed_s <= now_s < self._failed_s + pause_s

@@ -8,7 +8,7 @@ import msgspec
 
 from koordinator.api import labels, node_reservation, quantity, resources
 from koordinator.api.node_topology import NodeResourceTopology, Zone, ZoneResource
-from koordinator.api.quantity import ZERO, Family, Quantity
+from koordinator.api.quantity import ZERO, Family, Quantity, QuantityError
 from koordinator.api.resource_list import Amounts
 from koordinator.host.procfs import KIB
 
@@ -93,7 +93,7 @@ def zones_of(capacity: Sequence[Amounts], allocatable: Sequence[Amounts]) -> lis
 def merge_zones(old: Sequence[Zone], new: Sequence[Zone]) -> list[Zone]:
     """The new zones with what others wrote into the old ones; ours wins.
 
-    Capacity and allocatable stay apart (the reference writes one amount into both).
+    Capacity and allocatable stay apart (the reference writes one amount into both), and so do costs and attributes.
     """
     old_by_name = {zone.name: zone for zone in old}
     merged = []
@@ -102,8 +102,35 @@ def merge_zones(old: Sequence[Zone], new: Sequence[Zone]) -> list[Zone]:
         before = old_by_name.get(zone.name)
         foreign = [each for each in before.resources if each.name not in ours] if before else []
         together = sorted([*zone.resources, *foreign], key=lambda resource: resource.name)
-        merged.append(msgspec.structs.replace(zone, resources=together))
+        merged.append(msgspec.structs.replace(before or zone, type=zone.type, resources=together))
     return merged
+
+
+def patch_of(old: NodeResourceTopology, new: NodeResourceTopology) -> dict[str, Any] | None:
+    """The merge patch that brings our parts of the stored object up to date; None when they are.
+
+    An annotation or list of policies that `new` does not have is not known now and stays as it is; zones likewise.
+    """
+    meta: dict[str, Any] = {}
+    annotations = {
+        key: new.metadata.annotations[key]
+        for key in COMPARED_ANNOTATIONS
+        if key in new.metadata.annotations
+        and _json(old.metadata.annotations.get(key)) != _json(new.metadata.annotations[key])
+    }
+    if annotations:
+        meta["annotations"] = annotations
+    label = labels.NODE_ENABLE_NUMA_RESERVATION
+    if old.metadata.labels.get(label) != new.metadata.labels.get(label):
+        meta["labels"] = {label: new.metadata.labels.get(label)}
+    patch: dict[str, Any] = {"metadata": meta} if meta else {}
+    if new.topology_policies and new.topology_policies != old.topology_policies:
+        patch["topologyPolicies"] = new.topology_policies
+    if new.zones:
+        zones = merge_zones(old.zones, new.zones)
+        if _amounts(zones) != _amounts(old.zones):
+            patch["zones"] = msgspec.to_builtins(zones)
+    return patch or None
 
 
 def is_changed(old: NodeResourceTopology | None, new: NodeResourceTopology) -> bool:
@@ -148,6 +175,29 @@ def _shape(zones: Sequence[Zone]) -> list[tuple[str, str, Mapping[str, Quantity]
         )
         for zone in zones
     ]
+
+
+_Said = Quantity | str
+
+
+def _amounts(zones: Sequence[Zone]) -> list[tuple[str, str, dict[str, tuple[_Said, _Said]]]]:
+    """Zones by name and type, with capacity and allocatable. What is available changes with pods, by whoever counts."""
+    return [
+        (
+            zone.name,
+            zone.type,
+            {each.name: (_amount(each.capacity), _amount(each.allocatable)) for each in zone.resources},
+        )
+        for zone in zones
+    ]
+
+
+def _amount(raw: quantity.RawQuantity) -> _Said:
+    """An amount by value; what others wrote wrongly, by its text."""
+    try:
+        return quantity.of(raw)
+    except QuantityError:
+        return str(raw)
 
 
 def _part(amount: Quantity, parts: int) -> Quantity:

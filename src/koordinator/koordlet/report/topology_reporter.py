@@ -1,0 +1,161 @@
+"""Keeping the NodeResourceTopology: for the scheduler in the API, for the agent itself in the view.
+
+A round in which nothing changed compares a few values and stops there. Source: spec 10, section 9.2.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.meta import Object, to_wire
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.cluster import errors
+from koordinator.cluster.informer import Informer
+from koordinator.koordlet.node_pods import PodRecord
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.report import topology, topology_object
+from koordinator.koordlet.report.kubelet_source import KubeletSource
+from koordinator.koordlet.report.kubelet_state import KubeletAllocations
+from koordinator.koordlet.report.outage import Outage
+from koordinator.koordlet.report.topology import NUMANode
+from koordinator.koordlet.report.topology_object import Inputs
+from koordinator.koordlet.view import Topic
+
+log = logging.getLogger(__name__)
+
+GATE, HUGE_PAGES_GATE = "NodeTopologyReport", "HugePageReport"
+WRITE_S_MAX = 20.0
+INVALID_ANNOTATION = "InvalidAnnotation"
+"""Reason of the events about annotations of the Node that cannot be read."""
+
+_TOLD_BY_EVENT = (topology_object.SYSTEM_QOS, topology_object.RESERVATION)
+
+
+class TopologyReporter:
+    """Computes the topology each few seconds; with the gate NodeTopologyReport it is written, too."""
+
+    name = "nodetopology"
+
+    def __init__(self, shared: Shared) -> None:
+        self.interval_s = shared.config.kubelet.topology_interval_s
+        self._shared = shared
+        self._kubelet = KubeletSource(shared)
+        self._outage = Outage(f"report of NodeResourceTopology {shared.config.node_name}")
+        self._inputs: Inputs | None = None
+        self._pinned: KubeletAllocations | None = None
+        self._problems: dict[str, str] = {}
+        self._pods_of: Mapping[str, PodRecord] | None = None
+        self._pods: tuple[Pod, ...] = ()
+        self._is_reporting = shared.gates.is_on(GATE)
+        self._stored = Informer(
+            shared.cluster,
+            NodeResourceTopology,
+            rng=random.Random(shared.rng.getrandbits(64)),
+            field_selector=f"metadata.name={shared.config.node_name}",
+        )
+        self._stored.add_handler(self._heard, lambda _, new: self._heard(new), self._heard)
+        self._written: NodeResourceTopology | None = None
+        """What we wrote last, until the cache hears of it or of anything else."""
+        self._matched: tuple[NodeResourceTopology, NodeResourceTopology] | None = None
+
+    @property
+    def informers(self) -> list[Informer[Any]]:
+        """Caches that must be run for the report to be written."""
+        return [self._stored] if self._is_reporting else []
+
+    async def run(self) -> None:
+        """One round."""
+        inputs = await self._read()
+        if inputs is None:
+            return  # not all of it is known yet
+        view = self._shared.view
+        if inputs != self._inputs or view.topology is None:
+            computed = topology_object.compute(inputs, self._pinned)
+            self._pinned = topology_object.pinned(inputs) or self._pinned
+            self._inputs = inputs
+            self._tell(computed.problems)
+            if topology.is_changed(view.topology, computed.object):
+                view.topology = computed.object
+                view.changed(Topic.TOPOLOGY)
+        if self._is_reporting and self._stored.synced.is_set() and view.topology is not None:
+            await self._report(view.topology)
+
+    async def _read(self) -> Inputs | None:
+        kubelet = await self._kubelet.facts()
+        view = self._shared.view
+        if view.node is None or view.cpu is None or view.cpu_info is None or not view.has_pods:
+            return None
+        if view.pods is not self._pods_of:
+            self._pods_of = view.pods
+            active = (record.pod for record in view.pods.values() if record.is_active)
+            self._pods = tuple(topology_object.slim_pod(pod) for pod in active)
+        return Inputs(
+            node=topology_object.slim_node(view.node),
+            pods=self._pods,
+            cpu=view.cpu,
+            cpu_info=view.cpu_info,
+            numa={
+                number: NUMANode(0, meminfo.get("MemTotal", 0), dict(view.huge_pages.get(number, {})))
+                for number, meminfo in view.numa_meminfo_kib.items()
+            },
+            reports_huge_pages=self._shared.gates.is_on(HUGE_PAGES_GATE),
+            kubelet=kubelet,
+        )
+
+    def _tell(self, problems: dict[str, str]) -> None:
+        """Say each problem once; those of annotations to whoever looks at the Node."""
+        for part, problem in problems.items():
+            if self._problems.get(part) == problem:
+                continue
+            log.warning("topology is reported without %s: %s", part, problem, extra={"part": part})
+            node: Object | None = self._shared.view.node
+            if part in _TOLD_BY_EVENT and node is not None:
+                self._shared.events.warning(node, INVALID_ANNOTATION, f"{problem}; it counts as absent")
+        self._problems = problems
+
+    async def _report(self, wanted: NodeResourceTopology) -> None:
+        """Create the object, or patch what is ours of it; lost races are tried again in the next round."""
+        now_s = self._shared.clock.now()
+        stored = self._newest()
+        if stored is not None and self._matched is not None and self._matched == (stored, wanted):
+            return
+        if not self._outage.is_due(now_s):
+            return
+        patch = None if stored is None else topology.patch_of(stored, wanted)
+        if stored is not None and patch is None:
+            self._matched = (stored, wanted)
+            return
+        try:
+            async with asyncio.timeout(WRITE_S_MAX):
+                written = await self._write(stored, patch, wanted)
+        except (errors.Conflict, errors.AlreadyExists, errors.NotFound) as error:
+            self._written = None
+            log.debug("topology not written, the cache was behind: %s", error)
+            return
+        except (errors.ApiError, TimeoutError) as error:
+            self._outage.failed(error, now_s)
+            return
+        self._outage.ended()
+        self._written = written
+
+    async def _write(
+        self, stored: NodeResourceTopology | None, patch: dict[str, Any] | None, wanted: NodeResourceTopology
+    ) -> NodeResourceTopology:
+        if stored is None or patch is None:
+            if not wanted.topology_policies:
+                wanted = msgspec.structs.replace(wanted, topology_policies=["None"])
+            return await self._shared.cluster.create(NodeResourceTopology, to_wire(wanted))
+        # Zones are written as one list: without the version, what others wrote into it meanwhile would be lost.
+        patch.setdefault("metadata", {})["resourceVersion"] = stored.metadata.resource_version
+        return await self._shared.cluster.patch(NodeResourceTopology, self._shared.config.node_name, patch)
+
+    def _newest(self) -> NodeResourceTopology | None:
+        return self._written or self._stored.get(self._shared.config.node_name)
+
+    def _heard(self, _: NodeResourceTopology) -> None:
+        self._written = None
