@@ -208,10 +208,11 @@ def life(main: Callable[[Clock], Awaitable[T]]) -> T:
 
 def _memory_stat(prefix: str, anon: int, cache: int) -> str:
     values = {
-        "inactive_anon": 0,
         "active_anon": anon,
+        "inactive_anon": 0,
         "inactive_file": cache,
         "active_file": 0,
         "unevictable": 0,
     }
-    return "cache 0\nrss 0\n" + "\n".join(f"{prefix}{name} {value}" for name, value in values.items())
+    values |= {"cache": cache, "rss": anon, "file": cache, "anon": anon}
+    return "first 0\n" + "\n".join(f"{prefix}{name} {value}" for name, value in values.items())
