@@ -17,9 +17,9 @@ from koordinator.koordlet.collect.all import collectors
 from koordinator.koordlet.collect.cold_pages import OWNER, ColdPages
 from koordinator.koordlet.collect.cpi import CPI
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
-from koordinator.koordlet.collect.housekeeping import INTERVAL_S, Housekeeping
 from koordinator.koordlet.collect.pressure import PressureCollector
 from koordinator.koordlet.collect.resctrl_monitors import CPU_FLAGS, ResctrlMonitors
+from koordinator.koordlet.collect.retention import INTERVAL_S, SeriesRetention
 from koordinator.koordlet.collect.storage_info import StorageInfo
 from koordinator.koordlet.config import CollectConfig
 from tests.host import host_tree
@@ -267,7 +267,7 @@ def test_series_are_kept_as_long_as_somebody_asks_for_them_and_ended_pods_go(tmp
             node_aggregate_policy=AggregatePolicy(durations=["1h", "nonsense"]),
         )
         node.shared.view.metric_spec = NodeMetricSpec(metric_collect_policy=policy)
-        housekeeping = Housekeeping(node.shared)
+        retention = SeriesRetention(node.shared)
         ended = node.shared.store.ring(kinds.POD_CPU, {kinds.POD_UID: "ended"})
         ended.append(int(clock.now() * 1000), 1.0)
         cpu = node.shared.store.ring(kinds.NODE_CPU)
@@ -276,7 +276,7 @@ def test_series_are_kept_as_long_as_somebody_asks_for_them_and_ended_pods_go(tmp
             at_ms = int(node.clock.now() * 1000)
             for second in range(60):
                 cpu.append(at_ms + 1000 * second, 1.0)
-            await rounds(housekeeping, lambda: None, every_s=INTERVAL_S)
+            await rounds(retention, lambda: None, every_s=INTERVAL_S)
 
         assert len(node.values(kinds.NODE_CPU)) == 3600 * 1.2
         assert node.values(kinds.POD_CPU) == []
@@ -305,7 +305,7 @@ def test_collectors_are_those_that_gates_and_flags_ask_for(tmp_path: Path) -> No
             "HostApplicationCollector",
             "BEResourceCollector",
             "SystemResourceCollector",
-            "Housekeeping",
+            "SeriesRetention",
         ]
         more = ["CPICollector", "ColdPageCollector", "resctrlCollector", "NodeStorageInfoCollector"]
         assert everything == usual + more  # no card was found, pressure has no interval

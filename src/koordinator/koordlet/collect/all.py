@@ -8,13 +8,13 @@ from koordinator.koordlet.collect.cpi import CPI
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
 from koordinator.koordlet.collect.group_usage import GroupScan
 from koordinator.koordlet.collect.host_application_usage import HostApplicationUsages
-from koordinator.koordlet.collect.housekeeping import Housekeeping
 from koordinator.koordlet.collect.known import Known
 from koordinator.koordlet.collect.node_info import NodeInfo
 from koordinator.koordlet.collect.node_usage import NodeUsage
 from koordinator.koordlet.collect.pod_usage import PodUsage
 from koordinator.koordlet.collect.pressure import PressureCollector
 from koordinator.koordlet.collect.resctrl_monitors import ResctrlMonitors
+from koordinator.koordlet.collect.retention import SeriesRetention
 from koordinator.koordlet.collect.storage_info import StorageInfo
 from koordinator.koordlet.collect.system_usage import SystemUsage
 from koordinator.koordlet.parts import Collector, Shared
@@ -40,7 +40,7 @@ def collectors(shared: Shared) -> list[Collector]:
         HostApplicationUsages(shared, known, scan),
         BestEffortUsage(shared),
         SystemUsage(shared, known),
-        Housekeeping(shared),
+        SeriesRetention(shared),
     ]
     if gates.is_on("Accelerators") and shared.gpus is not None:
         found.append(GPUUsageCollector(shared, shared.gpus))

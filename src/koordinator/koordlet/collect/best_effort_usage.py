@@ -29,10 +29,8 @@ class BestEffortUsage:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.interval_s = shared.config.collect.used_interval_s
-        cgroups = shared.host.cgroups
-        self._class = cgroup_layout.class_dir(shared.view.driver, KubeQoS.BEST_EFFORT)
-        self._usage_path = cgroups.path(Knob.CPU_USAGE, self._class)
-        self._quota_paths = [cgroups.path(knob, self._class) for knob in (Knob.CPU_QUOTA, Knob.CPU_PERIOD)]
+        self._class = self._usage_path = ""
+        self._quota_paths: list[str] = []
         self._limit, self._request, self._usage = (
             shared.store.ring(kinds.NODE_BE, {kinds.BE_RESOURCE: "cpu", kinds.BE_ALLOCATION: allocation})
             for allocation in ("real-limit", "request", "usage")
@@ -47,6 +45,7 @@ class BestEffortUsage:
         shared = self._shared
         if not shared.view.has_pods:
             return False
+        self._name_files()
         used_milli = self._used_milli()
         limit_milli = self._limit_milli()
         if used_milli is None or limit_milli is None:
@@ -60,6 +59,15 @@ class BestEffortUsage:
         self._usage.append(at_ms, used_milli)
         shared.metrics.be_suppress_be_used.set(used_milli / 1000)
         return True
+
+    def _name_files(self) -> None:
+        """Where the class is; the kubelet's driver may be found out after we were made."""
+        group = cgroup_layout.class_dir(self._shared.view.driver, KubeQoS.BEST_EFFORT)
+        if group != self._class:
+            cgroups = self._shared.host.cgroups
+            self._class, self._last, self._rounds_left = group, None, 0
+            self._usage_path = cgroups.path(Knob.CPU_USAGE, group)
+            self._quota_paths = [cgroups.path(knob, group) for knob in (Knob.CPU_QUOTA, Knob.CPU_PERIOD)]
 
     def _used_milli(self) -> int | None:
         """CPU in use since the last round; None in the first, and when it cannot be told."""

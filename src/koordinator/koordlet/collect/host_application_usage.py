@@ -36,14 +36,16 @@ class HostApplicationUsages:
         self._scan = scan
         self.interval_s = shared.config.collect.used_interval_s
         self._listed: list[HostApplicationSpec] | None = None
+        self._driver = shared.view.driver
         self._applications: list[_Application] = []
 
     def collect(self) -> bool:
         slo = self._shared.view.slo
         if slo is None:
             return False
-        if slo.host_applications is not self._listed:
-            self._listed = slo.host_applications
+        driver = self._shared.view.driver
+        if slo.host_applications is not self._listed or driver is not self._driver:
+            self._listed, self._driver = slo.host_applications, driver
             self._follow(slo.host_applications)
         now_s = asyncio.get_running_loop().time()
         at_ms = int(self._shared.clock.now() * 1000)

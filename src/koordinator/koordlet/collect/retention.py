@@ -1,4 +1,4 @@
-"""What has to be done now and then so that nothing grows: series of ended pods, idle descriptors, old cache entries."""
+"""How long series are kept: as long as the longest window that anybody asks for; those of ended pods go."""
 
 from koordinator.api import duration
 from koordinator.api.node_metric import NodeMetricSpec
@@ -13,10 +13,10 @@ GROUP_WINDOW_S = 300.0
 _SLACK = 1.2
 
 
-class Housekeeping:
-    """Keeps each kind of series as long as the longest window in use, and lets go of what nobody has used."""
+class SeriesRetention:
+    """Looks at the policies in force once a minute."""
 
-    name = "Housekeeping"
+    name = "SeriesRetention"
     interval_s = INTERVAL_S
 
     def __init__(self, shared: Shared) -> None:
@@ -29,9 +29,6 @@ class Housekeeping:
             points = window_s * _SLACK / shared.config.collect.used_interval_s
             shared.store.retain(kept, int(points))
             shared.store.expire(now_ms - int(window_s * _SLACK * 1000), kept)
-        shared.host.files.sweep()
-        shared.executor.expire()
-        shared.metrics.expire()
         return True
 
     def _windows_s(self) -> list[tuple[frozenset[str], float]]:
