@@ -11,8 +11,10 @@ from pathlib import Path
 import click
 
 from koordinator.cli import logs
+from koordinator.cli import process_node as process_nodes
 from koordinator.clock import SystemClock
 
+NODES = 10
 NODES_MAX = 20_000
 CPU_CORES_MAX = 1_024
 
@@ -20,8 +22,7 @@ CPU_CORES_MAX = 1_024
 @click.command()
 @click.option(
     "--nodes",
-    default=10,
-    show_default=True,
+    show_default="10, or 0 with --process-node",
     type=click.IntRange(0, NODES_MAX),
     help="Hollow nodes: simulated kubelets whose pods start, use CPU and end, without processes.",
 )
@@ -82,10 +83,28 @@ CPU_CORES_MAX = 1_024
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Accept the tokens of this file (lines: token,user,uid,groups); the kubeconfig gets the first.",
 )
+@click.option(
+    "--process-node",
+    is_flag=True,
+    help="Make this machine a node whose pods are real processes in real cgroups, with the node agent beside it. "
+    "Needs root; implies --tls and --token.",
+)
+@click.option(
+    "--process-node-parent",
+    default="",
+    show_default="the root group",
+    help="Cgroup below which kubepods is made.",
+)
+@click.option(
+    "--process-node-reserved",
+    default="",
+    metavar="AMOUNTS",
+    help="What pods of this machine may not request, such as cpu=500m,memory=1Gi.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of everything that is drawn by chance.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the components do.")
 def up(
-    nodes: int,
+    nodes: int | None,
     node_cpu: int,
     node_memory_gib: int,
     kubeconfig: Path,
@@ -96,11 +115,14 @@ def up(
     tls: bool,
     token: bool,
     token_file: Path | None,
+    process_node: bool,
+    process_node_parent: str,
+    process_node_reserved: str,
     seed: int,
     verbose: bool,
 ) -> None:
     """Run a whole cluster in this process until Ctrl-C: API server, controllers, the Koordinator scheduler
-    and manager, and hollow nodes. No containers, no root.
+    and manager, and hollow nodes. No containers, and no root without --process-node.
 
     \b
     In another terminal:
@@ -108,6 +130,7 @@ def up(
       kubectl get nodes
       kubectl create deployment web --image=web --replicas=5
     """
+    from koordinator.host.errors import HostError
     from koordinator.local import cluster as local
     from koordinator.local.apiserver import auth
     from koordinator.local.apiserver import tls as certificates
@@ -117,13 +140,18 @@ def up(
 
     logs.set_up(logging.INFO if verbose else logging.ERROR)
     clock = SystemClock()
+    nodes = (0 if process_node else NODES) if nodes is None else nodes
+    if process_node:
+        process_nodes.check_privileges()
+        tls = True  # kubectl sends tokens over TLS only
     width = len(str(max(nodes - 1, 0)))
     memory_bytes = node_memory_gib * 2**30
     try:
         tokens = tuple(auth.read_token_file(token_file)) if token_file is not None else ()
-        if token:
+        if token or (process_node and not tokens):  # else any user of this machine could run commands as root
             tokens = (auth.Token(secrets.token_urlsafe(24)), *tokens)
         secure = certificates.self_signed(_tls_dir(data_dir, kubeconfig), clock, [host]) if tls else None
+        folder = _node_dir(data_dir, kubeconfig)
         options = local.ClusterOptions(
             nodes=tuple(
                 NodeShape(
@@ -141,11 +169,20 @@ def up(
             tokens=tokens,
             tls=secure,
             hosts=(host,),
+            process_node=process_nodes.options(
+                folder,
+                process_node_parent,
+                process_node_reserved,
+                tuple(each.secret for each in tokens),
+                clock,
+            )
+            if process_node
+            else None,
             scheduler_port=scheduler_port,
             seed=seed,
         )
         _run(clock, options, kubeconfig)
-    except (UnsafeBind, StorageError, auth.TokenFileError) as error:
+    except (UnsafeBind, StorageError, auth.TokenFileError, HostError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         hint = "; choose another with --port, or 0 for a free one" if error.errno in (98, 48) else ""
@@ -155,6 +192,11 @@ def up(
 def _tls_dir(data_dir: Path | None, kubeconfig: Path) -> Path:
     """Certificates live beside the data, or beside the kubeconfig of a cluster that keeps none."""
     return (data_dir / "tls") if data_dir is not None else kubeconfig.absolute().with_suffix(".tls")
+
+
+def _node_dir(data_dir: Path | None, kubeconfig: Path) -> Path:
+    """Logs and volumes of pods on this machine, beside the data or the kubeconfig."""
+    return (data_dir / "node") if data_dir is not None else kubeconfig.absolute().with_suffix(".node")
 
 
 def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) -> None:  # type: ignore[name-defined]  # noqa: F821
@@ -172,7 +214,8 @@ def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) 
         ready.cancel()
         if not running.done():
             cluster.write_kubeconfig(kubeconfig)
-            _greet(cluster.server.url, kubeconfig, len(options.nodes))
+            nodes = len(options.nodes) + (options.process_node is not None)
+            _greet(cluster.server.url, kubeconfig, nodes)
         with contextlib.suppress(asyncio.CancelledError), garbage.collected_rarely():
             await running
         click.echo("Stopped.", err=True)
@@ -187,7 +230,7 @@ def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) 
 
 def _greet(url: str, kubeconfig: Path, nodes: int) -> None:
     click.secho(
-        f"A cluster of {nodes} nodes is up at {url}. Ctrl-C stops it. In another terminal:",
+        f"A cluster of {nodes} {'node' if nodes == 1 else 'nodes'} is up at {url}. Ctrl-C stops it. In another terminal:",
         bold=True,
         err=True,
     )

@@ -20,9 +20,12 @@ from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.host.host import Host, open_host
+from koordinator.host.roots import HostRoots
 from koordinator.local import loopback, registry
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
+from koordinator.local.apiserver.logs import LogSource, NoLogs
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers import volumes
 from koordinator.local.controllers.disruption import DisruptionController
@@ -38,6 +41,7 @@ from koordinator.local.nodes.fleet import Fleet, FleetPolicy, NodeShape
 from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
 from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.processes.kubelet import KubeletOptions, ProcessKubelet
 from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks import certificates, configuration
@@ -49,13 +53,18 @@ from koordinator.scheduler.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 WEBHOOK_HOST = "127.0.0.1"
+HOT_FILES = 64
 DEFAULT_SCHEDULER = "default-scheduler"
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster is made of. Without `data_dir` it lives in memory only."""
+    """What a cluster is made of. Without `data_dir` it lives in memory only.
+
+    `process_node` is a node of this machine that runs pods as processes; it needs root.
+    """
 
     nodes: tuple[NodeShape, ...] = ()
+    process_node: KubeletOptions | None = None
     host: str = "127.0.0.1"
     port: int = 0
     data_dir: Path | None = None
@@ -82,8 +91,16 @@ class LocalCluster:
             self.registry = registry.on_disk(
                 clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
             )
+        self.kubelet: ProcessKubelet | None = None
+        logs: LogSource = NoLogs()
+        if options.process_node is not None:
+            self._host: Host = open_host(HostRoots.below(""), HOT_FILES)
+            client = MemoryCluster(self.registry, user=f"system:node:{options.process_node.node.name}")
+            self.kubelet = ProcessKubelet(client, self._host, options.process_node, rng=self._new_rng())
+            logs = self.kubelet.logs(logs)
         self.server = ApiServer(
             self.registry,
+            logs=logs,
             host=options.host,
             port=options.port,
             tokens=options.tokens,
@@ -105,10 +122,13 @@ class LocalCluster:
     async def run(self) -> None:
         """Run everything until cancelled; then close watches, stop components and save.
 
-        Raises: OSError when the port is taken; what a component could not survive.
+        Raises: OSError when the port is taken; HostError when the process node may not have its groups; what a
+        component could not survive.
         """
         webhooks: WebhookServer | None = None
         try:
+            if self.kubelet is not None:
+                await self.kubelet.prepare()
             await install(self._client("koordinator-installer"))
             manager = Manager(self._client("koord-manager"))
             certs = certificates.generate([WEBHOOK_HOST], self._clock.now())
@@ -130,6 +150,8 @@ class LocalCluster:
             raise problems.exceptions[0] from None  # one task failed, the others were only cancelled for it
         finally:
             await self.server.stop()
+            if self.kubelet is not None:
+                await self.kubelet.close()
             if webhooks is not None:
                 await webhooks.stop()
             await self.registry.close()
@@ -149,6 +171,8 @@ class LocalCluster:
                 self._client("hollow-nodes"), fleet, HollowConfig(pod_events=True), rng=self._new_rng()
             )
             self._start(group, nodes.run(), "hollow nodes")
+        if self.kubelet is not None:
+            self._start(group, self.kubelet.run(), "process node")
         self._start_controllers(group)
 
     def _start_controllers(self, group: asyncio.TaskGroup) -> None:

@@ -16,8 +16,13 @@ from tests.local.apiserver.requests import POD, PODS_PATH, pod, send
 class Echo:
     """Answers with what was asked for."""
 
-    async def read(self, pod: Record, options: LogOptions) -> bytes:
-        return f"{pod.obj['metadata']['name']}/{options.container} last {options.tail_lines}\n".encode()
+    async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
+        return self._pieces(f"{pod.obj['metadata']['name']}/{options.container} last {options.tail_lines}\n")
+
+    async def _pieces(self, text: str) -> AsyncIterator[bytes]:
+        yield text[:5].encode()
+        yield b""
+        yield text[5:].encode()
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 """`pods/NAME/log`: what a container wrote, from whoever runs the pods."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
+from koordinator import clock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend, Record
 from koordinator.local.apiserver import query
@@ -19,28 +22,35 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     tail_lines: int | None = None
     limit_bytes: int = 0
     since_s: int = 0
+    """Only what was written in the last so many seconds."""
+    since_time_s: float | None = None
+    """Only what was written from this moment on."""
     timestamps: bool = False
+    follow: bool = False
 
 
 class LogSource(Protocol):
     """Knows what containers wrote."""
 
-    async def read(self, pod: Record, options: LogOptions) -> bytes:
-        """Raises: ApiError where there is no log."""
+    async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
+        """The log in pieces; with `follow` until the container has ended, an empty piece now and then meanwhile.
+
+        Raises: ApiError where there is no log.
+        """
         ...
 
 
 class NoLogs:
     """Nobody runs the pods for real, so there is nothing to read."""
 
-    async def read(self, pod: Record, options: LogOptions) -> bytes:
+    async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
         name = pod.obj["metadata"]["name"]
         raise errors.BadRequest(
             f'container "{options.container}" in pod "{name}" has no log: this node simulates its containers'
         )
 
 
-async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.Response:
+async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.StreamResponse:
     """Answer a request for a container's log.
 
     Raises: NotFound, BadRequest.
@@ -54,10 +64,36 @@ async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.Respon
         tail_lines=query.integer(params, "tailLines") if params.get("tailLines") else None,
         limit_bytes=query.integer(params, "limitBytes"),
         since_s=query.integer(params, "sinceSeconds"),
+        since_time_s=_time(params.get("sinceTime", "")),
         timestamps=bool(query.boolean(params, "timestamps")),
+        follow=bool(query.boolean(params, "follow")),
     )
-    text = await source.read(pod, options)
-    return web.Response(body=text, headers={"Content-Type": "text/plain"})
+    pieces = await source.open(pod, options)
+    request = call.request
+    assert isinstance(request, web.BaseRequest), "only the general server streams"
+    return await send(request, pieces)
+
+
+async def send(request: web.BaseRequest, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Send a log as it comes, until its end or until the client leaves."""
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    response.enable_chunked_encoding()
+    with contextlib.suppress(ConnectionError):
+        await response.prepare(request)
+        async for piece in pieces:
+            if piece:
+                await response.write(piece)
+            elif request.transport is None or request.transport.is_closing():
+                return response
+        await response.write_eof()
+    return response
+
+
+def _time(text: str) -> float | None:
+    try:
+        return clock.parse_rfc3339(text) if text else None
+    except ValueError:
+        raise errors.BadRequest(f'parsing time "{text}" as RFC 3339: cannot parse it') from None
 
 
 def _container(pod: Record, asked: str) -> str:

@@ -72,6 +72,8 @@ class ContainerLife:
         self._stopping = asyncio.Event()
         self._kill_at: asyncio.TimerHandle | None = None
         self._backoff = RestartBackoff()
+        self.log_run = -1
+        """Number of the run whose log is the latest; -1 before the first."""
         self._post_start: asyncio.Task[None] | None = None
         self._output: Output | None = None
 
@@ -79,6 +81,11 @@ class ContainerLife:
     def is_stopping(self) -> bool:
         """Whether it is being stopped for good."""
         return self._stopping.is_set()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the latest log may still grow."""
+        return self._output is not None
 
     # What probes and hooks see
 
@@ -194,7 +201,7 @@ class ContainerLife:
             return False
         record.id = str(own_id)
         self._tell("Created", f"Created container: {self.name}")
-        output = Output(LogFile(self._home.files.log(self.name, record.restarts), services.clock))
+        output = self._new_output()
         try:
             self.process = launch.start(
                 words,
@@ -211,6 +218,13 @@ class ContainerLife:
         output.handed_over()
         self._output = output
         return True
+
+    def _new_output(self) -> Output:
+        """Logs of this run and of the one before are kept."""
+        files = self._home.files
+        self.log_run = self.record.restarts
+        files.drop_log(self.name, self.log_run - 2)
+        return Output(LogFile(files.log(self.name, self.log_run), self._services.clock))
 
     def _make_group(self) -> None:
         groups = self._services.groups

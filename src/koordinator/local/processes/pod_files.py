@@ -35,6 +35,11 @@ class PodFiles:
         """Log of one run of a container."""
         return self.folder / "logs" / container / f"{run}.log"
 
+    def drop_log(self, container: str, run: int) -> None:
+        """Forget the log of an earlier run."""
+        for path in (self.log(container, run), self.log(container, run).with_suffix(".log.1")):
+            path.unlink(missing_ok=True)
+
     def working(self, container: Container) -> Path:
         """Where a container's processes start: its `workingDir` on this machine, else a directory of its own."""
         return Path(container.working_dir) if container.working_dir else self.home(container.name)

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,7 +58,7 @@ class ProcessNodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessNode:
-    """Runs until cancelled; then all its pods are killed and their groups removed."""
+    """`prepare`, then `run` until cancelled; then all its pods are killed and their groups removed."""
 
     def __init__(
         self, cluster: Cluster, host: Host, config: ProcessNodeConfig, *, rng: random.Random
@@ -74,12 +73,25 @@ class ProcessNode:
         self._claims = Claims(host, self.groups, config.run)
         self._events = EventRecorder(cluster, "kubelet", host=config.name, rng=rng)
         self._guard = Guard("process node")
-        self._facts = self._measured()
-        self._offered: ResourceList = node_object.amounts(self._facts, is_allocatable=True)
+        self.facts = self._measured()
+        self._offered: ResourceList = node_object.amounts(self.facts, is_allocatable=True)
         self._services: Services | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._told_s = 0.0
+        self._has_claimed = False
         self._next_address = _FIRST_POD_ADDRESS
+
+    @property
+    def name(self) -> str:
+        return self._config.name
+
+    def listens_on(self, port: int) -> None:
+        """Where the kubelet's HTTP interface is; to be told before `run`."""
+        self.facts = msgspec.structs.replace(self.facts, port=port)
+
+    def now_s(self) -> float:
+        """The wall clock that logs are stamped with."""
+        return self._cluster.clock.now()
 
     async def prepare(self) -> None:
         """Take the groups: left-overs of an earlier run of ours are killed and removed.
@@ -93,18 +105,26 @@ class ProcessNode:
                 await self.groups.remove(self.groups.root)
             if left.folder:
                 shutil.rmtree(left.folder, ignore_errors=True)
+        self._has_claimed = True
         folder = str(self._config.folder)
         self._claims.announce(folder)
         self._config.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         self.groups.make_tree()
-        offered = amounts.of_all_pods(self._facts.allocatable_milli, self._facts.allocatable_bytes)
+        offered = amounts.of_all_pods(self.facts.allocatable_milli, self.facts.allocatable_bytes)
         self.groups.set_amounts(self.groups.root, offered)
         self._claims.confirm(folder)
         self._share_by_class()
 
     async def run(self) -> NoReturn:
         """Register, then carry out pods until cancelled. `prepare` comes first."""
-        async with self._cleaned_up(), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        try:
+            await self._run()
+        finally:
+            await self.close()
+        raise AssertionError("the loops never end by themselves")
+
+    async def _run(self) -> None:
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             self._services = self._make_services(session)
             group.create_task(self._events.run(), name="events of the process node")
             beat = Backoff(HEARTBEAT, random.Random(self._rng.getrandbits(64)))
@@ -118,7 +138,6 @@ class ProcessNode:
             )
             pods.add_handler(self._on_pod, lambda old, new: self._on_pod(new), self._on_gone)
             group.create_task(pods.run(), name="pods of the process node")
-        raise AssertionError("the loops never end by themselves")
 
     def _make_services(self, session: aiohttp.ClientSession) -> Services:
         return Services(
@@ -128,30 +147,29 @@ class ProcessNode:
             processes=self._host.processes,
             events=self._events,
             node_name=self._config.name,
-            host_ip=self._facts.host_ip,
+            host_ip=self.facts.host_ip,
             folder=self._config.folder,
-            allocatable=node_object.amounts(self._facts, is_allocatable=True),
-            memory_bytes=self._facts.memory_bytes,
+            allocatable=node_object.amounts(self.facts, is_allocatable=True),
+            memory_bytes=self.facts.memory_bytes,
             session=session,
         )
 
-    @contextlib.asynccontextmanager
-    async def _cleaned_up(self) -> AsyncIterator[None]:
-        """Nothing of ours stays behind, whatever ends us."""
+    async def close(self) -> None:
+        """Kill all pods and remove their groups and folders; nothing where `prepare` found those of others."""
+        for task in self._tasks.values():
+            task.cancel()
+        if not self._has_claimed:
+            return
         try:
-            yield
-        finally:
-            for task in self._tasks.values():
-                task.cancel()
-            try:
-                await self.groups.remove(self.groups.root)
-                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-                await self.groups.remove(self.groups.root)
-            except GroupError as error:
-                log.error("groups left behind: %s", error)
-            else:
-                shutil.rmtree(self._config.folder, ignore_errors=True)
-                self._claims.drop()
+            await self.groups.kill(self.groups.root)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self.groups.remove(self.groups.root)
+        except GroupError as error:
+            log.error("groups left behind: %s", error)
+            return
+        shutil.rmtree(self._config.folder, ignore_errors=True)
+        self._claims.drop()
+        self._has_claimed = False
 
     # Pods
 
@@ -203,7 +221,7 @@ class ProcessNode:
     def _address(self, pod: KubeletPod) -> str:
         """127.64.0.0/10 holds an address of its own for every pod; all lead to this machine."""
         if pod.spec.host_network:
-            return self._facts.host_ip
+            return self.facts.host_ip
         number = self._next_address % _POD_ADDRESSES
         self._next_address = max(number + 1, _FIRST_POD_ADDRESS)
         return f"127.{64 + number // 65_536}.{number // 256 % 256}.{number % 256}"
@@ -249,7 +267,7 @@ class ProcessNode:
 
     async def _tell_status(self, now_s: float) -> None:
         """Bring our fields of the status up to date; those of others stay."""
-        patch = {"status": node_object.status(self._facts, now_s)}
+        patch = {"status": node_object.status(self.facts, now_s)}
         await self._cluster.patch(
             Node, self._config.name, patch, patch_type=PatchType.STRATEGIC, subresource="status"
         )
@@ -260,14 +278,14 @@ class ProcessNode:
         with contextlib.suppress(errors.AlreadyExists):
             await self._cluster.create(Namespace, {"metadata": {"name": node_object.LEASE_NAMESPACE}})
         try:
-            node = await self._cluster.create(Node, node_object.node(self._facts, now_s))
+            node = await self._cluster.create(Node, node_object.node(self.facts, now_s))
             self._told_s = now_s
         except errors.AlreadyExists:
-            labels = {"metadata": {"labels": node_object.labels_of(self._facts)}}
+            labels = {"metadata": {"labels": node_object.labels_of(self.facts)}}
             await self._cluster.patch(Node, name, labels)
             await self._tell_status(now_s)
             node = await self._cluster.get(Node, name)
-        lease = node_object.lease(self._facts, node.metadata.uid, LEASE_DURATION_S, now_s)
+        lease = node_object.lease(self.facts, node.metadata.uid, LEASE_DURATION_S, now_s)
         try:
             await self._cluster.create(Lease, lease, node_object.LEASE_NAMESPACE)
         except errors.AlreadyExists:

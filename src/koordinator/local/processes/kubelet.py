@@ -1,0 +1,55 @@
+"""The process node with its HTTP interface: what a cluster starts."""
+
+import random
+from typing import Any, NoReturn
+
+import msgspec
+
+from koordinator.cluster.protocol import Cluster
+from koordinator.host.host import Host
+from koordinator.local.apiserver.tls import ServerTls
+from koordinator.local.processes.node_api import NodeApi, ProcessLogs
+from koordinator.local.processes.process_node import ProcessNode, ProcessNodeConfig
+from koordinator.local.processes.server import KubeletServer, configuration
+
+
+class KubeletOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the node is made and who may ask it. Without `tokens` everybody on this machine may."""
+
+    node: ProcessNodeConfig
+    tls: ServerTls
+    tokens: tuple[str, ...] = ()
+    port: int = 0
+
+
+class ProcessKubelet:
+    """`prepare`, then `run` until cancelled, then `close`."""
+
+    def __init__(self, cluster: Cluster, host: Host, options: KubeletOptions, *, rng: random.Random) -> None:
+        self.node = ProcessNode(cluster, host, options.node, rng=rng)
+        self.api = NodeApi(self.node)
+        config = configuration(self.node.facts, options.node.driver, self.node.groups.parent)
+        self.server = KubeletServer(self.api, config, options.tls, tokens=options.tokens)
+        self._port = options.port
+
+    def logs(self, otherwise: Any) -> ProcessLogs:
+        """Logs of this node's pods for an API server; those of others come from `otherwise`."""
+        return ProcessLogs(self.api, self.node.name, otherwise)
+
+    async def prepare(self) -> None:
+        """Take the groups and listen.
+
+        Raises: ForeignPods when pods of somebody else are there; GroupError, OSError.
+        """
+        await self.node.prepare()
+        await self.server.start(self._port)
+        self.node.listens_on(self.server.port)
+
+    async def run(self) -> NoReturn:
+        """Carry out pods until cancelled; then all are killed."""
+        await self.node.run()
+
+    async def close(self) -> None:
+        """Nothing of ours stays behind; whatever came of `prepare` and `run`."""
+        await self.server.stop()
+        await self.node.close()

@@ -1,0 +1,126 @@
+"""The kubelet's HTTP interface of the process node: HTTPS on loopback, with a bearer token where there is one."""
+
+import hmac
+import logging
+from typing import Any
+
+from aiohttp import web
+
+from koordinator.api import quantity
+from koordinator.cluster import errors
+from koordinator.host.cgroup_layout import Driver
+from koordinator.local.apiserver import logs, query
+from koordinator.local.apiserver.logs import LogOptions
+from koordinator.local.apiserver.tls import ServerTls
+from koordinator.local.processes.node_api import NodeApi
+from koordinator.local.processes.node_object import PODS_MAX, NodeFacts
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+
+
+class KubeletServer:
+    """Serves `/pods`, `/configz`, `/healthz` and `/containerLogs`. With `tokens` one of them is asked for."""
+
+    def __init__(
+        self, api: NodeApi, config: dict[str, Any], tls: ServerTls, *, tokens: tuple[str, ...] = ()
+    ) -> None:
+        self._api = api
+        self._config = config
+        self._tls = tls
+        self._tokens = tokens
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, port: int = 0) -> None:
+        """Listen; a free port for 0. Raises: OSError."""
+        app = web.Application(middlewares=[self._checked])
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/pods", self._pods)
+        app.router.add_get("/pods/", self._pods)
+        app.router.add_get("/configz", self._configz)
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, HOST, port, ssl_context=self._tls.context()).start()
+        self.port = self._runner.addresses[0][1]
+        self._config["kubeletconfig"]["port"] = self.port
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self._tokens and request.path != "/healthz" and not self._is_known(request):
+            return web.Response(status=401, text="Unauthorized")
+        try:
+            response: web.StreamResponse = await handler(request)
+        except errors.ApiError as error:
+            return web.Response(status=error.code, text=str(error))
+        return response
+
+    def _is_known(self, request: web.Request) -> bool:
+        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+        given = secret.strip().encode("utf-8", "surrogateescape")
+        matches = [hmac.compare_digest(token.encode(), given) for token in self._tokens]
+        return scheme.lower() == "bearer" and any(matches)
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _pods(self, request: web.Request) -> web.Response:
+        return web.json_response(self._api.pods())
+
+    async def _configz(self, request: web.Request) -> web.Response:
+        return web.json_response(self._config)
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        where, params = request.match_info, request.query
+        options = LogOptions(
+            container=where["container"],
+            previous=bool(query.boolean(params, "previous")),
+            tail_lines=query.integer(params, "tailLines") if params.get("tailLines") else None,
+            limit_bytes=query.integer(params, "limitBytes"),
+            since_s=query.integer(params, "sinceSeconds"),
+            timestamps=bool(query.boolean(params, "timestamps")),
+            follow=bool(query.boolean(params, "follow")),
+        )
+        return await logs.send(request, self._api.open_log(where["namespace"], where["pod"], options))
+
+
+def configuration(facts: NodeFacts, driver: Driver, parent: str) -> dict[str, Any]:
+    """What `/configz` answers: a kubelet's configuration as far as it means something here."""
+    reserved = {
+        "cpu": quantity.text_of_milli(facts.reserved_milli),
+        "memory": f"{facts.reserved_bytes // 1024}Ki",
+    }
+    config = {
+        "address": HOST,
+        "port": 0,
+        "readOnlyPort": 0,
+        "healthzPort": 0,
+        "cgroupRoot": f"/{parent}",
+        "cgroupsPerQOS": True,
+        "cgroupDriver": driver.value,
+        "cpuManagerPolicy": "none",
+        "memoryManagerPolicy": "None",
+        "topologyManagerPolicy": "none",
+        "topologyManagerScope": "container",
+        "maxPods": PODS_MAX,
+        "podPidsLimit": -1,
+        "cpuCFSQuota": True,
+        "cpuCFSQuotaPeriod": "100ms",
+        "nodeStatusUpdateFrequency": "10s",
+        "nodeLeaseDurationSeconds": 40,
+        "containerLogMaxSize": "10Mi",
+        "containerLogMaxFiles": 2,
+        "enforceNodeAllocatable": ["pods"],
+        "systemReserved": reserved if facts.reserved_milli or facts.reserved_bytes else {},
+        "kubeReserved": {},
+        "evictionHard": {},
+    }
+    return {"kubeletconfig": config}
