@@ -229,8 +229,9 @@ def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) 
 
 
 def _greet(url: str, kubeconfig: Path, nodes: int) -> None:
+    size = "1 node" if nodes == 1 else f"{nodes} nodes"
     click.secho(
-        f"A cluster of {nodes} {'node' if nodes == 1 else 'nodes'} is up at {url}. Ctrl-C stops it. In another terminal:",
+        f"A cluster of {size} is up at {url}. Ctrl-C stops it. In another terminal:",
         bold=True,
         err=True,
     )
