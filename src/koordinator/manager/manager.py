@@ -17,6 +17,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.manager.colocation_config import ColocationConfigSource
 from koordinator.manager.nodemetric import NodeMetricController
 from koordinator.manager.noderesource.controller import NodeResourceController
+from koordinator.manager.nodeslo_controller import NodeSLOConfigSource, NodeSLOController
 from koordinator.manager.webhooks import pod_mutating
 from koordinator.manager.webhooks.review import Handler
 
@@ -45,6 +46,13 @@ class Manager:
             namespace=options.config_namespace,
             name=options.slo_config_name,
         )
+        self.nodeslo_config = NodeSLOConfigSource(
+            self._factory,
+            self._events,
+            namespace=options.config_namespace,
+            name=options.slo_config_name,
+        )
+        self.nodeslo = NodeSLOController(cluster, self._factory, self.nodeslo_config)
         self.nodemetric = NodeMetricController(cluster, self._factory, self.config)
         self.noderesource = NodeResourceController(cluster, self._factory, self.config, rng)
         self.handlers: Mapping[str, Handler] = {
@@ -64,4 +72,5 @@ class Manager:
             await self.config.ready()
             self.synced.set()
             group.create_task(self.nodemetric.run(), name="nodemetric")
+            group.create_task(self.nodeslo.run(), name="nodeslo")
             group.create_task(self.noderesource.run(), name="noderesource")

@@ -2,7 +2,8 @@
  *
  *   hog cpu    --counters FILE --loops N [--threads N]      one unit: the CPU work of one request of the service
  *   hog memory --counters FILE [--threads N] [--mib 64]     one unit: 1 MiB streamed through the caches
- *   hog disk   --counters FILE --disk-file FILE [--threads N]   one unit: 1 MiB written to or read from the disk
+ *   hog disk   --counters FILE --disk-file FILE [--threads N] [--block-kib 128]   one unit: such a block
+ *                                                                           written to or read from the disk
  *
  * FILE holds one uint64 per thread, in shared memory.
  */
@@ -16,7 +17,7 @@
 #define SYNC_EVERY 16 /* writes between two fdatasync */
 
 static uint64_t *counters;
-static long loops, mib;
+static long loops, mib, block_bytes;
 static int disk;
 
 static void *burn_cpu(void *counter) {
@@ -35,16 +36,16 @@ static void *stream_memory(void *counter) {
 }
 
 static void *hammer_disk(void *counter) {
-    char *block = checked(aligned_alloc(4096, MIB));
-    memset(block, 'd', MIB);
+    char *block = checked(aligned_alloc(4096, block_bytes));
+    memset(block, 'd', block_bytes);
     uint64_t x = (uintptr_t)counter | 1;
     for (long i = 0;; i++, ++*(volatile uint64_t *)counter) {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        int64_t at = (int64_t)(x % (DISK_BYTES / MIB)) * MIB;
-        ssize_t done = i % 2 == 0 ? pwrite(disk, block, MIB, at) : pread(disk, block, MIB, at);
-        if (done != MIB) die("disk: %s", strerror(errno));
+        int64_t at = (int64_t)(x % (DISK_BYTES / block_bytes)) * block_bytes;
+        ssize_t done = i % 2 == 0 ? pwrite(disk, block, block_bytes, at) : pread(disk, block, block_bytes, at);
+        if (done != block_bytes) die("disk: %s", strerror(errno));
         if (i % SYNC_EVERY == 0 && fdatasync(disk) != 0) die("fdatasync: %s", strerror(errno));
     }
     return NULL;
@@ -61,6 +62,7 @@ int main(int argc, char **argv) {
         mib = number(argc, argv, "--mib", "64");
     } else if (strcmp(argv[1], "disk") == 0) {
         work = hammer_disk;
+        block_bytes = 1024 * (long)number(argc, argv, "--block-kib", "128");
         disk = open_blocks(option(argc, argv, "--disk-file", NULL), DISK_BYTES);
     } else {
         die("cpu, memory or disk, not %s", argv[1]);
