@@ -14,11 +14,12 @@ from koordinator.clock import FixedClock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import Driver
+from koordinator.host.gpu import GPUs
 from koordinator.host.host import Host, tree_host
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.config import AgentConfig, KubeletConfig, PredictConfig
+from koordinator.koordlet.config import AgentConfig, CollectConfig, KubeletConfig, PredictConfig
 from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Kubelet, Shared
@@ -97,6 +98,8 @@ class AgentNode:
         predict: PredictConfig | None = None,
         kubelet_config: KubeletConfig | None = None,
         kubelet: Kubelet | None = None,
+        collect: CollectConfig | None = None,
+        gpus: GPUs | None = None,
         seed: int = 0,
     ) -> None:
         self.fixed = FixedClock(NOW_S)
@@ -114,6 +117,7 @@ class AgentNode:
                 node_name=NAME,
                 predict=predict or PredictConfig(checkpoints=str(root / "checkpoints")),
                 kubelet=kubelet_config or KubeletConfig(),
+                collect=collect or CollectConfig(),
             ),
             gates=FeatureGates.of(Component.KOORDLET, gates),
             clock=self.clock,
@@ -128,6 +132,7 @@ class AgentNode:
             cluster=cluster,
             events=EventRecorder(cluster, "koordlet", host=NAME, rng=rng),
             kubelet=kubelet,
+            gpus=gpus,
         )
 
     def pods(self, *pods: Pod) -> None:

@@ -2,6 +2,8 @@
 
 from koordinator.koordlet.parts import Reporter, Shared
 from koordinator.koordlet.predict.trainer import Trainer
+from koordinator.koordlet.report import device_reporter
+from koordinator.koordlet.report.device_reporter import DeviceReporter
 from koordinator.koordlet.report.node_metric_reporter import NodeMetricReporter
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
 
@@ -13,4 +15,6 @@ def reporters(shared: Shared, trainer: Trainer) -> list[Reporter]:
         found.append(TopologyReporter(shared))
     if shared.config.kubelet.report_node_metric:
         found.append(NodeMetricReporter(shared, trainer))
+    if shared.gates.is_on(device_reporter.GATE) or shared.gates.is_on(device_reporter.RDMA_GATE):
+        found.append(DeviceReporter(shared))
     return found

@@ -1,0 +1,192 @@
+"""Keeping the Device object: GPUs, other accelerators and RDMA cards of this node. Source: spec 10, section 10.4.
+
+Only labels and annotations of ours are written, and only when something really changed: conditions keep their times.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import labels
+from koordinator.api.annotations.device import GPU_PARTITIONS
+from koordinator.api.core import Node
+from koordinator.api.device import Device
+from koordinator.api.meta import OwnerReference
+from koordinator.cluster import errors
+from koordinator.cluster.informer import Informer
+from koordinator.host import network
+from koordinator.host.errors import ContentError
+from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.report import device
+from koordinator.koordlet.report.device import GPU, DeviceReport, RDMACard
+from koordinator.koordlet.report.gpu_health import GPUHealth
+from koordinator.koordlet.report.outage import Outage
+from koordinator.koordlet.report.xpu_files import XPUFiles
+
+log = logging.getLogger(__name__)
+
+GATE, RDMA_GATE = "Accelerators", "RDMADevices"
+INTERVAL_S = 3.0
+WRITE_S_MAX = 20.0
+OUR_LABELS = (labels.GPU_VENDOR, labels.GPU_MODEL, labels.GPU_DRIVER_VERSION, labels.GPU_PARTITION_POLICY)
+
+
+class DeviceReporter:
+    """Looks at the cards each few seconds and tells the scheduler of changes."""
+
+    name = "device"
+    interval_s = INTERVAL_S
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._outage = Outage(f"report of Device {shared.config.node_name}")
+        self._accelerators = shared.gates.is_on(GATE)
+        self._rdma = shared.gates.is_on(RDMA_GATE)
+        self._rdma_outage = Outage("reading RDMA cards")
+        self._rdma_cards: list[RDMACard] = []
+        self._files = XPUFiles(shared.host.files, shared.config.collect.xpu_directory)
+        gpus = shared.gpus
+        self._gpus = gpus.devices if gpus is not None and self._accelerators else []
+        self._health = GPUHealth((gpu.uuid for gpu in self._gpus), gpus.without_health if gpus else ())
+        self._stored = Informer(
+            shared.cluster,
+            Device,
+            rng=random.Random(shared.rng.getrandbits(64)),
+            field_selector=f"metadata.name={shared.config.node_name}",
+        )
+        self._stored.add_handler(self._heard, lambda _, new: self._heard(new), self._heard)
+        self._written: Device | None = None
+        """What we wrote last, until the cache hears of it or of anything else."""
+
+    @property
+    def informers(self) -> list[Informer[Any]]:
+        """Caches that must be run for the report to be written."""
+        return [self._stored]
+
+    async def run(self) -> None:
+        """One round. Errors of cards are heard of even while the API is away."""
+        now_s = self._shared.clock.now()
+        if self._gpus and self._shared.gpus is not None:
+            self._health.heard(self._shared.gpus.errors(), now_s)
+        node = self._shared.view.node
+        if node is None or not self._stored.synced.is_set() or not self._outage.is_due(now_s):
+            return
+        stored = self._written or self._stored.get(self._shared.config.node_name)
+        found = self.report(now_s)
+        if stored is None:
+            await self._write(self._create(node, found), now_s)
+            return
+        found = msgspec.structs.replace(
+            found, devices=device.with_old_times(found.devices, stored.spec.devices)
+        )
+        patch = patch_of(stored, found)
+        if patch is not None:
+            patch.setdefault("metadata", {})["uid"] = stored.metadata.uid
+            await self._write(self._shared.cluster.patch(Device, self._shared.config.node_name, patch), now_s)
+
+    def report(self, now_s: float) -> DeviceReport:
+        """What there is now."""
+        return device.report(
+            [self._gpu(index, now_s) for index in range(len(self._gpus))],
+            self._files.read() if self._accelerators else [],
+            self._cards(now_s) if self._rdma else [],
+            gpu_model=device.common_model([gpu.name for gpu in self._gpus]),
+            driver_version=self._shared.gpus.driver_version if self._shared.gpus is not None else "",
+            only_files=self._shared.config.collect.xpu_only_files,
+            now=clock.rfc3339(now_s),
+        )
+
+    def _gpu(self, index: int, now_s: float) -> GPU:
+        gpu = self._gpus[index]
+        return GPU(
+            uuid=gpu.uuid,
+            minor=gpu.minor,
+            memory_bytes=gpu.memory_bytes,
+            bus_id=gpu.bus_id,
+            numa_node=gpu.numa_node,
+            root_complex=gpu.root_complex,
+            fault=self._health.fault(gpu.uuid, now_s),
+        )
+
+    def _cards(self, now_s: float) -> list[RDMACard]:
+        """RDMA cards; those of the last round while they cannot be read."""
+        host = self._shared.host
+        try:
+            found = network.rdma_devices(host.files, host.roots)
+        except ContentError as error:
+            self._rdma_outage.failed(error, now_s)
+            return self._rdma_cards
+        self._rdma_outage.ended()
+        self._rdma_cards = [
+            RDMACard(
+                id=card.bus_id,
+                minor=card.minor,
+                is_healthy=card.is_healthy,
+                bus_id=card.bus_id,
+                numa_node=card.numa_node,
+                root_complex=card.root_complex,
+                virtual_functions=card.virtual_functions,
+            )
+            for card in found
+        ]
+        return self._rdma_cards
+
+    def _create(self, node: Node, found: DeviceReport) -> Awaitable[Device]:
+        owner = OwnerReference(
+            api_version=Node.resource.api_version,
+            kind=Node.resource.kind,
+            name=node.metadata.name,
+            uid=node.metadata.uid,
+            controller=True,
+            block_owner_deletion=True,
+        )
+        body = {
+            "metadata": {
+                "name": self._shared.config.node_name,
+                "labels": found.labels,
+                "annotations": _annotations(found),
+                "ownerReferences": [msgspec.to_builtins(owner)],
+            },
+            "spec": {"devices": msgspec.to_builtins(found.devices)},
+        }
+        return self._shared.cluster.create(Device, body)
+
+    async def _write(self, request: Awaitable[Device], now_s: float) -> None:
+        try:
+            async with asyncio.timeout(WRITE_S_MAX):
+                self._written = await request
+        except (errors.Conflict, errors.AlreadyExists, errors.NotFound) as error:
+            self._written = None
+            log.debug("devices not written, the cache was behind: %s", error)
+        except (errors.ApiError, TimeoutError) as error:
+            self._outage.failed(error, now_s)
+        else:
+            self._outage.ended()
+
+    def _heard(self, _: Device) -> None:
+        self._written = None
+
+
+def patch_of(stored: Device, found: DeviceReport) -> dict[str, Any] | None:
+    """The merge patch that brings our parts of the object up to date; None when they are."""
+    meta: dict[str, Any] = {}
+    old_labels = {key: stored.metadata.labels.get(key) for key in OUR_LABELS}
+    new_labels = {key: found.labels.get(key) for key in OUR_LABELS}
+    if old_labels != new_labels:
+        meta["labels"] = new_labels
+    partitions = _annotations(found).get(labels.GPU_PARTITIONS)
+    if stored.metadata.annotations.get(labels.GPU_PARTITIONS) != partitions:
+        meta["annotations"] = {labels.GPU_PARTITIONS: partitions}
+    patch: dict[str, Any] = {"metadata": meta} if meta else {}
+    if stored.spec.devices != found.devices:
+        patch["spec"] = {"devices": msgspec.to_builtins(found.devices)}
+    return patch or None
+
+
+def _annotations(found: DeviceReport) -> dict[str, str]:
+    return {GPU_PARTITIONS.key: GPU_PARTITIONS.encode(found.partitions)} if found.partitions else {}
