@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordinator.host import capabilities, disks, network, perf_events
+from koordinator.host import capabilities, disks, network, perf_events, schemata
 from koordinator.host.capabilities import Feature
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
@@ -16,7 +16,7 @@ from koordinator.host.host import tree_host
 from koordinator.host.resctrl import CacheMonitor
 from koordinator.host.roots import HostRoots
 from koordinator.host.syscalls import NoSyscalls
-from koordinator.koordlet.qos import resctrl as schemata
+from koordinator.koordlet.qos import resctrl as qos_resctrl
 from tests.host import host_tree
 
 # resctrl
@@ -28,7 +28,7 @@ def test_a_mounted_resctrl_tells_masks_caches_and_monitors(tmp_path: Path) -> No
 
     assert resctrl.support().is_supported
     assert resctrl.mount() is None
-    assert schemata.full_mask_of(resctrl.full_mask() or "") == 0x7FF
+    assert qos_resctrl.full_mask_of(resctrl.full_mask() or "") == 0x7FF
     assert resctrl.cache_ids() == (0, 1)
     assert resctrl.monitors("") == {0: CacheMonitor(1000, 2000, 3000), 1: CacheMonitor(2000, 4000, 6000)}
     assert resctrl.groups() == []
@@ -49,7 +49,7 @@ def test_groups_get_lines_and_tasks_one_by_one(tmp_path: Path) -> None:
     assert host.resctrl.create("BE") is None
     host_tree.resctrl_group(tmp_path, "BE", caches=2)
 
-    line = schemata.l3_line({0: 0x3F, 1: 0x3F})
+    line = qos_resctrl.l3_line({0: 0x3F, 1: 0x3F})
     assert host.files.write(host.resctrl.schemata_path("BE"), line) is None
     assert host.resctrl.add_tasks("BE", [7, 8]) == {}
 

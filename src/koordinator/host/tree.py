@@ -34,13 +34,34 @@ class TreeFiles(Files):
         after = self._after(path, content.rstrip("\n"), text.strip())
         if after is None:
             return Problem(path, Failure.INVALID, errno.EINVAL)
-        problem = super().write(path, after + "\n")
+        if os.path.basename(path) == "tasks":
+            self._leave_others(path, text.strip())
+        problem = super().write(path, after + "\n" if after else "")
         if problem is None:
             self.written.append((path, text))
         return problem
 
+    def make_directory(self, path: str) -> Problem | None:
+        """As the kernel makes a group of resctrl: it may use everything and has no threads yet."""
+        root = os.path.dirname(path)
+        is_new = self.is_resctrl(root) and not self.exists(path)
+        problem = super().make_directory(path)
+        if problem is None and is_new:
+            for name, text in (("schemata", self.read(f"{root}/schemata") or ""), ("tasks", "")):
+                with open(f"{path}/{name}", "w") as file:
+                    file.write(text)
+        return problem
+
+    def is_resctrl(self, path: str) -> bool:
+        """Whether a directory is the root of resctrl."""
+        return self.exists(f"{path}/info") and self.exists(f"{path}/schemata")
+
     def remove_directory(self, path: str) -> Problem | None:
         """As the kernel removes a group: with its files, if no directory is left in it."""
+        root = os.path.dirname(path)
+        if self.is_resctrl(root):
+            for thread in (self.read(f"{path}/tasks") or "").split():
+                self.write(f"{root}/tasks", thread)
         if self.directories(path):
             return Problem(path, Failure.BUSY, errno.EBUSY)
         for name in self.names(path) or ():
@@ -64,6 +85,18 @@ class TreeFiles(Files):
             others = [line for line in content.splitlines() if line.split()[:1] != [disk]]
             return "\n".join(others if value == "0" else [*others, text])
         return text
+
+    def _leave_others(self, path: str, thread: str) -> None:
+        """A thread is in one group of resctrl only."""
+        directory = os.path.dirname(path)
+        root = directory if self.is_resctrl(directory) else os.path.dirname(directory)
+        if not self.is_resctrl(root):
+            return
+        for group in (root, *(f"{root}/{name}" for name in self.directories(root) or ())):
+            members = (self.read(f"{group}/tasks") or "").split()
+            if group != directory and thread in members:
+                members.remove(thread)
+                super().write(f"{group}/tasks", "".join(f"{each}\n" for each in members))
 
     def _cpus(self, path: str, text: str) -> str | None:
         """A list of CPUs within the parent's and around the children's, as v1 demands it."""

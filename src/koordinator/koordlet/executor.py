@@ -9,29 +9,28 @@ Source: spec 11, section 3.
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import msgspec
 
 from koordinator.api import cpuset
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
-from koordinator.host.cgroup_knobs import Knob, Merge
+from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
 from koordinator.host.files import Failure, Problem
 from koordinator.koordlet import restoring, update_plan
 from koordinator.koordlet.audit import AuditLog
+from koordinator.koordlet.file_writer import FileWriter, PlannedWrite
 from koordinator.koordlet.restore_log import Record, RestoreLog
+from koordinator.koordlet.restoring import Restored
 from koordinator.koordlet.update_plan import Cache, CacheEntry, Contents, Outcome, Result, Update, UpdatePlan
 
 log = logging.getLogger(__name__)
 
 TRIES_MAX = 3
 """The first and two with fresh contents; children that come and go meanwhile make the kernel refuse."""
-AUDIT_LEVEL = 3
-_AGAIN = frozenset((Failure.INVALID, Failure.BUSY, Failure.FULL, Failure.DENIED))
-"""How the kernel refuses what does not fit parents or children."""
 _WARNINGS_MAX = 4_096
 _SHADOW_MAX = 65_536
 _FAILED = frozenset((Outcome.FAILED, Outcome.NOT_HELD))
@@ -40,34 +39,8 @@ _Plan = Callable[[Sequence[Sequence[Update]], Contents, int, Cache, float], Upda
 _Key = tuple[str, Knob]
 
 
-class PlannedWrite(msgspec.Struct, frozen=True):
-    """What a dry run would have written, by whom and why."""
-
-    path: str
-    before: str
-    text: str
-    owner: str
-    reason: str
-
-    def __str__(self) -> str:
-        why = f": {self.reason}" if self.reason else ""
-        return f"{self.path}: {self.before!r} -> {self.text!r} ({self.owner}{why})"
-
-
-class Restored(msgspec.Struct, frozen=True):
-    """What became of one changed file that was to be put back, and why if it was not."""
-
-    record: Record
-    outcome: Outcome
-    problem: str = ""
-
-
-class Executor:
-    """The one writer of an agent.
-
-    `on_dry_run` makes it a dry run: nothing is written, each change is handed to it once. `on_update` hears of
-    each write: what kind of file it was, whether it succeeded, and how many seconds it took.
-    """
+class Executor(FileWriter):
+    """The one writer of an agent: groups in order, and other files as `FileWriter` does it."""
 
     def __init__(
         self,
@@ -80,30 +53,18 @@ class Executor:
         on_dry_run: Callable[[PlannedWrite], None] | None = None,
         on_update: Callable[[str, bool, float], None] | None = None,
     ) -> None:
+        super().__init__(cgroups.files, clock, audit, records, on_dry_run=on_dry_run, on_update=on_update)
         self._cgroups = cgroups
-        self._files = cgroups.files
-        self._clock = clock
-        self._audit = audit
-        self._records = records
         self._force_update_s = force_update_s
-        self._on_dry_run = on_dry_run
-        self._on_update = on_update
         self._cache: dict[str, CacheEntry] = {}
-        self._shadow: dict[str, str] = {}
-        """Dry run: what files would say now."""
         self._warned: dict[_Key, str] = {}
         """Problems that were logged, so that each is said once and not every second."""
-
-    @property
-    def is_dry_run(self) -> bool:
-        """Whether nothing is written; whoever changes things in another way must ask."""
-        return self._on_dry_run is not None
 
     # Updates of groups
 
     def update(self, updates: Sequence[Update], *, owner: str, cacheable: bool = True) -> list[Result]:
         """Give groups exact values, in the order given; one result per group and knob."""
-        return self._run([updates], _plan_exact, owner, cacheable)
+        return self._run([updates], update_plan.plan_exact, owner, cacheable)
 
     def update_leveled(self, levels: Sequence[Sequence[Update]], *, owner: str) -> list[Result]:
         """Give groups of several levels their values, top level first: parents are never narrower than children."""
@@ -130,84 +91,6 @@ class Executor:
             del self._cache[path]
         self._cgroups.forget(group)
 
-    # Other files
-
-    def write_file(
-        self,
-        path: str,
-        text: str,
-        *,
-        owner: str,
-        reason: str = "",
-        is_held: Callable[[str], bool] | None = None,
-        restorable: bool = True,
-    ) -> Problem | None:
-        """Make a file of /proc, /sys or resctrl (absolute path) hold a text; None when it does.
-
-        `is_held` tells from the content whether that is so already; without it the texts are compared. Lists that only
-        take one more (`tasks`) are not `restorable`.
-        """
-        content = self._content(path)
-        if content is None and os.path.dirname(path) in self._shadow:
-            content = ""  # its directory would have been made
-        if content is None:
-            return self._files.why(path) or Problem(path, Failure.GONE)
-        if is_held(content) if is_held is not None else content.strip() == text.strip():
-            return None
-        if self._on_dry_run is not None:
-            self._would_write(path, content, text, owner, reason)
-            return None
-        if restorable:
-            identity = self._files.identity(path)
-            if identity is not None:
-                self._keep(Record(path, path, (owner,), content, text, identity), content)
-        problem = self._timed(os.path.basename(path), functools.partial(self._files.write, path, text))
-        if problem is None:
-            self._audited(path, text, owner, reason)
-        return problem
-
-    def add_tasks(
-        self, path: str, threads: Iterable[int], *, owner: str, reason: str = ""
-    ) -> dict[int, Problem]:
-        """Move threads to a list such as resctrl's `tasks`, one per write; problems by thread (it may have ended)."""
-        write = functools.partial(self._files.write, path)
-        found = (
-            (
-                each,
-                self.perform(f"{path}+{each}", str(each), functools.partial(write, str(each)), owner, reason),
-            )
-            for each in threads
-        )
-        return {thread: problem for thread, problem in found if problem is not None}
-
-    def make_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
-        """Make a directory that is a group to the kernel; one that exists is fine."""
-        if self._files.exists(path):
-            return None
-        make = functools.partial(self._files.make_directory, path)
-        return self.perform(path, "directory", make, owner, reason)
-
-    def remove_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
-        """Remove such a directory; one that is gone is fine."""
-        if not self._files.exists(path):
-            self._shadow.pop(path, None)
-            return None
-        remove = functools.partial(self._files.remove_directory, path)
-        return self.perform(path, "no directory", remove, owner, reason)
-
-    def perform(
-        self, target: str, what: str, action: Callable[[], Problem | None], owner: str, reason: str
-    ) -> Problem | None:
-        """Any other change of the host that is due: done and audited, or told once by a dry run."""
-        if self._on_dry_run is not None:
-            if self._shadow.get(target) != what:
-                self._would_write(target, self._shadow.get(target, ""), what, owner, reason)
-            return None
-        problem = self._timed(owner, action)
-        if problem is None:
-            self._audited(target, what, owner, reason)
-        return problem
-
     # Putting back
 
     def owners(self) -> list[str]:
@@ -233,11 +116,18 @@ class Executor:
             text = content.rstrip("\n")
             self._records.note(Record(path, path, (owner,), before, text, identity, group, knob))
 
-    def restore(self, owner: str, reason: str = "restored") -> list[Restored]:
-        """Put back what an owner changed, where it still says what was written and nobody else needs it."""
+    def restore(
+        self, owner: str, reason: str = "restored", *, keys: Container[str] | None = None
+    ) -> list[Restored]:
+        """Put back what an owner changed, where it still says what was written and nobody else needs it.
+
+        `keys` are those of the records to be put back, all of the owner's without.
+        """
         restored: list[Restored] = []
         leveled: list[Record] = []
         for record in self._records.of_owner(owner):
+            if keys is not None and record.key not in keys:
+                continue
             outcome = self._obstacle(record, owner)
             if outcome is not None:
                 if self._on_dry_run is None:
@@ -315,7 +205,7 @@ class Executor:
         records: bool = True,
     ) -> list[Result]:
         now_s = self._clock.now()
-        known = self._fresh() if cacheable and records else {}
+        known = update_plan.aged(self._cache, self._force_update_s) if cacheable and records else {}
         results: dict[_Key, Result] = {}
         pending = levels
         for _ in range(TRIES_MAX):
@@ -333,13 +223,6 @@ class Executor:
                 break
             pending = [[update for update in level if _key(update) in again] for level in pending]
         return self._reported(results.values(), owner)
-
-    def _fresh(self) -> dict[str, CacheEntry]:
-        """The cache as the plan sees it: made older by as much as the configured time is shorter than usual."""
-        older_s = update_plan.FORCE_UPDATE_S - self._force_update_s
-        if older_s == 0:
-            return self._cache
-        return {path: CacheEntry(each.value, each.at_s - older_s) for path, each in self._cache.items()}
 
     def _contents(self, levels: Sequence[Sequence[Update]], known: Cache, now_s: float) -> dict[str, str]:
         """What the files say that the plan will ask for, by path relative to the cgroup root."""
@@ -381,22 +264,12 @@ class Executor:
                 refused.pop(_key(update), None)
                 self._audited(path, write.text, owner, update.reason)
             else:
-                refused[_key(update)] = self._refusal(update, problem)
+                refused[_key(update)] = update_plan.refusal(update, problem)
         for key, (path, text) in last.items():
             if key not in refused and (found := self._verified(key[1], path, text)) is not None:
                 update = next(write.update for write in plan.writes if _key(write.update) == key)
                 refused[key] = Result(update, found[0], found[1]), False
         return refused
-
-    def _refusal(self, update: Update, problem: Problem) -> tuple[Result, bool]:
-        if problem.failure is Failure.GONE:
-            return Result(update, Outcome.MISSING, str(problem)), False
-        if problem.failure is Failure.UNSUPPORTED:
-            return Result(update, Outcome.UNSUPPORTED, str(problem)), False
-        # Knobs that do not depend on other groups are not tried again at once: lowering a memory limit, say, makes
-        # the kernel reclaim each time.
-        depends = cgroup_knobs.merge_of(update.knob) is not Merge.NONE
-        return Result(update, Outcome.FAILED, str(problem)), depends and problem.failure in _AGAIN
 
     def _verified(self, knob: Knob, path: str, text: str) -> tuple[Outcome, str] | None:
         """What is wrong after a write; None when the file says what was written."""
@@ -414,11 +287,6 @@ class Executor:
         content, identity = self._files.read(path), self._files.identity(path)
         if content is not None and identity is not None:
             self._keep(restoring.record(update, path, owner, content, text, identity), content)
-
-    def _keep(self, record: Record, content: str) -> None:
-        old = self._records.get(record.key)
-        is_foreign = old is not None and not restoring.is_ours(old, content)
-        self._records.note(record, is_foreign=is_foreign)
 
     def _keep_shares(self, group: str, owner: str) -> None:
         """Write ahead the shares of a group that becomes idle: the kernel forgets them."""
@@ -479,35 +347,6 @@ class Executor:
             facts = {"owner": owner, "outcome": result.outcome.name, "problem": result.problem}
             log.warning("group not updated", extra=facts)
 
-    def _content(self, path: str) -> str | None:
-        shadow = self._shadow.get(path)
-        if shadow is not None:
-            return shadow
-        text = self._files.read(path)
-        return None if text is None else text.rstrip("\n")
-
-    def _would_write(self, path: str, before: str, text: str, owner: str, reason: str) -> None:
-        assert self._on_dry_run is not None
-        self._shadow[path] = text
-        self._on_dry_run(PlannedWrite(path, before, text, owner, reason))
-
-    def _timed(self, kind: str, action: Callable[[], Problem | None]) -> Problem | None:
-        if self._on_update is None:
-            return action()
-        began_s = self._clock.now()
-        problem = action()
-        self._on_update(kind, problem is None, max(self._clock.now() - began_s, 0.0))
-        return problem
-
-    def _audited(self, path: str, text: str, owner: str, reason: str) -> None:
-        self._audit.group(AUDIT_LEVEL, path, reason or owner, f"update {path} to {text.strip()}")
-
 
 def _key(update: Update) -> _Key:
     return update.group, update.knob
-
-
-def _plan_exact(
-    levels: Sequence[Sequence[Update]], contents: Contents, version: int, cache: Cache, now_s: float
-) -> UpdatePlan:
-    return update_plan.plan([update for level in levels for update in level], contents, version, cache, now_s)

@@ -1,14 +1,17 @@
 """What it takes to put a changed file back, as pure functions of its record."""
 
+import os
 from collections.abc import Sequence
 
-from koordinator.host import cgroup_knobs
+import msgspec
+
+from koordinator.host import cgroup_knobs, schemata
 from koordinator.host.cgroup_knobs import V1, V2, Knob, Merge
 from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.host.files import Identity
 from koordinator.koordlet import update_plan
 from koordinator.koordlet.restore_log import Record
-from koordinator.koordlet.update_plan import DEVICE_KNOBS, ID_KNOBS, Update
+from koordinator.koordlet.update_plan import DEVICE_KNOBS, ID_KNOBS, Outcome, Update
 
 _UNSET_LINE = {Knob.BLKIO_WEIGHT: "100", Knob.BLKIO_QOS: "enable=0"}
 """How a disk without a line of its own is written; limits are 0."""
@@ -34,6 +37,49 @@ def is_default(content: str, version: int) -> bool:
     return content.strip() == _SHARES_DEFAULT[version]
 
 
+PRESENT, ABSENT = "present", "absent"
+"""What a claimed name was before."""
+_SCHEMATA = "schemata"
+_PART_MARK = "#"
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What became of one changed file that was to be put back, and why if it was not."""
+
+    record: Record
+    outcome: Outcome
+    problem: str = ""
+
+
+def part_key(path: str, part: str) -> str:
+    """Key of the record of a part of a file, or of a name within a directory."""
+    return f"{path}{_PART_MARK}{part}" if part else path
+
+
+def claimed(record: Record) -> str:
+    """The name within a directory that a record claims."""
+    return record.key.rpartition(_PART_MARK)[2]
+
+
+def part_of(path: str, content: str, part: str) -> str:
+    """What a file says of a part: the line of a schemata, or a feature of the scheduler with or without `NO_`."""
+    if os.path.basename(path) == _SCHEMATA:
+        lines = (line.strip() for line in content.splitlines())
+        return next((line for line in lines if line.partition(":")[0] == part), "")
+    return next((word for word in content.split() if word.removeprefix("NO_") == part), "")
+
+
+def file_record(path: str, part: str, owner: str, content: str, text: str, identity: Identity) -> Record:
+    """The record of a change to a file that is no knob of a group; `content` is what it says now."""
+    before = part_of(path, content, part) if part else content
+    return Record(part_key(path, part), path, (owner,), before, text.strip(), identity)
+
+
+def text_of(record: Record) -> str:
+    """What is written to put a file back; a schemata takes whole lines only."""
+    return f"{record.before}\n" if _is_part(record) else record.before
+
+
 def is_write_only(knob: Knob) -> bool:
     """Whether a knob takes members, or something that cannot be undone: there is nothing to put back."""
     return knob in ID_KNOBS or knob is Knob.BLKIO_MODEL
@@ -50,6 +96,8 @@ def record(update: Update, path: str, owner: str, content: str, text: str, ident
 
 def says(record: Record, content: str, text: str) -> bool:
     """Whether the file still says a text of the record."""
+    if _is_part(record):
+        return _part_says(record, content, text)
     if not record.knob:
         return content.strip() == text.strip()
     if text == "":
@@ -104,3 +152,13 @@ def _line_of(disk: str, content: str, knob: Knob) -> str:
         if line.split()[:1] == [disk]:
             return line.strip()
     return f"{disk} {_UNSET_LINE.get(knob, '0')}"
+
+
+def _is_part(record: Record) -> bool:
+    return not record.knob and record.key != record.path
+
+
+def _part_says(record: Record, content: str, text: str) -> bool:
+    if os.path.basename(record.path) == _SCHEMATA:
+        return not schemata.needs_write(content, text)
+    return text in content.split()

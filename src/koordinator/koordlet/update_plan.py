@@ -17,6 +17,7 @@ from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob, Merge
 from koordinator.host.cgroup_units import COUNT_MAX, UNLIMITED, UNLIMITED_BYTES_MIN
 from koordinator.host.errors import ContentError, KnobValueError, UnsupportedError
+from koordinator.host.files import Failure, Problem
 
 FORCE_UPDATE_S = 60.0
 """A file is compared again after this time, even if the wanted value has not changed."""
@@ -38,6 +39,8 @@ DEVICE_KNOBS = frozenset(
 )
 _PAGE_KNOBS = frozenset((Knob.MEMORY_LIMIT, Knob.MEMORY_MIN, Knob.MEMORY_LOW, Knob.MEMORY_HIGH))
 PAGE_BYTES = 4096
+_AGAIN = frozenset((Failure.INVALID, Failure.BUSY, Failure.FULL, Failure.DENIED))
+"""How the kernel refuses what does not fit parents or children."""
 _UNLIMITED_TEXTS = ("max", str(UNLIMITED))
 
 
@@ -104,10 +107,30 @@ Contents = Mapping[str, str]
 """Path → text of the file, trailing newline trimmed; files that do not exist are missing."""
 
 
+def refusal(update: Update, problem: Problem) -> tuple[Result, bool]:
+    """What the kernel's refusal of a write means, and whether another try with fresh contents may help."""
+    if problem.failure is Failure.GONE:
+        return Result(update, Outcome.MISSING, str(problem)), False
+    if problem.failure is Failure.UNSUPPORTED:
+        return Result(update, Outcome.UNSUPPORTED, str(problem)), False
+    # Knobs that do not depend on other groups are not tried again at once: lowering a memory limit, say, makes
+    # the kernel reclaim each time.
+    depends = cgroup_knobs.merge_of(update.knob) is not Merge.NONE
+    return Result(update, Outcome.FAILED, str(problem)), depends and problem.failure in _AGAIN
+
+
 def is_fresh(cache: Cache, path: str, value: str, now_s: float) -> bool:
     """Whether the file had this value so shortly ago that it need not be read."""
     entry = cache.get(path)
     return entry is not None and entry.value == value and now_s - entry.at_s < FORCE_UPDATE_S
+
+
+def aged(cache: Cache, force_update_s: float) -> Cache:
+    """The cache as if entries were older, by as much as `force_update_s` is shorter than usual."""
+    older_s = FORCE_UPDATE_S - force_update_s
+    if older_s == 0:
+        return cache
+    return {path: CacheEntry(each.value, each.at_s - older_s) for path, each in cache.items()}
 
 
 def unexpired(cache: Cache, now_s: float) -> dict[str, CacheEntry]:
@@ -176,6 +199,13 @@ def plan(
     for update in updates:
         state.exact(update)
     return state.finish()
+
+
+def plan_exact(
+    levels: Sequence[Sequence[Update]], contents: Contents, version: int, cache: Cache, now_s: float
+) -> UpdatePlan:
+    """As `plan`, for updates that came in levels."""
+    return plan([update for level in levels for update in level], contents, version, cache, now_s)
 
 
 def plan_leveled(

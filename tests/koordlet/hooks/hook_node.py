@@ -21,7 +21,8 @@ from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import node_pods, node_slo
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, HookConfig
-from koordinator.koordlet.executor import Executor, PlannedWrite
+from koordinator.koordlet.executor import Executor
+from koordinator.koordlet.file_writer import PlannedWrite
 from koordinator.koordlet.hooks.all import Hooks
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared

@@ -30,7 +30,8 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods, node_slo
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, QoSConfig
-from koordinator.koordlet.executor import Executor, PlannedWrite
+from koordinator.koordlet.executor import Executor
+from koordinator.koordlet.file_writer import PlannedWrite
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.readings import Readings

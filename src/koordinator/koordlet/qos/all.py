@@ -6,6 +6,7 @@ from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
 from koordinator.koordlet.qos.cpu_surge import CPUSurge
 from koordinator.koordlet.qos.evictor import Evictor
 from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
+from koordinator.koordlet.qos.resctrl_run import Resctrl
 from koordinator.koordlet.qos.service_usage import ServiceUsage
 
 
@@ -19,4 +20,5 @@ def strategies(shared: Shared) -> list[Strategy]:
         CPUSurge(shared, suppress, services),
         CPUEvict(shared, evictor),
         MemoryEvict(shared, evictor),
+        Resctrl(shared),
     ]

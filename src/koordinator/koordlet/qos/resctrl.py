@@ -32,13 +32,6 @@ class ResctrlCPU(msgspec.Struct, frozen=True):
     cache_ids: tuple[int, ...]
 
 
-class Schemata(msgspec.Struct, frozen=True):
-    """What a schemata file says, by cache id."""
-
-    l3: dict[int, int]
-    mb: dict[int, int]
-
-
 class Support(msgspec.Struct, frozen=True):
     """What the CPU can divide."""
 
@@ -97,26 +90,6 @@ def mb_line(values: Mapping[int, int]) -> str:
     return f"MB:{''.join(f'{cache}={values[cache]};' for cache in sorted(values))}\n"
 
 
-def parse(content: str) -> Schemata:
-    """What a schemata file says; unknown lines and malformed parts are left out."""
-    found = Schemata({}, {})
-    for line in content.splitlines():
-        kind, _, parts = line.strip().partition(":")
-        if kind == "L3":
-            found.l3.update(_numbers(parts, 16))
-        elif kind == "MB":
-            found.mb.update(_numbers(parts, 10))
-    return found
-
-
-def needs_write(content: str, line: str) -> bool:
-    """Whether a schemata file with this content must be written for the line to hold: real ids are compared."""
-    have, want = parse(content), parse(line)
-    return any(have.l3.get(cache) != mask for cache, mask in want.l3.items()) or any(
-        have.mb.get(cache) != value for cache, value in want.mb.items()
-    )
-
-
 def pod_group(pod: Pod, strategy: ResourceQOSStrategy) -> str | None:
     """The group whose tasks get the pod's threads; None for pods with groups of their own and switched-off classes."""
     if labels.RESCTRL in pod.metadata.annotations or pod_labels.is_inactive(pod.status.phase):
@@ -150,15 +123,3 @@ def _lines(settings: ResctrlQOS | None, cpu: ResctrlCPU) -> list[str]:
     if value is not None:
         lines.append(mb_line(dict.fromkeys(cpu.cache_ids, value)))
     return lines
-
-
-def _numbers(parts: str, base: int) -> dict[int, int]:
-    found = {}
-    for part in parts.split(";"):
-        cache, separator, value = (word.strip() for word in part.partition("="))
-        if separator and cache.isdigit() and value.isalnum() and value.isascii():
-            try:
-                found[int(cache)] = int(value, base)
-            except ValueError:
-                continue
-    return found
