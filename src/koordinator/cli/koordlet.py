@@ -24,7 +24,7 @@ from koordinator.host.host import Host, open_host
 from koordinator.koordlet import http
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.audit_query import AuditQuery
-from koordinator.koordlet.states.kubelet import KubeletIdentity
+from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,9 @@ async def _main(settings: Settings, client: ClientConfig) -> None:
             cluster=cluster,
             clock=SystemClock(),
             rng=rng,
-            identity=_identity(settings, client),
+            kubelet=lambda view, metrics: NodeKubelet(
+                settings.config.kubelet, view, metrics, _identity(settings, client)
+            ),
             on_dry_run=(lambda line: print(line, flush=True)) if settings.is_dry_run else None,
         )
         async with served(agent, settings):

@@ -15,14 +15,18 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
+from koordinator.host.gpu import GPUs, open_gpus
 from koordinator.host.host import Host
 from koordinator.koordlet import loops, upkeep
 from koordinator.koordlet.audit import AuditLog
+from koordinator.koordlet.collect import all as collect
+from koordinator.koordlet.collect.runner import CollectorRunner
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.dry_run import DryRunCluster
 from koordinator.koordlet.executor import Executor
+from koordinator.koordlet.hooks.all import Hooks
 from koordinator.koordlet.metrics import AgentMetrics
-from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.parts import Kubelet, Reporter, Shared
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.readings import Readings
@@ -30,7 +34,6 @@ from koordinator.koordlet.report import all as report
 from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.states.driver import FALLBACK
-from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
 from koordinator.koordlet.states.states import States
 from koordinator.koordlet.view import NodeView
 
@@ -39,8 +42,14 @@ log = logging.getLogger(__name__)
 EVENTS_FROM = "koordlet-qosManager"
 COLLECT_S_MIN = 1.0
 """Who collects more often than that collects nothing, and acts on nothing."""
+END_S = 3.0
+"""How long putting back may take at the end."""
 JOURNAL = "koordlet/restore.jsonl"
 """Below /run: what files said before they were changed."""
+
+
+KubeletFactory = Callable[[NodeView, AgentMetrics], Kubelet]
+"""Makes the way to the kubelet; the view says where it is."""
 
 
 class Agent:
@@ -58,23 +67,51 @@ class Agent:
         cluster: Cluster,
         clock: Clock,
         rng: random.Random,
-        identity: KubeletIdentity | None = None,
+        kubelet: KubeletFactory,
         on_dry_run: Callable[[str], None] | None = None,
     ) -> None:
         self.is_started = asyncio.Event()
         """All parts run."""
-        self.shared = _shared(config, gates, host, cluster, clock, rng, identity, on_dry_run)
-        assert isinstance(self.shared.kubelet, NodeKubelet)
-        self._kubelet = self.shared.kubelet
+        view, metrics = NodeView(FALLBACK), AgentMetrics(config.node_name, clock)
+        self._kubelet = kubelet(view, metrics)
+        if on_dry_run is not None:
+            cluster = DryRunCluster(cluster, on_dry_run)
+        audit = AuditLog(
+            clock,
+            directory="" if on_dry_run is not None else config.audit.directory,
+            verbose=config.audit.verbose,
+            disk_mb_max=config.audit.disk_mb_max,
+            is_enabled=gates.is_on("AuditEvents"),
+        )
+        store = SeriesStore()
+        self.shared = Shared(
+            config=config,
+            gates=gates,
+            clock=clock,
+            rng=rng,
+            host=host,
+            view=view,
+            store=store,
+            readings=Readings(store, clock, config.collect.used_interval_s),
+            executor=_executor(config, host, clock, audit, metrics, on_dry_run),
+            audit=audit,
+            metrics=metrics,
+            cluster=cluster,
+            events=EventRecorder(
+                cluster, EVENTS_FROM, host=config.node_name, rng=random.Random(rng.getrandbits(64))
+            ),
+            kubelet=self._kubelet,
+            gpus=_gpus(config, gates, host),
+        )
         self.states = States(self.shared, self._kubelet)
-        trainer = Trainer(self.shared)
-        self._reporters = [trainer, *report.reporters(self.shared, trainer)]
-        self._strategies = qos.strategies(self.shared)
+        self._parts: Parts | None = None
 
     def troubles(self) -> Mapping[str, str]:
         """What the agent waits for, or misses, by name."""
-        found = self.states.troubles()
-        return found if self.is_started.is_set() or found else {"koordlet": "starting"}
+        found = dict(self.states.troubles())
+        if not self.is_started.is_set():
+            found["koordlet"] = "parts are not started yet"
+        return found
 
     async def run(self) -> None:
         """Watch, measure, protect, report, until cancelled; then put back what was changed, if that is asked for."""
@@ -87,76 +124,65 @@ class Agent:
                 group.create_task(upkeep.flush_audit(shared), name="audit log")
                 self.states.start(group)
                 await self.states.wait_synced()
-                self._start(group)
+                await self._start(group)
         finally:
-            self._end()
-            await self._kubelet.close()
+            await self._end()
 
-    def _start(self, group: asyncio.TaskGroup) -> None:
+    async def _start(self, group: asyncio.TaskGroup) -> None:
+        """Measure first: strategies that see no samples could only wait, too."""
         shared = self.shared
-        log.info("node known, parts start", extra={"node": shared.config.node_name})
-        loops.start_reporters(self._reporters, group)
+        log.info("node, pods and policies are known", extra={"node": shared.config.node_name})
+        parts = self._parts = Parts(shared)
+        group.create_task(parts.collecting.run(), name="collectors")
+        await parts.collecting.wait_started()
+        loops.start_reporters(parts.reporters, group)
         if shared.config.collect.used_interval_s >= COLLECT_S_MIN:
-            loops.start(self._strategies, shared, group)
+            loops.start(parts.strategies, shared, group)
+        else:
+            log.warning("strategies are off: collect-res-used-interval is below 1s")
+        parts.hooks.start()
+        group.create_task(parts.hooks.run(), name=parts.hooks.name)
         self.is_started.set()
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         shared = self.shared
-        if shared.config.qos.restore_on_exit:
-            self._restore()
+        try:
+            async with asyncio.timeout(END_S):
+                if shared.config.qos.restore_on_exit:
+                    await self._restore()
+                await self._kubelet.close()
+        except TimeoutError:
+            log.warning("not everything was put back in time", extra={"seconds": END_S})
         shared.audit.flush()
         shared.host.close()
 
-    def _restore(self) -> None:
-        """Put back everything, whoever changed it."""
+    async def _restore(self) -> None:
+        """Put back everything, also what was changed before a restart and by parts that never started."""
         guard = Guard("restoring")
-        for strategy in self._strategies:
-            guard.call(strategy.disable)
+        if self._parts is not None:
+            for strategy in self._parts.strategies:
+                guard.call(strategy.disable)
+            await guard.call_async(self._parts.hooks.disable)
         for owner in self.shared.executor.owners():
             guard.call(self.shared.executor.restore, owner)
 
 
-def _shared(
-    config: AgentConfig,
-    gates: FeatureGates,
-    host: Host,
-    cluster: Cluster,
-    clock: Clock,
-    rng: random.Random,
-    identity: KubeletIdentity | None,
-    on_dry_run: Callable[[str], None] | None,
-) -> Shared:
-    metrics = AgentMetrics(config.node_name, clock)
-    view = NodeView(FALLBACK)
-    store = SeriesStore()
-    audit = AuditLog(
-        clock,
-        directory="" if on_dry_run is not None else config.audit.directory,
-        verbose=config.audit.verbose,
-        disk_mb_max=config.audit.disk_mb_max,
-        is_enabled=gates.is_on("AuditEvents"),
-    )
-    if on_dry_run is not None:
-        cluster = DryRunCluster(cluster, on_dry_run)
-    events = EventRecorder(
-        cluster, EVENTS_FROM, host=config.node_name, rng=random.Random(rng.getrandbits(64))
-    )
-    return Shared(
-        config=config,
-        gates=gates,
-        clock=clock,
-        rng=rng,
-        host=host,
-        view=view,
-        store=store,
-        readings=Readings(store, clock, config.collect.used_interval_s),
-        executor=_executor(config, host, clock, audit, metrics, on_dry_run),
-        audit=audit,
-        metrics=metrics,
-        cluster=cluster,
-        events=events,
-        kubelet=NodeKubelet(config.kubelet, view, metrics, identity or KubeletIdentity()),
-    )
+class Parts:
+    """What measures, acts and reports; made once it is known how the kubelet names groups."""
+
+    def __init__(self, shared: Shared) -> None:
+        used_interval_s = shared.config.collect.used_interval_s
+        trainer = Trainer(shared)
+        self.collecting = CollectorRunner(collect.collectors(shared), used_interval_s)
+        self.reporters: list[Reporter] = [trainer, *report.reporters(shared, trainer)]
+        self.strategies = qos.strategies(shared)
+        self.hooks = Hooks(shared)
+
+
+def _gpus(config: AgentConfig, gates: FeatureGates, host: Host) -> GPUs | None:
+    if not gates.is_on("Accelerators") or config.collect.xpu_only_files:
+        return None
+    return open_gpus(host.files, host.roots)[0]
 
 
 def _executor(

@@ -34,6 +34,10 @@ class Kubelet(Protocol):
         """Its configuration in use (`/configz`)."""
         ...
 
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
     """What collectors, strategies, hooks and reporters are given."""

@@ -1,0 +1,257 @@
+"""A whole agent on a tree of files whose counters run, with a kubelet and an API server that can be taken away."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from koordinator.api import crd
+from koordinator.api.apiextensions import CustomResourceDefinition
+from koordinator.api.core import Node, Pod
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.slo import NodeSLO
+from koordinator.clock import LoopClock
+from koordinator.cluster import errors
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.host.cgroup_knobs import V1
+from koordinator.host.cgroup_layout import Driver
+from koordinator.host.host import tree_host
+from koordinator.host.kubelet import KubeletError
+from koordinator.host.tree import TreeFiles
+from koordinator.koordlet import node_pods
+from koordinator.koordlet.agent import Agent
+from koordinator.koordlet.config import AgentConfig, AuditConfig, PredictConfig, QoSConfig
+from koordinator.local import registry
+from koordinator.simulate import virtual_time
+from tests.host import host_tree
+from tests.koordlet.collect.collecting_node import make_pod
+
+NODE = "n1"
+CPUS = 4
+TICK_S = 0.25
+BE, BURSTABLE, ROOT = "kubepods/besteffort", "kubepods/burstable", "kubepods"
+
+Scenario = Callable[["World"], Awaitable[None]]
+
+
+class FakeKubelet:
+    """Lists `pods`, or fails with `trouble`."""
+
+    def __init__(self) -> None:
+        self.listed: list[Pod] = []
+        self.trouble = ""
+        self.asked = 0
+
+    async def pods(self) -> list[Pod]:
+        self.asked += 1
+        self._check("/pods/")
+        return list(self.listed)
+
+    async def config(self) -> dict[str, Any]:
+        self._check("/configz")
+        return {"cgroupDriver": "cgroupfs", "cpuManagerPolicy": "none"}
+
+    async def close(self) -> None:
+        pass
+
+    def _check(self, path: str) -> None:
+        if self.trouble:
+            raise KubeletError(path, 0, self.trouble)
+
+
+class UnsteadyCluster:
+    """A cluster whose API server can be away (`away`), or fail each call with the chance `fail_ratio`."""
+
+    def __init__(self, cluster: MemoryCluster, rng: random.Random) -> None:
+        self.clock = cluster.clock
+        self.away = False
+        self.fail_ratio = 0.0
+        self.refused = 0
+        self._cluster = cluster
+        self._rng = rng
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._cluster, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._check()
+            answer = await found(*args, **kwargs)
+            self._check()  # the answer may be lost, too
+            return answer
+
+        return call
+
+    async def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[Sequence[Any]]:
+        self._check()
+        async for batch in self._cluster.watch(*args, **kwargs):
+            self._check()
+            yield batch
+
+    def _check(self) -> None:
+        if self.away or self._rng.random() < self.fail_ratio:
+            self.refused += 1
+            raise errors.ConnectionFailed("the API server is away")
+
+
+class World:
+    """The node with the agent's surroundings. `use` says how many cores each pod (by uid) and the system burn."""
+
+    def __init__(self, root: Path, clock: LoopClock, seed: int = 0, version: int = V1) -> None:
+        self.root, self.clock, self.version = root, clock, version
+        self.rng = random.Random(seed)
+        self.kubelet = FakeKubelet()
+        self.api = MemoryCluster(registry.in_memory(clock, checks=False))
+        self.cluster = UnsteadyCluster(self.api, random.Random(seed))
+        self.use: dict[str, float] = {}
+        self._used_ns: dict[str, float] = {}
+        self._make_tree()
+        self.host = tree_host(str(root))
+        self.agent: Agent
+        self.lines: list[str] = []
+
+    @property
+    def files(self) -> TreeFiles:
+        assert isinstance(self.host.files, TreeFiles)
+        return self.host.files
+
+    def make_agent(self, gates: str = "", *, dry_run: bool = False, **qos: Any) -> Agent:
+        """An agent on this node."""
+        config = AgentConfig(
+            node_name=NODE,
+            audit=AuditConfig(directory=str(self.root / "audit")),
+            predict=PredictConfig(checkpoints=str(self.root / "checkpoints")),
+            qos=QoSConfig(only_evict_by_api=True, **qos),
+        )
+        self.agent = Agent(
+            config,
+            gates=FeatureGates.of(Component.KOORDLET, gates),
+            host=tree_host(str(self.root)),
+            cluster=self.cluster,  # type: ignore[arg-type] # the proxy has all methods
+            clock=self.clock,
+            rng=self.rng,
+            kubelet=lambda view, metrics: self.kubelet,
+            on_dry_run=self.lines.append if dry_run else None,
+        )
+        return self.agent
+
+    async def create_objects(self, slo: Mapping[str, Any] | None = None) -> None:
+        """CRDs, the Node, its NodeMetric and its NodeSLO."""
+        for manifest in crd.manifests():
+            await self.api.create(CustomResourceDefinition, manifest)
+        amounts = {"cpu": str(CPUS), "memory": "8Gi", "pods": "110"}
+        status = {
+            "capacity": amounts,
+            "allocatable": {**amounts, "kubernetes.io/batch-cpu": "1500"},
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        }
+        await self.api.create(Node, {"metadata": {"name": NODE}, "status": status})
+        await self.api.create(NodeMetric, {"metadata": {"name": NODE}, "spec": {}})
+        if slo is not None:
+            await self.api.create(NodeSLO, {"metadata": {"name": NODE}, "spec": dict(slo)})
+
+    async def say(self, **spec: Any) -> None:
+        """Change the NodeSLO."""
+        await self.api.patch(NodeSLO, NODE, {"spec": spec})
+
+    def run_pod(self, uid: str, *, batch: bool, cores: float = 0.0, listed: bool = True) -> Pod:
+        """A pod with one container, groups included."""
+        pod = make_pod(
+            uid,
+            qos_class="BestEffort" if batch else "Burstable",
+            qos="BE" if batch else "LS",
+            batch_cpu="1000" if batch else "",
+        )
+        record = node_pods.record(pod, Driver.CGROUPFS)
+        for group in (record.group, *(each.group for each in record.containers)):
+            host_tree.group(self.root, self.version, group)
+        if listed:
+            self.kubelet.listed.append(pod)
+        self.use[uid] = cores
+        return pod
+
+    def end_pod(self, uid: str) -> None:
+        """Groups go at once; the kubelet lists the pod no more."""
+        pod = next(each for each in self.kubelet.listed if each.metadata.uid == uid)
+        record = node_pods.record(pod, Driver.CGROUPFS)
+        for group in (*(each.group for each in record.containers), record.group):
+            host_tree.remove_group(self.root, self.version, group)
+        self.kubelet.listed = [each for each in self.kubelet.listed if each.metadata.uid != uid]
+        self.use.pop(uid, None)
+
+    def quota(self, group: str = BE) -> str:
+        """CPU quota as the file has it."""
+        name = "cpu/{}/cpu.cfs_quota_us" if self.version == V1 else "{}/cpu.max"
+        return (self.root / "sys/fs/cgroup" / name.format(group)).read_text().split()[0]
+
+    async def node_metric(self) -> NodeMetric:
+        return await self.api.get(NodeMetric, NODE)
+
+    async def tick(self) -> None:
+        """Counters run."""
+        while True:
+            self._advance(TICK_S)
+            await asyncio.sleep(TICK_S)
+
+    def _advance(self, seconds: float) -> None:
+        totals: dict[str, float] = {ROOT: 0.0, BURSTABLE: 0.0, BE: 0.0}
+        for pod in self.kubelet.listed:
+            record = node_pods.record(pod, Driver.CGROUPFS)
+            cores = self.use.get(record.uid, 0.0)
+            for group in (record.group, *(each.group for each in record.containers)):
+                totals[group] = cores
+            for group in (ROOT, BE if record.group.startswith(BE) else BURSTABLE):
+                totals[group] += cores
+        for group, cores in totals.items():
+            self._used_ns[group] = self._used_ns.get(group, 0.0) + cores * seconds * 1e9
+            self._write_usage(group, int(self._used_ns[group]))
+        machine = totals[ROOT] + self.use.get("system", 0.0)
+        self._used_ns["machine"] = self._used_ns.get("machine", 0.0) + machine * seconds * 1e9
+        self._write_machine(int(self._used_ns["machine"] / 1e7))
+
+    def _write_usage(self, group: str, ns: int) -> None:
+        name, text = f"cpuacct/{group}/cpuacct.usage", str(ns)
+        if self.version != V1:
+            name, text = f"{group}/cpu.stat", f"usage_usec {ns // 1000}\nnr_periods 0\nnr_throttled 0"
+        path = self.root / "sys/fs/cgroup" / name
+        if path.exists():
+            path.write_text(text + "\n")
+
+    def _write_machine(self, ticks: int) -> None:
+        lines = [f"cpu  {ticks} 0 0 0 0 0 0 0 0 0"]
+        lines += [f"cpu{cpu} {ticks // CPUS} 0 0 0 0 0 0 0 0 0" for cpu in range(CPUS)]
+        host_tree.write(self.root, {"proc/stat": "\n".join(lines)})
+
+    def _make_tree(self) -> None:
+        if self.version != V1:
+            host_tree.write(self.root / "sys/fs/cgroup", {"cgroup.controllers": "cpu memory"})
+        for group in ("", ROOT, BE, BURSTABLE):
+            host_tree.group(self.root, self.version, group)
+        host_tree.cpus(self.root, [(0, 0, core) for core in range(CPUS)])
+        meminfo = "MemTotal: 8000000 kB\nMemFree: 5000000 kB\nMemAvailable: 6000000 kB"
+        boot = {"proc/sys/kernel/random/boot_id": "boot-1"}
+        host_tree.write(self.root, {"proc/meminfo": meminfo, "proc/cpuinfo": "model name : x", **boot})
+        self._write_machine(0)
+
+
+def live(
+    root: Path, scenario: Scenario, *, seed: int = 0, version: int = V1, gates: str = "", **options: Any
+) -> World:
+    """Run a scenario beside the agent, on virtual time; the agent ends after it."""
+    made: list[World] = []
+
+    async def main(clock: LoopClock) -> None:
+        world = World(root, clock, seed, version)
+        made.append(world)
+        world.make_agent(gates, **options)
+        async with asyncio.TaskGroup() as group:
+            ticking = group.create_task(world.tick())
+            running = group.create_task(world.agent.run())
+            await scenario(world)
+            running.cancel()
+            await asyncio.wait([running])
+            ticking.cancel()
+
+    virtual_time.run_virtual(main)
+    return made[0]

@@ -1,0 +1,76 @@
+"""The whole agent on a node of files: it reports, protects, survives outages, and puts back."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from koordinator.host.cgroup_knobs import V1
+from tests.host import host_tree
+from tests.koordlet.agent_world import World, live
+
+both_versions = pytest.mark.parametrize("version", host_tree.VERSIONS)
+UNLIMITED = {V1: "-1"}
+
+
+def protecting(**more: object) -> dict[str, object]:
+    threshold = {"enable": True, "cpuSuppressThresholdPercent": 50, "cpuSuppressPolicy": "cfsQuota", **more}
+    return {"resourceUsedThresholdWithBE": threshold}
+
+
+@both_versions
+def test_a_node_is_reported_and_its_services_are_protected(tmp_path: Path, version: int) -> None:
+    unlimited = UNLIMITED.get(version, "max")
+
+    async def scenario(world: World) -> None:
+        await world.create_objects(protecting())
+        world.run_pod("web", batch=False, cores=0.5)
+        world.run_pod("batch", batch=True, cores=1.0)
+        await asyncio.sleep(10)
+
+        assert world.agent.is_started.is_set() and world.agent.troubles() == {}
+        calm = int(world.quota())
+        assert 140_000 <= calm <= 150_000, "half of 4 cores less the service's half core"
+
+        world.use["web"] = 1.5
+        await asyncio.sleep(3)
+        assert int(world.quota()) <= 60_000, "the service needs it back"
+
+        await asyncio.sleep(60)
+        metric = (await world.node_metric()).status
+        assert metric.node_metric is not None
+        assert metric.node_metric.node_usage.resources["cpu"] != "0"
+        assert {pod.name for pod in metric.pods_metric} == {"web", "batch"}
+
+        await world.say(resourceUsedThresholdWithBE={"enable": False})
+        await asyncio.sleep(3)
+        assert world.quota() == unlimited
+
+    live(tmp_path, scenario, version=version)
+
+
+def test_protection_goes_on_while_the_api_server_is_away(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.create_objects(protecting())
+        world.run_pod("web", batch=False, cores=0.5)
+        world.run_pod("batch", batch=True, cores=1.0)
+        await asyncio.sleep(70)
+        before = (await world.node_metric()).status.update_time
+
+        world.cluster.away = True
+        await asyncio.sleep(300)
+        world.use["web"] = 1.5
+        await asyncio.sleep(3)
+        assert int(world.quota()) <= 60_000
+        world.use["web"] = 0.5
+        await asyncio.sleep(297)
+        assert int(world.quota()) >= 140_000
+        assert world.cluster.refused > 10
+
+        world.cluster.away = False
+        await world.say(resourceUsedThresholdWithBE={"cpuSuppressThresholdPercent": 25})
+        await asyncio.sleep(120)
+        assert int(world.quota()) <= 60_000, "the new policy came"
+        assert (await world.node_metric()).status.update_time != before
+
+    live(tmp_path, scenario)
