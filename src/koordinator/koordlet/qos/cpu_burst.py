@@ -23,9 +23,11 @@ COOLING_SHARE = 0.9
 GROWTH, SHRINKING = 1.2, 0.8
 
 _BURST_POLICIES = ("auto", "cpuBurstOnly")
-_QUOTA_POLICIES = ("auto", "cfsQuotaBurstOnly")
+QUOTA_POLICIES = ("auto", "cfsQuotaBurstOnly")
+SHARE_POOL_PERCENT = 50
+"""Use of the shared CPUs above which quotas are taken back, where nothing is configured."""
 _OUTSIDE_POOL = (QoSClass.LSE, QoSClass.LSR)
-_NOT_IN_POOL_USAGE = (QoSClass.LSE, QoSClass.LSR, QoSClass.BE)
+NOT_IN_POOL = (QoSClass.LSE, QoSClass.LSR, QoSClass.BE)
 
 
 class NodeState(enum.Enum):
@@ -92,7 +94,7 @@ def node_state(
     for pod in pods:
         if pod.qos in _OUTSIDE_POOL:
             size -= pod.request_milli / 1000
-        if pod.qos in _NOT_IN_POOL_USAGE:
+        if pod.qos in NOT_IN_POOL:
             used -= pod.used_cores
     share = used / size if size > 0 else 1.0
     threshold = threshold_percent / 100
@@ -190,7 +192,7 @@ def target_us(settings: CPUBurstStrategy, operation: Operation, old_us: int, bas
 
 
 def _wanted(settings: CPUBurstStrategy, container: ContainerQuota) -> Operation:
-    if settings.policy not in _QUOTA_POLICIES:
+    if settings.policy not in QUOTA_POLICIES:
         return Operation.RESET
     if container.bucket is not None and not container.bucket.allows:
         return Operation.DOWN
