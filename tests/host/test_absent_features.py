@@ -1,7 +1,5 @@
 """What most machines lack, over trees in the documented formats: resctrl, kidled, DAMON, cards, big topologies."""
 
-import ctypes
-import errno
 import os
 from pathlib import Path
 
@@ -15,9 +13,9 @@ from koordinator.host.files import Failure, Problem
 from koordinator.host.host import tree_host
 from koordinator.host.resctrl import CacheMonitor
 from koordinator.host.roots import HostRoots
-from koordinator.host.syscalls import NoSyscalls
 from koordinator.koordlet.qos import resctrl as qos_resctrl
 from tests.host import host_tree
+from tests.host.cookie_kernel import CookieKernel
 
 # resctrl
 
@@ -175,31 +173,8 @@ def test_a_machine_that_says_nothing_of_its_cpus_is_bad_content(tmp_path: Path) 
 # Core scheduling
 
 
-class Cookies(NoSyscalls):
-    """A kernel with core scheduling, as prctl(2) describes it; `own` is the calling thread's cookie."""
-
-    def __init__(self) -> None:
-        self.cookies = {0: 0, 2: 0, 10: 0, 11: 0}
-        self.next = 1000
-
-    def prctl(self, option: int, arg2: int, arg3: int, arg4: int, arg5: int) -> int:
-        assert option == 62
-        if arg3 not in self.cookies:
-            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
-        if arg2 == 0:
-            ctypes.c_ulong.from_address(arg5).value = self.cookies[arg3]
-        elif arg2 == 1:
-            self.next += 8
-            self.cookies[arg3] = self.next
-        elif arg2 == 2:
-            self.cookies[arg3] = self.cookies[0]
-        elif arg2 == 3:
-            self.cookies[0] = self.cookies[arg3]
-        return 0
-
-
 def test_cookies_are_handed_on_and_our_own_thread_keeps_none(tmp_path: Path) -> None:
-    kernel = Cookies()
+    kernel = CookieKernel()
     core_sched = tree_host(str(tmp_path), kernel).core_sched
     assert core_sched.support().is_supported
 
@@ -216,7 +191,7 @@ def test_cookies_are_handed_on_and_our_own_thread_keeps_none(tmp_path: Path) -> 
 
 
 def test_a_thread_that_cannot_lose_its_cookie_again_is_a_problem(tmp_path: Path) -> None:
-    kernel = Cookies()
+    kernel = CookieKernel()
     kernel.cookies[2] = 7
     kernel.cookies[10] = 5
 

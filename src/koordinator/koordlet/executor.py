@@ -11,8 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
 
-import msgspec
-
 from koordinator.api import cpuset
 from koordinator.clock import Clock
 from koordinator.host import cgroup_knobs
@@ -20,7 +18,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
 from koordinator.host.files import Failure, Problem
-from koordinator.koordlet import restoring, update_plan
+from koordinator.koordlet import idle_shares, restoring, update_plan
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.file_writer import FileWriter, PlannedWrite
 from koordinator.koordlet.restore_log import Record, RestoreLog
@@ -257,7 +255,7 @@ class Executor(FileWriter):
             if records:
                 self._note(update, path, write.text, owner)
             if update.knob is Knob.CPU_IDLE and write.text == "1":
-                self._keep_shares(update.group, owner)
+                idle_shares.keep(self._cgroups, self._records, update.group, owner)
             problem = self._timed(update.knob, functools.partial(self._files.write, path, write.text))
             if problem is None:
                 last[_key(update)] = path, write.text
@@ -288,32 +286,9 @@ class Executor(FileWriter):
         if content is not None and identity is not None:
             self._keep(restoring.record(update, path, owner, content, text, identity), content)
 
-    def _keep_shares(self, group: str, owner: str) -> None:
-        """Write ahead the shares of a group that becomes idle: the kernel forgets them."""
-        update = Update(group, Knob.CPU_SHARES, "")
-        path = self._cgroups.path(Knob.CPU_SHARES, group)
-        content, identity = self._files.read(path), self._files.identity(path)
-        if content is None or identity is None or restoring.is_of_idle(content, self._cgroups.version):
-            return
-        kept = restoring.record(update, path, owner, content, content, identity)
-        self._records.note(msgspec.structs.replace(kept, key=restoring.idle_key(path)))
-
     def _give_shares_back(self, group: str, owner: str) -> None:
-        """Shares of a group that is no longer idle, unless somebody gave it others meanwhile."""
-        path = self._cgroups.path(Knob.CPU_SHARES, group)
-        record = self._records.get(restoring.idle_key(path))
-        if record is None or self._on_dry_run is not None:
-            return
-        content, identity = self._files.read(path), self._files.identity(path)
-        if (
-            content is not None
-            and identity == record.identity
-            and restoring.is_default(content, self._cgroups.version)
-        ):
-            if self._files.write(path, record.before) is not None:
-                return
-            self._audited(path, record.before, owner, "no longer idle")
-        self._records.drop([record.key])
+        if self._on_dry_run is None and (back := idle_shares.give_back(self._cgroups, self._records, group)):
+            self._audited(*back, owner, "no longer idle")
 
     def _remember(
         self, plan: UpdatePlan, refused: dict[_Key, tuple[Result, bool]], cacheable: bool, now_s: float

@@ -109,6 +109,20 @@ class FileWriter:
             key = restoring.part_key(directory, name)
             self._records.note(Record(key, directory, (owner,), before, restoring.PRESENT, identity))
 
+    def note(self, path: str, what: str, *, owner: str, group: str = "") -> None:
+        """Note ahead that something about a file or group is changed which only its owner can undo.
+
+        `changed_by` tells of it, also after a kill, until `unnote`, `restore` or the end of the file.
+        """
+        identity = self._files.identity(path)
+        if self._on_dry_run is None and identity is not None:
+            key = restoring.part_key(path, owner)
+            self._records.note(Record(key, path, (owner,), "", what, identity, group=group))
+
+    def unnote(self, path: str, *, owner: str) -> None:
+        """It is undone."""
+        self._records.drop([restoring.part_key(path, owner)])
+
     def add_tasks(
         self, path: str, threads: Iterable[int], *, owner: str, reason: str = ""
     ) -> dict[int, Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from koordinator.host import cgroup_knobs, schemata
-from koordinator.host.cgroup_knobs import V1, V2, Knob, Merge
+from koordinator.host.cgroup_knobs import V1, Knob, Merge
 from koordinator.host.cgroup_units import UNLIMITED
 from koordinator.host.files import Identity
 from koordinator.koordlet import update_plan
@@ -15,27 +15,6 @@ from koordinator.koordlet.update_plan import DEVICE_KNOBS, ID_KNOBS, Outcome, Up
 
 _UNSET_LINE = {Knob.BLKIO_WEIGHT: "100", Knob.BLKIO_QOS: "enable=0"}
 """How a disk without a line of its own is written; limits are 0."""
-
-
-_SHARES_OF_IDLE = {V1: "3", V2: "0"}
-_SHARES_DEFAULT = {V1: "1024", V2: "100"}
-"""What the kernel shows of an idle group, and gives to one that is no longer idle."""
-
-
-def idle_key(path: str) -> str:
-    """Key of the record of a group's shares while it is idle."""
-    return f"{path}#idle"
-
-
-def is_of_idle(content: str, version: int) -> bool:
-    """Whether shares are those of an idle group."""
-    return content.strip() == _SHARES_OF_IDLE[version]
-
-
-def is_default(content: str, version: int) -> bool:
-    """Whether shares are those that the kernel gives by itself."""
-    return content.strip() == _SHARES_DEFAULT[version]
-
 
 PRESENT, ABSENT = "present", "absent"
 """What a claimed name was before."""

@@ -12,13 +12,17 @@ from collections.abc import Iterable
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet.hooks.batch_resource_run import BatchResource
 from koordinator.koordlet.hooks.contexts import Context, Stage
+from koordinator.koordlet.hooks.core_sched_run import CoreSched
 from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalization
 from koordinator.koordlet.hooks.cpuset_allocator_run import CPUSetAllocator
+from koordinator.koordlet.hooks.device_inject_run import GPUEnvInject, RDMADeviceInject
 from koordinator.koordlet.hooks.group_identity_run import GroupIdentity
 from koordinator.koordlet.hooks.hook import Hook
 from koordinator.koordlet.hooks.idle_groups import IdleGroups
+from koordinator.koordlet.hooks.oom_score_run import OOMScoreAdj
 from koordinator.koordlet.hooks.reconciler import Reconciler
 from koordinator.koordlet.hooks.registry import Registry, StageResult
+from koordinator.koordlet.hooks.resctrl_pod_run import Resctrl
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 
@@ -41,12 +45,17 @@ class Hooks:
             CPUSetAllocator(shared),
             BatchResource(shared),
             CPUNormalization(shared),
+            CoreSched(shared, self._idle),
+            Resctrl(shared),
+            OOMScoreAdj(shared),
+            GPUEnvInject(shared),
+            RDMADeviceInject(shared),
         ]
         self._hooks = [each for each in every if shared.gates.is_on(each.name)]
         self._off = [each for each in every if each not in self._hooks]
         self._wake = {each.name: asyncio.Event() for each in self._hooks if each.waits}
         self._guard = Guard(self.name)
-        self._has_idle = any(isinstance(each, GroupIdentity) for each in self._hooks)
+        self._has_idle = any(isinstance(each, GroupIdentity | CoreSched) for each in self._hooks)
         for each in self._hooks:
             each.invalidate = self._reconciler.invalidate
             each.register(self.registry)
