@@ -10,6 +10,8 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
@@ -76,6 +78,9 @@ class Agent:
         self._kubelet = kubelet(view, metrics)
         if on_dry_run is not None:
             cluster = DryRunCluster(cluster, on_dry_run)
+            config = msgspec.structs.replace(
+                config, predict=msgspec.structs.replace(config.predict, checkpoints="")
+            )
         audit = AuditLog(
             clock,
             directory="" if on_dry_run is not None else config.audit.directory,

@@ -37,8 +37,10 @@ def start(strategies: Iterable[Strategy], shared: Shared, group: asyncio.TaskGro
 
 
 def start_reporters(reporters: Iterable[Reporter], group: asyncio.TaskGroup) -> None:
-    """Run reporters as tasks of `group`."""
+    """Run reporters as tasks of `group`, with the caches that they read."""
     for reporter in reporters:
+        for informer in reporter.informers:
+            group.create_task(informer.run(), name=informer.guard.name)
         group.create_task(repeat(reporter, _pause_of(reporter), Guard(reporter.name)), name=reporter.name)
 
 

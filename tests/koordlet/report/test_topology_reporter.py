@@ -20,6 +20,7 @@ from koordinator.host import cpu_topology
 from koordinator.host.cpu_topology import CPUTopology, Processor
 from koordinator.host.kubelet import KubeletError
 from koordinator.koordlet.config import KubeletConfig
+from koordinator.koordlet.dry_run import DryRunCluster
 from koordinator.koordlet.report import topology_object
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
 from koordinator.koordlet.view import Topic
@@ -425,3 +426,24 @@ async def test_nothing_is_told_before_the_pods_are_known(tmp_path: Path) -> None
 
         assert found.node.view.topology is None
         assert found.cluster.writes == []
+
+
+async def test_a_dry_run_tells_each_change_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    async with reporting(tmp_path) as real:
+        await real.round()
+        real.cluster.writes.clear()
+        dry = AgentNode(tmp_path, DryRunCluster(real.cluster, told.append), kubelet=FakeKubelet())
+        dry.view = real.node.view
+        dry.view.cpu_info = CPUBasicInfo(cpu_model="Z")
+        reporter = TopologyReporter(msgspec.structs.replace(dry.shared, view=dry.view))
+        cache = asyncio.create_task(reporter.informers[0].run())
+        await settle()
+
+        for _ in range(5):
+            await reporter.run()
+        cache.cancel()
+
+        assert real.cluster.writes == []
+        assert len(told) == 1
+        assert told[0].startswith("patch noderesourcetopologies.topology.node.k8s.io n1 {")

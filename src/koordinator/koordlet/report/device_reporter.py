@@ -62,6 +62,8 @@ class DeviceReporter:
         self._stored.add_handler(self._heard, lambda _, new: self._heard(new), self._heard)
         self._written: Device | None = None
         """What we wrote last, until the cache hears of it or of anything else."""
+        self._matched: tuple[Device, DeviceReport] | None = None
+        """What was stored, and what should be, after the last write."""
 
     @property
     def informers(self) -> list[Informer[Any]]:
@@ -79,15 +81,17 @@ class DeviceReporter:
         stored = self._written or self._stored.get(self._shared.config.node_name)
         found = self.report(now_s)
         if stored is None:
-            await self._write(self._create(node, found), now_s)
+            await self._write(self._create(node, found), found, now_s)
             return
         found = msgspec.structs.replace(
             found, devices=device.with_old_times(found.devices, stored.spec.devices)
         )
         patch = patch_of(stored, found)
-        if patch is not None:
+        # Should the answer not say what we wrote (a dry run, a field that the API drops), saying it again is no use.
+        if patch is not None and self._matched != (stored, found):
             patch.setdefault("metadata", {})["uid"] = stored.metadata.uid
-            await self._write(self._shared.cluster.patch(Device, self._shared.config.node_name, patch), now_s)
+            name = self._shared.config.node_name
+            await self._write(self._shared.cluster.patch(Device, name, patch), found, now_s)
 
     def report(self, now_s: float) -> DeviceReport:
         """What there is now."""
@@ -156,7 +160,7 @@ class DeviceReporter:
         }
         return self._shared.cluster.create(Device, body)
 
-    async def _write(self, request: Awaitable[Device], now_s: float) -> None:
+    async def _write(self, request: Awaitable[Device], found: DeviceReport, now_s: float) -> None:
         try:
             async with asyncio.timeout(WRITE_S_MAX):
                 self._written = await request
@@ -167,6 +171,7 @@ class DeviceReporter:
             self._outage.failed(error, now_s)
         else:
             self._outage.ended()
+            self._matched = (self._written, found)
 
     def _heard(self, _: Device) -> None:
         self._written = None

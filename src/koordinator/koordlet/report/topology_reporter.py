@@ -62,6 +62,7 @@ class TopologyReporter:
         self._written: NodeResourceTopology | None = None
         """What we wrote last, until the cache hears of it or of anything else."""
         self._matched: tuple[NodeResourceTopology, NodeResourceTopology] | None = None
+        """What was stored, and what should be, when there was nothing left to write."""
 
     @property
     def informers(self) -> list[Informer[Any]]:
@@ -142,6 +143,8 @@ class TopologyReporter:
             return
         self._outage.ended()
         self._written = written
+        # Should the answer not say what we wrote (a dry run, a field that the API drops), saying it again is no use.
+        self._matched = (written, wanted)
 
     async def _write(
         self, stored: NodeResourceTopology | None, patch: dict[str, Any] | None, wanted: NodeResourceTopology
