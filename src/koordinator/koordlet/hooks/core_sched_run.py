@@ -23,7 +23,6 @@ from koordinator.koordlet.view import Topic
 
 COOKIE = "core_sched_cookie"
 FEATURE, NO_FEATURE = "CORE_SCHED", "NO_CORE_SCHED"
-OFF = core_sched.rule_of(ResourceQOSStrategy())
 
 
 class CoreSched(Hook):
@@ -34,7 +33,9 @@ class CoreSched(Hook):
     def __init__(self, shared: Shared, idle: IdleGroups) -> None:
         super().__init__(shared)
         self._idle = idle
-        self._rule = Rule(self.name, (Topic.NODE_SLO,), self._parsed, OFF, self._changed)
+        self._rule: Rule[CoreSchedRule | None] = Rule(
+            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
+        )
         self._cookies = Cookies(shared.host.core_sched)
         self._due: list[tuple[ContainerContext, CoreGroup]] = []
         self._marks = {
@@ -65,6 +66,8 @@ class CoreSched(Hook):
     def of_container(self, container: ContainerContext) -> Response:
         """The group whose cookie a container shares."""
         pod = container.pod
+        if self._rule.value is None:
+            return Response()
         return Response(core_group=core_sched.group_of(self._rule.value, pod.labels, pod.kube_qos, pod.uid))
 
     def on_pods(self) -> None:
@@ -105,6 +108,7 @@ class CoreSched(Hook):
         return core_sched.rule_of(slo.resource_qos_strategy or ResourceQOSStrategy())
 
     def _changed(self) -> None:
+        assert self._rule.value is not None
         idle = core_sched.idle_by_class_dir(self._rule.value)
         self._idle.want(self.name, {each for each, value in idle.items() if value})
 
@@ -112,7 +116,7 @@ class CoreSched(Hook):
 
     def _prepared(self) -> bool:
         """Whether cookies may be given now."""
-        if not self._rule.value.is_enabled:
+        if self._rule.value is None or not self._rule.value.is_enabled:
             return False
         machine, executor = self.shared.host.machine, self.shared.executor
         identity = machine.sysctl_path(IDENTITY_SYSCTL)

@@ -44,7 +44,9 @@ class GroupIdentity(Hook):
     def __init__(self, shared: Shared, idle: IdleGroups) -> None:
         super().__init__(shared)
         self._idle = idle
-        self._rule = Rule(self.name, (Topic.NODE_SLO,), self._parsed, OFF, self._changed)
+        self._rule: Rule[GroupIdentityRule | None] = Rule(
+            self.name, (Topic.NODE_SLO,), self._parsed, None, self._changed
+        )
         self._is_ready = False
         """The kernel's switches are as the rule needs them."""
 
@@ -65,17 +67,22 @@ class GroupIdentity(Hook):
 
     def of_class(self, context: ClassContext) -> Response:
         """Identity of the group of a Kubernetes QoS class."""
-        if not self._prepared():
+        rule = self._rule.value
+        if rule is None or not self._prepared(rule):
             return Response()
-        return Response(bvt=self._rule.value.by_class_dir[context.kube_qos])
+        return Response(bvt=rule.by_class_dir[context.kube_qos])
 
     def of_pod(self, pod: PodContext) -> Response:
         """Identity of a pod; containers inherit it. Raises: ProtocolError when its annotation is malformed."""
-        value = group_identity.pod_value(self._rule.value, pod.labels, pod.annotations, pod.group, pod.obj)
+        value = group_identity.pod_value(
+            self._rule.value or OFF, pod.labels, pod.annotations, pod.group, pod.obj
+        )
         return Response(bvt=value) if self._is_ready else Response()
 
     def of_host_application(self, context: HostApplicationContext) -> Response:
         """Identity of an application outside of pods."""
+        if self._rule.value is None:
+            return Response()
         value = group_identity.host_application_value(self._rule.value, context.qos)
         if self._is_ready:
             return Response(bvt=value)
@@ -102,19 +109,20 @@ class GroupIdentity(Hook):
 
     def _changed(self) -> None:
         rule = self._rule.value
+        assert rule is not None
         is_by_idle = not self._bvt().is_supported
         self._idle.want(
             self.name, {each for each, value in rule.by_class_dir.items() if is_by_idle and value < 0}
         )
-        if self._prepared():
-            self.shared.executor.update(list(self._containers_and_unknown()), owner=self.name)
+        if self._prepared(rule):
+            self.shared.executor.update(list(self._containers_and_unknown(rule)), owner=self.name)
 
-    def _prepared(self) -> bool:
+    def _prepared(self, rule: GroupIdentityRule) -> bool:
         """Whether values may be written now: the kernel's own switches come first."""
         switch = self._switch()
         kernel = Kernel(self._bvt().is_supported, switch)
-        is_ready = switch != _UNREADABLE and group_identity.is_written(self._rule.value, kernel)
-        if is_ready and self._rule.value.is_enabled:
+        is_ready = switch != _UNREADABLE and group_identity.is_written(rule, kernel)
+        if is_ready and rule.is_enabled:
             is_ready = self._set(CORE_SCHED_SYSCTL, "0") and self._set(IDENTITY_SYSCTL, "1")
         if is_ready != self._is_ready:
             self._is_ready = is_ready
@@ -140,10 +148,9 @@ class GroupIdentity(Hook):
         text = (self.shared.host.files.read(path) or "").strip()
         return int(text) if text.isdigit() else _UNREADABLE
 
-    def _containers_and_unknown(self) -> Iterator[Update]:
+    def _containers_and_unknown(self, rule: GroupIdentityRule) -> Iterator[Update]:
         """What only a change of the rule writes: containers, and pods that the kubelet did not tell of (yet)."""
-        rule, view = self._rule.value, self.shared.view
-        known = set()
+        view, known = self.shared.view, set()
         for record in view.pods.values():
             known.add(record.group)
             pod = pod_contexts.of_pod(record)
@@ -171,7 +178,7 @@ class GroupIdentity(Hook):
                 groups.append(record.group)
         for group in groups:
             yield Update(group, Knob.CPU_BVT, "0", REASON)
-        yield from self._containers_and_unknown()
+        yield from self._containers_and_unknown(OFF)
 
     def _pods_on_disk(self, kube_qos: KubeQoS) -> Iterator[str]:
         driver = self.shared.view.driver

@@ -36,7 +36,7 @@ class IdleGroups:
 
     def want(self, who: str, groups: Collection[KubeQoS]) -> None:
         """These groups should be idle, says `who`, and no others on their account; written at once."""
-        if self._wanted.get(who, frozenset()) == frozenset(groups):
+        if self._wanted.get(who) == frozenset(groups):
             return
         self._wanted[who] = frozenset(groups)
         self._write()
@@ -49,8 +49,8 @@ class IdleGroups:
             self._shared.executor.update(updates, owner=self.name)
 
     def of_class(self, context: ClassContext) -> Response:
-        """Whether a group should be idle."""
-        if not self.support().is_supported:
+        """Whether a group should be idle; nothing before the first policy is known."""
+        if not self._wanted or not self.support().is_supported:
             return Response()
         return Response(cpu_idle=self._value(context.kube_qos))
 
