@@ -113,7 +113,7 @@ def _measure(found: Cgroups, groups: list[str]) -> None:
             if usage is not None and stat is not None and memory is not None:
                 cgroup_counters.cpu_usage_ns(version, usage)
                 cgroup_counters.throttling(version, stat)
-                cgroup_counters.memory_usage_bytes(version, memory)
+                cgroup_counters.memory_bytes(version, memory)
 
     def opened_each_time() -> None:
         for path in paths:

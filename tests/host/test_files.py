@@ -180,19 +180,27 @@ V1_STAT = ["cache", "rss", "inactive_anon", "active_anon", "inactive_file", "act
 V2_STAT = ["anon", "file", "inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable"]
 
 
-@given(st.lists(NUMBERS, min_size=7, max_size=7), st.sampled_from([V1, V2]))
-def test_hot_memory_is_what_the_careful_parser_says(numbers: list[int], version: int) -> None:
+@given(
+    st.lists(NUMBERS, min_size=7, max_size=7),
+    st.sampled_from([V1, V2]),
+    st.permutations(range(7)),
+    st.booleans(),
+)
+def test_hot_memory_is_what_the_careful_parser_says(
+    numbers: list[int], version: int, order: list[int], in_order: bool
+) -> None:
     names = V1_STAT if version == V1 else V2_STAT
     text = "".join(f"{name} 1\n" for name in names) if version == V1 else ""
     prefix = "total_" if version == V1 else ""
-    text += "".join(f"{prefix}{name} {number}\n" for name, number in zip(names, numbers, strict=True))
+    lines = [f"{prefix}{name} {number}\n" for name, number in zip(names, numbers, strict=True)]
+    text += "".join(lines if in_order else [lines[index] for index in order])
 
     careful = cgroup_values.memory_stat(version, text)
-    usage = cgroup_counters.memory_usage_bytes(version, text.encode())
-    cache = cgroup_counters.page_cache_bytes(version, text.encode())
+    found = cgroup_counters.memory_bytes(version, text.encode())
 
-    assert usage == careful.usage_bytes
-    assert (usage or 0) + (cache or 0) == careful.usage_with_page_cache_bytes
+    assert found is not None
+    assert found[0] == careful.usage_bytes
+    assert sum(found) == careful.usage_with_page_cache_bytes
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.booleans())
@@ -215,8 +223,7 @@ def test_hot_parsers_answer_none_to_nonsense_and_never_fail(data: bytes) -> None
         for parse in (
             cgroup_counters.cpu_usage_ns,
             cgroup_counters.throttling,
-            cgroup_counters.memory_usage_bytes,
-            cgroup_counters.page_cache_bytes,
+            cgroup_counters.memory_bytes,
         ):
             parse(version, data)
 

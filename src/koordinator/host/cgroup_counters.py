@@ -4,13 +4,18 @@ The same values as `cgroup_values`, which checks every line; here only the wante
 that the content does not say it. Source: spec 10, sections 4.3 and 5.3.
 """
 
-from koordinator.host.cgroup_knobs import V1
+import re
+
+from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.host.cgroup_values import Throttling
 
-_V1_ANON = (b"\ntotal_inactive_anon ", b"\ntotal_active_anon ", b"\ntotal_unevictable ")
-_V1_FILE = (b"\ntotal_inactive_file ", b"\ntotal_active_file ")
-_V2_ANON = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ")
-_V2_FILE = (b"\ninactive_file ", b"\nactive_file ")
+_LISTS = (b"inactive_anon", b"active_anon", b"inactive_file", b"active_file", b"unevictable")
+_NAMES = {V1: tuple(b"total_" + name for name in _LISTS), V2: _LISTS}
+_MEMORY = {
+    version: (re.compile(b"\n" + b"\n".join(name + rb" ([0-9]{1,20})" for name in names) + b"\n"), names)
+    for version, names in _NAMES.items()
+}
+"""All lines in one search, and their names for kernels that order them otherwise."""
 _V1_NUMA = (b"\nhierarchical_anon=", b"\nhierarchical_unevictable=")
 _V2_NUMA = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ")
 _NS_PER_US = 1000
@@ -35,14 +40,19 @@ def throttling(version: int, data: bytes) -> Throttling | None:
     return Throttling(periods, throttled, time if version == V1 else time * _NS_PER_US)
 
 
-def memory_usage_bytes(version: int, data: bytes) -> int | None:
-    """Memory that cannot be dropped, from `memory.stat`."""
-    return _sum(data, _V1_ANON if version == V1 else _V2_ANON)
-
-
-def page_cache_bytes(version: int, data: bytes) -> int | None:
-    """File pages, from `memory.stat`."""
-    return _sum(data, _V1_FILE if version == V1 else _V2_FILE)
+def memory_bytes(version: int, data: bytes) -> tuple[int, int] | None:
+    """Memory that cannot be dropped, and file pages, from `memory.stat`."""
+    adjacent, names = _MEMORY[version]
+    form = adjacent.search(data)  # kernels list them next to each other
+    if form is not None:
+        found = [int(each) for each in form.groups()]
+    else:
+        data = b"\n" + data
+        found = [number for name in names if (number := _line(data, b"\n" + name + b" ")) is not None]
+    if len(found) != len(names):
+        return None
+    inactive_anon, active_anon, inactive_file, active_file, unevictable = found
+    return inactive_anon + active_anon + unevictable, inactive_file + active_file
 
 
 def numa_bytes(version: int, data: bytes, page_bytes: int) -> dict[int, int] | None:
@@ -60,16 +70,6 @@ def numa_bytes(version: int, data: bytes, page_bytes: int) -> dict[int, int] | N
             if not node.startswith(b"N") or not node[1:].isdigit() or number is None:
                 return None
             total[int(node[1:])] = total.get(int(node[1:]), 0) + number * unit
-    return total
-
-
-def _sum(data: bytes, names: tuple[bytes, ...]) -> int | None:
-    total = 0
-    for name in names:
-        found = _line(data, name)
-        if found is None:
-            return None
-        total += found
     return total
 
 

@@ -199,26 +199,85 @@ def test_files_that_say_nonsense_give_no_sample(tmp_path: Path, version: int) ->
 
 
 @versions
-def test_memory_is_read_again_when_its_whole_has_changed_and_at_latest_after_some_rounds(
-    tmp_path: Path, version: int
+@pytest.mark.parametrize("step_ns", [NS // 2, 0], ids=["running", "resting"])
+def test_memory_that_shifts_within_its_whole_is_seen_after_some_rounds(
+    tmp_path: Path, version: int, step_ns: int
 ) -> None:
     async def main(clock: Clock) -> None:
         node = CollectingNode(tmp_path, clock, version)
-        node.pods(make_pod("web", containers=0))
+        node.pods(make_pod("web"))
         collector = collector_of(node)
 
-        def shifted() -> None:
-            node.counters(POD, anon=700, cache=300)
+        def at(second: int, anon: int, cache: int) -> None:
+            node.counters(POD, usage_ns=step_ns * second, anon=anon, cache=cache)
+            node.counters(CONTAINER, usage_ns=step_ns * second, anon=anon, cache=cache)
 
-        node.counters(POD, anon=500, cache=500)
-        await rounds(collector, lambda: None, lambda: None)
-        await rounds(collector, *[shifted] * (MEMORY_ROUNDS + 2))
-        await rounds(collector, lambda: node.counters(POD, anon=900, cache=300))
+        seconds = range(2, 2 + MEMORY_ROUNDS + 1)
+        await rounds(collector, *[lambda second=second: at(second, 500, 500) for second in (0, 1)])
+        await rounds(collector, *[lambda second=second: at(second, 700, 300) for second in seconds])
 
-        values = node.values(kinds.POD_MEMORY)
-        assert set(values[:-1]) == {500, 700}
-        assert values[-2:] == [700, 900]
-        assert values.count(500) <= MEMORY_ROUNDS + 1
+        for values in (node.values(kinds.POD_MEMORY), node.values(kinds.CONTAINER_MEMORY)):
+            assert values == sorted(values)
+            assert (values[0], values[-1]) == (500, 700)
+            assert len(values) == len(seconds) + 1
+
+    life(main)
+
+
+@versions
+def test_memory_that_moves_is_seen_at_once_while_the_group_runs(tmp_path: Path, version: int) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web"))
+
+        def at(second: int) -> None:
+            for group in (POD, CONTAINER):
+                node.counters(group, usage_ns=NS * second, anon=1000 * (1 + second))
+
+        await rounds(collector_of(node), *[lambda second=second: at(second) for second in range(30)])
+
+        assert node.values(kinds.POD_MEMORY) == [1000 * (1 + second) for second in range(1, 30)]
+        assert node.values(kinds.CONTAINER_MEMORY) == node.values(kinds.POD_MEMORY)
+
+    life(main)
+
+
+@versions
+def test_a_container_that_rests_and_runs_again_shows_the_right_rate(tmp_path: Path, version: int) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock, version)
+        node.pods(make_pod("web"))
+
+        def at(usage: int) -> None:
+            for group in (POD, CONTAINER):
+                node.counters(group, usage_ns=usage * NS, periods=10 * usage, throttled=5 * usage)
+
+        await rounds(
+            collector_of(node), *[lambda usage=usage: at(usage) for usage in (0, 1, 1, 1, 1, 2, 2, 3)]
+        )
+
+        expected = [1, 0, 0, 0, 1, 0, 1]
+        assert node.values(kinds.CONTAINER_CPU) == pytest.approx(expected)
+        assert node.values(kinds.CONTAINER_THROTTLED) == pytest.approx([each / 2 for each in expected])
+
+    life(main)
+
+
+def test_a_group_that_gets_a_quota_shows_its_throttling_within_some_rounds(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        node.pods(make_pod("web"))
+
+        def at(second: int) -> None:
+            limited = max(second - 10, 0)
+            node.counters(POD, usage_ns=NS * second, periods=10 * limited, throttled=5 * limited)
+
+        await rounds(collector_of(node), *[lambda second=second: at(second) for second in range(20)])
+
+        values = node.values(kinds.POD_THROTTLED, pod_uid="web")
+        assert len(values) == 19
+        assert set(values[:10]) == {0.0}
+        assert values[-3:] == pytest.approx([0.5] * 3)
 
     life(main)
 

@@ -1,13 +1,19 @@
 """CPU, memory and throttling of many groups at once: the reading that the agent does most.
 
-A round costs three small reads per group (two on v2). `memory.stat`, which costs more than all others together (the
-kernel adds up statistics of the whole subtree), is read only when the memory of the group has changed, and now and
-then. A first reading, a group made anew below the same path, a counter that went backwards and a period that is not
-positive give no sample. Source: spec 10, sections 5.3, 5.8 and 17.
+Reading is what costs (2 to 15 us a file when nobody else has just touched it), so only what can have changed is read:
+
+* CPU time of each pod, and of its containers when that of the pod has grown;
+* quota periods and the whole memory of groups whose CPU time has grown;
+* `memory.stat` (as dear as all others together: the kernel adds up statistics of the whole subtree) of groups whose
+  whole memory has moved by more than `MEMORY_SHARE`.
+
+Memory is looked at anyway after `MEMORY_ROUNDS` rounds, since others may have reclaimed it, and quota periods of groups
+that run without a quota after `PERIOD_ROUNDS`. A first reading, a group made anew below the same path, a counter that
+went backwards and a period that is not positive give no sample. Source: spec 10, sections 5.3, 5.8 and 17.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from koordinator.host import cgroup_counters
 from koordinator.host.cgroup_knobs import V1, Knob
@@ -16,14 +22,16 @@ from koordinator.host.files import Identity
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.series import Ring
 
-GROUPS_AT_ONCE = 32
-"""Groups that are read before the time is taken again, so that a pause in between falsifies few rates."""
+GROUPS_AT_ONCE = 16
+"""Pods that are read before the time is taken again, so that a pause in between falsifies few rates."""
+MEMORY_SHARE = 1 / 128
 MEMORY_ROUNDS = 10
-"""After so many rounds `memory.stat` is read anyway: shares of file and anonymous pages may shift within a total."""
+PERIOD_ROUNDS = 5
 CORES_TOLERANCE = 1.25
 """How much more than all CPUs a group may seem to use, since reading takes its time; above that it is no rate."""
 
 _NS_PER_S = 1_000_000_000
+_UNKNOWN = -1
 
 
 class GroupRings:
@@ -39,113 +47,158 @@ class GroupRings:
 
 
 class MeasuredGroup:
-    """One group and its last readings."""
+    """One group, its last readings, and the groups below it. Many are kept, hence no dictionaries."""
 
     __slots__ = (
         "_at_s",
-        "_cpu_path",
         "_identity",
+        "_is_rate",
+        "_memory_rounds_left",
         "_memory_seen",
-        "_rounds_left",
-        "_stat_path",
-        "_stat_seen",
-        "_throttling",
+        "_period_rounds_left",
+        "_periods",
+        "_throttled",
         "_usage_ns",
+        "below",
         "cores",
+        "cpu_stat_path",
         "group",
         "is_measured",
         "memory_bytes",
+        "memory_path",
+        "memory_stat_path",
         "page_cache_bytes",
-        "paths",
         "rings",
+        "usage_path",
     )
 
     def __init__(self, cgroups: Cgroups, group: str, rings: GroupRings, index: int = 0) -> None:
         self.group = group
         self.rings = rings
-        self._cpu_path = cgroups.path(Knob.CPU_USAGE, group)
-        self._stat_path = cgroups.path(Knob.MEMORY_STAT, group)
-        memory_path = cgroups.path(Knob.MEMORY_USAGE, group)
-        self.paths = (
-            [self._cpu_path, memory_path, cgroups.path(Knob.CPU_STAT, group)]
-            if cgroups.version == V1
-            else [self._cpu_path, memory_path]
-        )
-        self.is_measured = False
-        """Whether the last round gave CPU and memory."""
+        self.below: Sequence[MeasuredGroup] = ()
+        self.usage_path = cgroups.path(Knob.CPU_USAGE, group)
+        self.cpu_stat_path = cgroups.path(Knob.CPU_STAT, group)
+        self.memory_path = cgroups.path(Knob.MEMORY_USAGE, group)
+        self.memory_stat_path = cgroups.path(Knob.MEMORY_STAT, group)
         self.cores = 0.0
         self.memory_bytes = self.page_cache_bytes = 0
-        self._rounds_left = index % MEMORY_ROUNDS  # not all in the same round
+        self._memory_rounds_left = index % MEMORY_ROUNDS  # not all in the same round
         self._forget()
 
     def _forget(self) -> None:
-        self._usage_ns = -1
+        self.is_measured = False
+        """Whether the last round gave CPU and memory."""
+        self._is_rate = False
+        self._usage_ns = self._memory_seen = _UNKNOWN
         self._at_s = 0.0
         self._identity: Identity | None = None
-        self._memory_seen = self._stat_seen = b""
-        self._throttling: tuple[int, int] | None = None
+        self._forget_periods()
 
-    def gone(self) -> None:
-        """It cannot be read (now)."""
-        self.is_measured = False
-        self._forget()
+    def _forget_periods(self) -> None:
+        self._periods: tuple[int, int] | None = None
+        self._period_rounds_left = 0
+        self._throttled: float | None = None
 
-    def stat_path_if_changed(self, memory: bytes) -> str | None:
-        """The file that tells what its memory is, when that has to be read again."""
-        if memory == self._memory_seen and self._rounds_left > 0:
-            self._rounds_left -= 1
-            return None
-        return self._stat_path
-
-    def take_memory(self, version: int, memory: bytes, stat: bytes) -> bool:
-        """What `memory.stat` says now; False when it does not say it."""
-        used = cgroup_counters.memory_usage_bytes(version, stat)
-        cached = cgroup_counters.page_cache_bytes(version, stat)
-        if used is None or cached is None:
-            return False
-        if self._memory_seen:
-            self._rounds_left = MEMORY_ROUNDS
-        self.memory_bytes, self.page_cache_bytes = used, cached
-        self._memory_seen = memory
-        return True
-
-    def take_cpu(
-        self, version: int, usage: bytes, identity: Identity | None, at_s: float, cores_max: float
+    def take_usage(
+        self, version: int, usage: bytes | None, identity: Identity | None, at_s: float, cores_max: float
     ) -> bool:
-        """CPU in use since the last reading, in `cores`; False when this reading is but the first of its counter."""
-        usage_ns = cgroup_counters.cpu_usage_ns(version, usage)
-        if usage_ns is None:
+        """What its CPU time says; whether there is more to be read."""
+        now_ns = None if usage is None else cgroup_counters.cpu_usage_ns(version, usage)
+        if now_ns is None:
             self._forget()
             return False
-        last_ns, last_s, last_identity = self._usage_ns, self._at_s, self._identity
-        self._usage_ns, self._at_s, self._identity = usage_ns, at_s, identity
-        if last_ns < 0 or identity != last_identity:
-            self._throttling, self._memory_seen = None, b""
+        last_ns, last_s = self._usage_ns, self._at_s
+        self._usage_ns, self._at_s = now_ns, at_s
+        if identity != self._identity:
+            self._identity = identity
+            self._memory_seen = last_ns = _UNKNOWN
+            self._forget_periods()
+        if last_ns < 0:
+            self._is_rate = False
+            return True
+        cores = rates.cgroup_cores(last_ns, now_ns, int((at_s - last_s) * _NS_PER_S))
+        self._is_rate = cores is not None and cores <= cores_max
+        self.cores = cores if cores is not None and self._is_rate else 0.0
+        return now_ns != last_ns or not self._rests()
+
+    def stay(self, at_s: float) -> bool:
+        """Its parent's CPU time has not changed, so neither has its own; False when it has to be read all the same."""
+        if self._usage_ns < 0 or not self._rests():
             return False
-        cores = rates.cgroup_cores(last_ns, usage_ns, int((at_s - last_s) * _NS_PER_S))
-        if cores is None or cores > cores_max:
-            return False
-        self.cores = cores
+        self._at_s, self._is_rate, self.cores = at_s, True, 0.0
         return True
 
-    def take_throttling(self, version: int, stat: bytes) -> float | None:
-        """Share of quota periods in which it was throttled since the last reading; None without one before."""
-        if stat == self._stat_seen and self._throttling is not None:
-            return 0.0
-        self._stat_seen = stat
-        found = cgroup_counters.throttling(version, stat)
-        last = self._throttling
-        self._throttling = None if found is None else (found.periods, found.throttled)
-        if found is None or last is None:
-            return None
+    def _rests(self) -> bool:
+        """Nothing more is to be read of a group that does not run."""
+        self._memory_rounds_left -= 1
+        if self._memory_seen < 0 or self._memory_rounds_left <= 0:
+            return False
+        if self._periods is not None:
+            self._throttled = 0.0
+        return True
+
+    def wants_periods(self) -> bool:
+        """Whether to look at its quota periods now."""
+        self._period_rounds_left -= 1
+        return self._period_rounds_left <= 0
+
+    def take_periods(self, version: int, stat: bytes | None) -> None:
+        """Share of quota periods in which it was throttled since the last reading; unknown without one before."""
+        last = self._periods
+        found = None if stat is None else cgroup_counters.throttling(version, stat)
+        self._forget_periods()
+        if found is None:
+            return
+        self._periods = found.periods, found.throttled
+        if last is None:
+            return
         periods, throttled = found.periods - last[0], found.throttled - last[1]
         if periods < 0 or throttled < 0:
-            return None
-        return min(throttled / periods, 1.0) if periods else 0.0
+            return
+        self._throttled = min(throttled / periods, 1.0) if periods else 0.0
+        if not periods and self.cores > 0:
+            self._period_rounds_left = PERIOD_ROUNDS  # it runs, and nobody counts: there is no quota
+
+    def take_memory(self, memory: bytes | None) -> bool:
+        """What its whole memory is; whether to ask what it consists of."""
+        try:
+            whole = int(memory or b"")
+        except ValueError:
+            self._memory_seen = _UNKNOWN
+            return False
+        seen = self._memory_seen
+        self._memory_rounds_left -= 1
+        if seen >= 0 and self._memory_rounds_left > 0 and abs(whole - seen) <= seen * MEMORY_SHARE:
+            return False
+        if seen >= 0:
+            self._memory_rounds_left = MEMORY_ROUNDS
+        self._memory_seen = whole
+        return True
+
+    def take_memory_stat(self, version: int, stat: bytes | None) -> None:
+        """What its memory consists of."""
+        found = None if stat is None else cgroup_counters.memory_bytes(version, stat)
+        if found is None:
+            self._memory_seen = _UNKNOWN
+        else:
+            self.memory_bytes, self.page_cache_bytes = found
+
+    def store(self, at_ms: int) -> None:
+        """What is known now, if it is."""
+        self.is_measured = self._is_rate and self._memory_seen >= 0
+        if not self.is_measured:
+            return
+        rings = self.rings
+        rings.cpu.append(at_ms, self.cores)
+        rings.memory.append(at_ms, self.memory_bytes)
+        if rings.throttled is not None and self._throttled is not None:
+            rings.throttled.append(at_ms, self._throttled)
+        if rings.page_cache is not None:
+            rings.page_cache.append(at_ms, self.memory_bytes + self.page_cache_bytes)
 
 
 class GroupScan:
-    """Reads lists of groups. `cores_max` tells how much a group can use at most."""
+    """Reads lists of groups with what is below them. `cores_max` tells how much a group can use at most."""
 
     def __init__(self, cgroups: Cgroups, cores_max: Callable[[], float]) -> None:
         self._cgroups = cgroups
@@ -155,44 +208,45 @@ class GroupScan:
         """One round: each group's values and points of its series."""
         cores_max = self._cores_max() * CORES_TOLERANCE
         for start in range(0, len(groups), GROUPS_AT_ONCE):
-            self._measure_some(groups[start : start + GROUPS_AT_ONCE], at_ms, cores_max)
+            some = groups[start : start + GROUPS_AT_ONCE]
+            active, resting = self._usages(some, cores_max)
+            below: list[MeasuredGroup] = [inner for each in active for inner in each.below]
+            for each in resting:
+                below += [inner for inner in each.below if not inner.stay(each._at_s)]
+            active += self._usages(below, cores_max)[0]
+            self._rest(active)
+            for each in some:
+                each.store(at_ms)
+                for inner in each.below:
+                    inner.store(at_ms)
 
-    def _measure_some(self, groups: Sequence[MeasuredGroup], at_ms: int, cores_max: float) -> None:
+    def _usages(
+        self, groups: Sequence[MeasuredGroup], cores_max: float
+    ) -> tuple[list[MeasuredGroup], list[MeasuredGroup]]:
+        """Read CPU times: groups that run or have more to be read, and the others."""
         files, version = self._cgroups.files, self._cgroups.version
-        now_s = asyncio.get_running_loop().time
-        width = 3 if version == V1 else 2
-        contents = files.hot_many([path for each in groups for path in each.paths])
-        at_s = now_s()
-        changed: list[tuple[MeasuredGroup, bytes]] = []
-        stat_paths: list[str] = []
-        present: list[tuple[MeasuredGroup, bytes, bytes | None]] = []
-        for index, each in enumerate(groups):
-            usage, memory = contents[width * index], contents[width * index + 1]
-            if usage is None or memory is None:
-                each.gone()
-                continue
-            present.append((each, usage, contents[width * index + 2] if version == V1 else usage))
-            path = each.stat_path_if_changed(memory)
-            if path is not None:
-                changed.append((each, memory))
-                stat_paths.append(path)
-        without_memory = set()
-        for (each, memory), stat in zip(changed, files.hot_many(stat_paths), strict=True):
-            if stat is None or not each.take_memory(version, memory, stat):
-                without_memory.add(each)
-        for each, usage, stat in present:
-            is_rate = each.take_cpu(version, usage, files.identity(each.paths[0]), at_s, cores_max)
-            ratio = None if stat is None else each.take_throttling(version, stat)
-            each.is_measured = is_rate and each not in without_memory
-            if each.is_measured:
-                _store(each, ratio, at_ms)
+        contents = files.hot_many([each.usage_path for each in groups])
+        at_s = asyncio.get_running_loop().time()
+        active: list[MeasuredGroup] = []
+        resting: list[MeasuredGroup] = []
+        for each, usage in zip(groups, contents, strict=True):
+            is_active = each.take_usage(version, usage, files.identity(each.usage_path), at_s, cores_max)
+            (active if is_active else resting).append(each)
+            if version != V1 and is_active:
+                each.take_periods(version, usage)  # the same file
+        return active, resting
 
+    def _rest(self, active: Sequence[MeasuredGroup]) -> None:
+        """Read what else groups that run may have changed."""
+        files, version = self._cgroups.files, self._cgroups.version
+        if version == V1:
+            counted = [each for each in active if each.wants_periods()]
+            for each, stat in zip(counted, self._read(each.cpu_stat_path for each in counted), strict=True):
+                each.take_periods(version, stat)
+        whole = files.hot_many([each.memory_path for each in active])
+        moved = [each for each, memory in zip(active, whole, strict=True) if each.take_memory(memory)]
+        for each, stat in zip(moved, self._read(each.memory_stat_path for each in moved), strict=True):
+            each.take_memory_stat(version, stat)
 
-def _store(each: MeasuredGroup, throttled: float | None, at_ms: int) -> None:
-    rings = each.rings
-    rings.cpu.append(at_ms, each.cores)
-    rings.memory.append(at_ms, each.memory_bytes)
-    if throttled is not None and rings.throttled is not None:
-        rings.throttled.append(at_ms, throttled)
-    if rings.page_cache is not None:
-        rings.page_cache.append(at_ms, each.memory_bytes + each.page_cache_bytes)
+    def _read(self, paths: Iterable[str]) -> list[bytes | None]:
+        return self._cgroups.files.hot_many(paths)

@@ -38,6 +38,7 @@ class PodUsage:
         self._containers: dict[str, MeasuredGroup] = {}
         self._groups: list[MeasuredGroup] = []
         self._round = 0
+        self._made_count = 0
 
     def collect(self) -> bool:
         view = self._shared.view
@@ -65,11 +66,10 @@ class PodUsage:
             for pod in pods.values()
             for container in pod.containers
         }
-        self._groups = []
         for uid, pod in pods.items():
-            self._groups.append(self._pods[uid])
-            self._groups += [self._containers[container.id] for container in pod.containers]
-        ended = former - {each.group for each in self._groups}
+            self._pods[uid].below = [self._containers[container.id] for container in pod.containers]
+        self._groups = list(self._pods.values())
+        ended = former - {each.group for each in (*self._groups, *self._containers.values())}
         for group in sorted(ended):
             if group.rpartition("/")[0] not in ended:  # it goes with all that is below it
                 self._shared.executor.forget(group)
@@ -86,7 +86,7 @@ class PodUsage:
             store.ring(kinds.POD_THROTTLED, names),
             store.ring(kinds.POD_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
         )
-        return MeasuredGroup(self._shared.host.cgroups, pod.group, rings, len(self._groups))
+        return self._made(pod.group, rings)
 
     def _of_container(self, container: ContainerRecord) -> MeasuredGroup:
         known = self._containers.get(container.id)
@@ -100,7 +100,11 @@ class PodUsage:
             store.ring(kinds.CONTAINER_THROTTLED, names),
             store.ring(kinds.CONTAINER_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
         )
-        return MeasuredGroup(self._shared.host.cgroups, container.group, rings, len(self._groups))
+        return self._made(container.group, rings)
+
+    def _made(self, group: str, rings: GroupRings) -> MeasuredGroup:
+        self._made_count += 1
+        return MeasuredGroup(self._shared.host.cgroups, group, rings, self._made_count)
 
     def _is_complete(self, group: MeasuredGroup) -> bool:
         return (group.rings.page_cache is not None) == self._has_page_cache

@@ -1,0 +1,134 @@
+"""What is measured on the benchmark's node, each as a process of its own: bare reads, collectors, the whole agent."""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from typing import Any, cast
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.slo import NodeSLOSpec
+from koordinator.clock import SystemClock
+from koordinator.host.files import raise_open_files_limit
+from koordinator.host.host import open_host
+from koordinator.host.roots import HostRoots
+
+HOT_FILES_MAX = 8_192
+
+
+class RoleSpec(msgspec.Struct, frozen=True):
+    """What a role is told."""
+
+    role: str
+    roots: HostRoots
+    pods_url: str
+    files: list[str] = []
+    """Of the bare reads."""
+    kubeconfig: str = ""
+    profile: str = ""
+    """Where to leave a profile; empty for none."""
+
+
+def baseline(spec: RoleSpec) -> None:
+    """Reads the files each second with kept descriptors, and nothing else."""
+    raise_open_files_limit(len(spec.files) + 64)
+    descriptors = [os.open(path, os.O_RDONLY) for path in spec.files]
+    pread = os.pread
+    while True:
+        for fd in descriptors:
+            pread(fd, 4096, 0)
+        time.sleep(1.0)
+
+
+async def collectors(spec: RoleSpec) -> None:
+    """All collectors, with a pod list that is replaced each 10 s as the informer does."""
+    import aiohttp
+
+    from koordinator.host.cgroup_layout import Driver
+    from koordinator.koordlet import node_pods, node_slo
+    from koordinator.koordlet.audit import AuditLog
+    from koordinator.koordlet.collect.all import collectors as all_collectors
+    from koordinator.koordlet.collect.runner import CollectorRunner
+    from koordinator.koordlet.config import AgentConfig
+    from koordinator.koordlet.executor import Executor
+    from koordinator.koordlet.metrics import AgentMetrics
+    from koordinator.koordlet.parts import Shared
+    from koordinator.koordlet.readings import Readings
+    from koordinator.koordlet.restore_log import RestoreLog
+    from koordinator.koordlet.series import SeriesStore
+    from koordinator.koordlet.view import NodeView
+
+    clock = SystemClock()
+    host = open_host(spec.roots, HOT_FILES_MAX)
+    view = NodeView(Driver.CGROUPFS)
+    view.slo = node_slo.with_defaults(NodeSLOSpec())
+    store = SeriesStore()
+    audit = AuditLog(clock)
+    nobody = cast(Any, None)
+    config = AgentConfig(node_name="bench")
+    shared = Shared(
+        config=config,
+        gates=FeatureGates.of(Component.KOORDLET),
+        clock=clock,
+        rng=random.Random(0),
+        host=host,
+        view=view,
+        store=store,
+        readings=Readings(store, clock, config.collect.used_interval_s),
+        executor=Executor(host.cgroups, clock, audit, RestoreLog()),
+        audit=audit,
+        metrics=AgentMetrics("bench", clock),
+        cluster=nobody,
+        events=nobody,
+    )
+    decoder = msgspec.json.Decoder(dict[str, list[Pod]])
+
+    async def follow() -> None:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                async with session.get(spec.pods_url) as response:
+                    text = await response.read()
+                pods = msgspec.convert(msgspec.json.decode(text)["items"], list[Pod])
+                view.pods = {pod.metadata.uid: node_pods.record(pod, view.driver) for pod in pods}
+                view.has_pods = True
+                await asyncio.sleep(10.0)
+
+    del decoder
+    runner = CollectorRunner(all_collectors(shared), config.collect.used_interval_s)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(follow())
+        tasks.create_task(runner.run())
+
+
+def main() -> None:
+    spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=RoleSpec)
+    if spec.role == "baseline":
+        baseline(spec)
+    elif spec.profile:
+        _profiled(spec)
+    else:
+        asyncio.run(_role(spec))
+
+
+async def _role(spec: RoleSpec) -> None:
+    await {"collectors": collectors}[spec.role](spec)
+
+
+def _profiled(spec: RoleSpec) -> None:
+    import cProfile
+    import signal
+
+    profile = cProfile.Profile()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        profile.runcall(asyncio.run, _role(spec))
+    finally:
+        profile.dump_stats(spec.profile)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""What the node agent costs on a node with many pods: CPU of one core, memory, open files.
+
+Real groups with real processes, all below a group of our own; needs root. The peer, in the same run, is a process that
+merely reads the files with kept descriptors. `--churn` replaces pods all the time: memory and open files must stay
+flat.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from benchmarks._node_roles import RoleSpec
+from benchmarks._node_world import NodeWorld
+from koordinator.host.cgroup_knobs import V1, Knob
+
+WARM_UP_S = 15.0
+SAMPLE_S = 5.0
+LISTED = "/pods/"
+
+
+class Process:
+    """A role in a process of its own, and what it has cost."""
+
+    def __init__(self, spec: RoleSpec) -> None:
+        self.role = spec.role
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks._node_roles"], stdin=subprocess.PIPE
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(spec) + b"\n")
+        self._process.stdin.flush()
+        self.rss_mib: list[float] = []
+        self.open_files: list[int] = []
+        self._begun_ns = 0
+        self._begun_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """What it used so far does not count."""
+        self._begun_ns, self._begun_s = self._used_ns(), now_s
+
+    def sample(self) -> None:
+        """Note memory and open files."""
+        pid = self._process.pid
+        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+            kib = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+        self.rss_mib.append(kib / 1024)
+        self.open_files.append(len(os.listdir(f"/proc/{pid}/fd")))
+
+    def percent(self, now_s: float) -> float:
+        """CPU since `begin`, in percent of one core."""
+        return (self._used_ns() - self._begun_ns) / ((now_s - self._begun_s) * 1e7)
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _used_ns(self) -> int:
+        """Time on a CPU of all its threads."""
+        used = 0
+        for thread in os.listdir(f"/proc/{self._process.pid}/task"):
+            with open(f"/proc/{self._process.pid}/task/{thread}/schedstat", encoding="utf-8") as file:
+                used += int(file.read().split()[0])
+        return used
+
+
+def main() -> None:
+    options = _options()
+    if os.geteuid() != 0:
+        print("skipped: needs root, since real groups are made")
+        return
+    world = NodeWorld(options.pods, options.containers, options.busy)
+    with world.built():
+        asyncio.run(_measure(world, options))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.koordlet", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=0.5, help="how long to measure")
+    parser.add_argument("--pods", type=int, default=100)
+    parser.add_argument("--containers", type=int, default=2, help="of each pod")
+    parser.add_argument(
+        "--busy", type=float, default=1.0, help="share of containers that use CPU and memory each second"
+    )
+    parser.add_argument("--churn", type=float, default=0.0, help="pods that are replaced per minute")
+    parser.add_argument("--roles", default="baseline,collectors", help="what to measure, at the same time")
+    parser.add_argument("--profile", default="", help="leave a profile of the last role here (it costs CPU)")
+    return parser.parse_args()
+
+
+async def _measure(world: NodeWorld, options: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    async with _kubelet(world) as url:
+        with _processes(world, url, options) as processes:
+            await asyncio.sleep(WARM_UP_S)
+            for each in processes:
+                each.begin(loop.time())
+            churn = asyncio.create_task(_churn(world, options.churn))
+            until_s = loop.time() + options.minutes * 60
+            while loop.time() < until_s:
+                await asyncio.sleep(SAMPLE_S)
+                for each in processes:
+                    each.sample()
+            churn.cancel()
+            _print(world, processes, loop.time(), options)
+
+
+@contextlib.contextmanager
+def _processes(world: NodeWorld, url: str, options: argparse.Namespace) -> Iterator[list[Process]]:
+    found = []
+    try:
+        roles = options.roles.split(",")
+        for role in roles:
+            files = _files(world) if role == "baseline" else []
+            profile = options.profile if role == roles[-1] else ""
+            found.append(Process(RoleSpec(role, world.roots, url, files, profile=profile)))
+        yield found
+    finally:
+        for each in found:
+            each.end()
+
+
+def _files(world: NodeWorld) -> list[str]:
+    """What the reference reads of each group each second."""
+    cgroups = world.cgroups
+    knobs = [Knob.CPU_USAGE, Knob.MEMORY_STAT] + ([Knob.CPU_STAT] if cgroups.version == V1 else [])
+    groups = [each for pod in world.pods.values() for each in (pod.group, *(c.group for c in pod.containers))]
+    return ["/proc/stat", "/proc/meminfo", *(cgroups.path(knob, group) for group in groups for knob in knobs)]
+
+
+async def _churn(world: NodeWorld, per_minute: float) -> None:
+    while per_minute > 0:
+        await asyncio.sleep(60 / per_minute)
+        oldest = next(iter(world.pods.values()))
+        world.end_pod(oldest)
+        world.add_pod()
+
+
+@contextlib.asynccontextmanager
+async def _kubelet(world: NodeWorld) -> Any:
+    """Lists the pods as the kubelet's read-only port does."""
+
+    async def pods(_: web.Request) -> web.Response:
+        items = [pod.manifest for pod in world.pods.values()]
+        body = msgspec.json.encode({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+        return web.Response(body=body, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get(LISTED, pods)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}{LISTED}"
+    finally:
+        await runner.cleanup()
+
+
+def _print(world: NodeWorld, processes: list[Process], now_s: float, options: argparse.Namespace) -> None:
+    print(
+        f"{len(world.pods)} pods, {len(world.pods) * options.containers} containers, cgroup v{world.cgroups.version}, "
+        f"{options.busy:.0%} of them busy, {options.churn:g} pods replaced per minute, {options.minutes:g} min"
+    )
+    for each in processes:
+        growth = each.rss_mib[-1] - each.rss_mib[0]
+        print(
+            f"  {each.role:12} {each.percent(now_s):5.2f} % of a core   RSS {max(each.rss_mib):5.1f} MiB "
+            f"(median {statistics.median(each.rss_mib):.1f}, growth {growth:+.1f})   "
+            f"open files {each.open_files[0]} to {each.open_files[-1]}"
+        )
+
+
+if __name__ == "__main__":
+    main()
