@@ -7,6 +7,7 @@ import msgspec
 from koordinator.api import resources
 from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceAllocation, DeviceType
 from koordinator.api.errors import ProtocolError
+from koordinator.host import protobuf
 
 NVIDIA_GPU = "nvidia.com/gpu"
 
@@ -39,3 +40,61 @@ def _bus_ids(card: DeviceAllocation) -> list[str]:
     if card.extension is None:
         return [card.id]
     return [function.bus_id for function in card.extension.vfs]
+
+
+class _Message:
+    """Numbers of fields in `v1.PodResourcesLister` (kubelet, podresources/v1/api.proto)."""
+
+    POD_RESOURCES = 1  # of the answers to List (repeated) and Get
+    NAME, NAMESPACE, CONTAINERS = 1, 2, 3  # of PodResources
+    DEVICES = 2  # of ContainerResources
+    RESOURCE_NAME, DEVICE_IDS = 1, 2  # of ContainerDevices
+
+
+def with_allocated(answer: bytes, annotations: Mapping[tuple[str, str], Mapping[str, str]]) -> bytes:
+    """The kubelet's answer to List or Get with the devices that pods were allocated, everything else as it came.
+
+    `annotations` are those of pods by namespace and name.
+    Raises: ContentError when the answer is no such message.
+    """
+    parts = []
+    for each in protobuf.fields(answer):
+        if each.number == _Message.POD_RESOURCES and each.wire_type == protobuf.BYTES:
+            parts.append(protobuf.field(each.number, _pod_with_allocated(each.content, annotations)))
+        else:
+            parts.append(each.whole)
+    return b"".join(parts)
+
+
+def _pod_with_allocated(pod: bytes, annotations: Mapping[tuple[str, str], Mapping[str, str]]) -> bytes:
+    found = list(protobuf.fields(pod))
+    texts = {each.number: each.content for each in found if each.wire_type == protobuf.BYTES}
+    namespace = protobuf.text(texts.get(_Message.NAMESPACE, b""))
+    name = protobuf.text(texts.get(_Message.NAME, b""))
+    devices = allocated_devices(annotations.get((namespace, name), {}))
+    first = next((each for each in found if each.number == _Message.CONTAINERS), None)
+    if not devices or first is None:
+        return pod
+    changed = protobuf.field(_Message.CONTAINERS, _container_with(first.content, devices))
+    return b"".join(changed if each is first else each.whole for each in found)
+
+
+def _container_with(container: bytes, devices: list[ContainerDevices]) -> bytes:
+    """All devices by resource name, behind the other fields."""
+    others, entries = [], []
+    for each in protobuf.fields(container):
+        if each.number == _Message.DEVICES and each.wire_type == protobuf.BYTES:
+            names = [
+                part.content
+                for part in protobuf.fields(each.content)
+                if part.number == _Message.RESOURCE_NAME
+            ]
+            entries.append((protobuf.text(names[-1]) if names else "", each.whole))
+        else:
+            others.append(each.whole)
+    for device in devices:
+        ids = b"".join(protobuf.field(_Message.DEVICE_IDS, each) for each in device.ids)
+        entry = protobuf.field(_Message.RESOURCE_NAME, device.resource) + ids
+        entries.append((device.resource, protobuf.field(_Message.DEVICES, entry)))
+    entries.sort(key=lambda entry: entry[0])
+    return b"".join([*others, *(whole for _, whole in entries)])

@@ -1,0 +1,84 @@
+"""The wire format of protocol buffers, as far as a message can be read and changed without knowing all of its fields.
+
+Source: protobuf.dev, "Encoding". Raises ContentError for bytes that are no message.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koordinator.host.errors import ContentError
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+
+_GROUP_BITS = 7
+_MORE = 0x80
+_VARINT_BYTES_MAX = 10
+_FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A field with its number, its type, its content (bytes; the number of a varint) and all of it as it came."""
+
+    number: int
+    wire_type: int
+    content: bytes
+    whole: bytes
+
+
+def fields(message: bytes) -> Iterator[Field]:
+    """The fields of a message, in their order.
+
+    Raises: ContentError.
+    """
+    at = 0
+    while at < len(message):
+        tag, start = _varint_at(message, at)
+        wire_type = tag & 7
+        if wire_type == VARINT:
+            _, end = _varint_at(message, start)
+        elif wire_type == BYTES:
+            size, start = _varint_at(message, start)
+            end = start + size
+        elif wire_type in _FIXED_SIZES:
+            end = start + _FIXED_SIZES[wire_type]
+        else:
+            raise ContentError("protobuf", f"wire type {wire_type} at byte {at}")
+        if end > len(message):
+            raise ContentError("protobuf", f"field {tag >> 3} ends after the message")
+        yield Field(tag >> 3, wire_type, message[start:end], message[at:end])
+        at = end
+
+
+def text(content: bytes) -> str:
+    """A string field. Raises: ContentError."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ContentError("protobuf", f"no text: {error}") from error
+
+
+def field(number: int, content: bytes | str) -> bytes:
+    """A field of bytes, text or a message."""
+    raw = content.encode() if isinstance(content, str) else content
+    return varint(number << 3 | BYTES) + varint(len(raw)) + raw
+
+
+def varint(number: int) -> bytes:
+    """A number in groups of seven bits, the lowest first."""
+    groups = []
+    while number >= _MORE:
+        groups.append(number % _MORE | _MORE)
+        number >>= _GROUP_BITS
+    return bytes([*groups, number])
+
+
+def _varint_at(message: bytes, at: int) -> tuple[int, int]:
+    """The number that begins there, and where it ends."""
+    number = 0
+    for index, byte in enumerate(message[at : at + _VARINT_BYTES_MAX]):
+        number |= (byte & ~_MORE) << _GROUP_BITS * index
+        if byte < _MORE:
+            return number, at + index + 1
+    raise ContentError("protobuf", f"a number at byte {at} does not end")
