@@ -53,6 +53,8 @@ class Knob(enum.StrEnum):
     BLKIO_WEIGHT = "blkio.cost.weight"
     BLKIO_QOS = "blkio.cost.qos"
     BLKIO_MODEL = "blkio.cost.model"
+    IO_MAX = "io.max"
+    IO_WEIGHT = "io.weight"
     NET_CLASS = "net_cls.classid"
     CPU_STAT = "cpu.stat"
     CPU_USAGE = "cpuacct.usage"
@@ -172,8 +174,12 @@ _FILES = {
     Knob.BLKIO_WEIGHT: _File(
         "blkio", "blkio.cost.weight", None, Form.DEVICE_NUMBER, (1, 100), presence=Presence.KUBEPODS_FILE
     ),
-    Knob.BLKIO_QOS: _File("blkio", "blkio.cost.qos", None, Form.TEXT, presence=Presence.ROOT_FILE),
-    Knob.BLKIO_MODEL: _File("blkio", "blkio.cost.model", None, Form.TEXT, presence=Presence.ROOT_FILE),
+    Knob.BLKIO_QOS: _File("blkio", "blkio.cost.qos", "io.cost.qos", Form.TEXT, presence=Presence.ROOT_FILE),
+    Knob.BLKIO_MODEL: _File(
+        "blkio", "blkio.cost.model", "io.cost.model", Form.TEXT, presence=Presence.ROOT_FILE
+    ),
+    Knob.IO_MAX: _File("blkio", None, "io.max", Form.TEXT, presence=Presence.OWN_FILE),
+    Knob.IO_WEIGHT: _File("blkio", None, "io.weight", Form.TEXT, presence=Presence.OWN_FILE),
     Knob.NET_CLASS: _File(
         "net_cls",
         "net_cls.classid",

@@ -12,7 +12,8 @@ from koordinator.api.cpuset import CPUSetError
 from koordinator.host.files import Failure, Files, Problem
 
 _MEMBERS = frozenset(("tasks", "cgroup.procs", "cgroup.threads"))
-_KEYED_BY_DISK = ("blkio.throttle.", "blkio.cost.")
+_FEATURES = frozenset(("features", "sched_features"))
+_KEYED_BY_DISK = ("blkio.throttle.", "blkio.cost.", "io.max", "io.weight", "io.cost.")
 
 
 class TreeFiles(Files):
@@ -80,10 +81,19 @@ class TreeFiles(Files):
             return self._cpus(path, text)
         if name == "schemata":
             return _schemata(content, text)
+        if name in _FEATURES:
+            words = content.split()
+            other = text.removeprefix("NO_") if text.startswith("NO_") else f"NO_{text}"
+            return (
+                " ".join(text if word == other else word for word in words)
+                if {text, other} & set(words)
+                else None
+            )
         if name.startswith(_KEYED_BY_DISK):
             disk, _, value = text.partition(" ")
             others = [line for line in content.splitlines() if line.split()[:1] != [disk]]
-            return "\n".join(others if value == "0" else [*others, text])
+            is_unset = value in ("0", "default") or all(word.endswith("=max") for word in value.split())
+            return "\n".join(others if is_unset else [*others, text])
         return text
 
     def _leave_others(self, path: str, thread: str) -> None:

@@ -13,7 +13,12 @@ from koordinator.koordlet import update_plan
 from koordinator.koordlet.restore_log import Record
 from koordinator.koordlet.update_plan import DEVICE_KNOBS, ID_KNOBS, Outcome, Update
 
-_UNSET_LINE = {Knob.BLKIO_WEIGHT: "100", Knob.BLKIO_QOS: "enable=0"}
+_UNSET_LINE = {
+    Knob.BLKIO_WEIGHT: "100",
+    Knob.BLKIO_QOS: "enable=0",
+    Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
+    Knob.IO_WEIGHT: "default",
+}
 """How a disk without a line of its own is written; limits are 0."""
 
 PRESENT, ABSENT = "present", "absent"

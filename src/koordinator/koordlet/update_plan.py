@@ -35,6 +35,8 @@ DEVICE_KNOBS = frozenset(
         Knob.BLKIO_WEIGHT,
         Knob.BLKIO_QOS,
         Knob.BLKIO_MODEL,
+        Knob.IO_MAX,
+        Knob.IO_WEIGHT,
     )
 )
 _PAGE_KNOBS = frozenset((Knob.MEMORY_LIMIT, Knob.MEMORY_MIN, Knob.MEMORY_LOW, Knob.MEMORY_HIGH))
@@ -317,7 +319,7 @@ def _content_after(knob: Knob, version: int, content: str, text: str) -> str:
 
 
 def _device_differs(content: str, text: str) -> bool:
-    """Whether the line of the disk that the text names says something else; no line is a limit of 0.
+    """Whether the line of the disk that the text names says something else; no line is no limit and no weight.
 
     The kernel adds settings that were not written, and decimals to those that were.
     """
@@ -325,10 +327,15 @@ def _device_differs(content: str, text: str) -> bool:
     lines = dict(line.strip().partition(" ")[::2] for line in content.splitlines())
     have = lines.get(device)
     if have is None:
-        return value != "0"
+        return not is_unset(value)
     settings = dict(word.partition("=")[::2] for word in have.split())
     wanted = dict(word.partition("=")[::2] for word in value.split())
     return any(name not in settings or not _is_same(settings[name], wanted[name]) for name in wanted)
+
+
+def is_unset(value: str) -> bool:
+    """Whether a value of a disk is what the kernel shows no line for."""
+    return value in ("0", "default") or all(word.endswith("=max") for word in value.split())
 
 
 def _is_same(a: str, b: str) -> bool:

@@ -1,6 +1,7 @@
 """All QoS strategies."""
 
 from koordinator.koordlet.parts import Shared, Strategy
+from koordinator.koordlet.qos.blkio_run import BlkIO
 from koordinator.koordlet.qos.cpu_burst_run import CPUBurst
 from koordinator.koordlet.qos.cpu_evict_run import CPUEvict
 from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
@@ -10,6 +11,7 @@ from koordinator.koordlet.qos.memory_evict_run import MemoryEvict
 from koordinator.koordlet.qos.memory_qos_run import MemoryQoS
 from koordinator.koordlet.qos.resctrl_run import Resctrl
 from koordinator.koordlet.qos.service_usage import ServiceUsage
+from koordinator.koordlet.qos.system_config_run import SystemConfig
 
 
 def strategies(shared: Shared) -> list[Strategy]:
@@ -25,4 +27,6 @@ def strategies(shared: Shared) -> list[Strategy]:
         CPUEvict(shared, evictor),
         MemoryEvict(shared, evictor),
         Resctrl(shared),
+        BlkIO(shared),
+        SystemConfig(shared),
     ]

@@ -1,4 +1,4 @@
-"""Disk limits of best-effort pods and disk models of the node, on cgroup v1. Source: spec 11, section 11.
+"""Disk limits of best-effort pods and disk models of the node, as texts. Source: spec 11, section 11.
 
 Every text names its disk first, as `major:minor`.
 """
@@ -20,6 +20,8 @@ _OFF = {
     Knob.BLKIO_WRITE_BPS: "0",
     Knob.BLKIO_WEIGHT: str(WEIGHT_PERCENT),
     Knob.BLKIO_QOS: "enable=0",
+    Knob.IO_MAX: "rbps=max wbps=max riops=max wiops=max",
+    Knob.IO_WEIGHT: "default",
 }
 """How each file forgets a disk; the cost model stays."""
 
@@ -32,6 +34,29 @@ def group_texts(disk: str, limits: IOConfig) -> dict[Knob, str]:
         Knob.BLKIO_WRITE_IOPS: f"{disk} {limits.write_iops or 0}",
         Knob.BLKIO_WRITE_BPS: f"{disk} {limits.write_bps or 0}",
         Knob.BLKIO_WEIGHT: f"{disk} {_or(limits.io_weight_percent, WEIGHT_PERCENT)}",
+    }
+
+
+def share_texts(disk: str, limits: IOConfig) -> dict[Knob, str]:
+    """The same without a weight, for a group that only gets a part of somebody's limits."""
+    texts = group_texts(disk, limits)
+    del texts[Knob.BLKIO_WEIGHT]
+    return texts
+
+
+def unified_texts(disk: str, limits: IOConfig) -> dict[Knob, str]:
+    """Files of a group on cgroup v2, where one line holds all limits of a disk."""
+    rates = {
+        "rbps": limits.read_bps,
+        "wbps": limits.write_bps,
+        "riops": limits.read_iops,
+        "wiops": limits.write_iops,
+    }
+    words = (f"{name}={value if value and value > 0 else 'max'}" for name, value in rates.items())
+    weight = _or(limits.io_weight_percent, WEIGHT_PERCENT)
+    return {
+        Knob.IO_MAX: f"{disk} {' '.join(words)}",
+        Knob.IO_WEIGHT: f"{disk} {_OFF[Knob.IO_WEIGHT] if weight == WEIGHT_PERCENT else weight}",
     }
 
 
@@ -59,9 +84,9 @@ def removals(contents: Mapping[Knob, str], configured: Collection[str]) -> dict[
 
 
 def needs_write(content: str, text: str) -> bool:
-    """Whether a file with this content must be written: a limit of 0 only where the disk has one."""
+    """Whether a file with this content must be written: no limit only where the disk has one."""
     disk, _, value = text.partition(" ")
-    if value == "0":
+    if value in ("0", _OFF[Knob.IO_MAX], _OFF[Knob.IO_WEIGHT]):
         return disk in _disks(content)
     return text not in (line.strip() for line in content.splitlines())
 
@@ -81,7 +106,8 @@ def _cost_model(model: IOConfig) -> str:
 
 
 def _disks(content: str) -> list[str]:
-    return [line.split()[0] for line in content.splitlines() if line.strip()]
+    first = (line.split()[0] for line in content.splitlines() if line.strip())
+    return [word for word in first if ":" in word]  # cgroup v2 has a line for all other disks
 
 
 def _or(value: int | None, default: int) -> int:

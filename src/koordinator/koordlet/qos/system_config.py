@@ -1,6 +1,6 @@
 """Settings of the node's kernel: `systemStrategy` to files below /proc/sys and /sys. Source: spec 11, section 12.
 
-Values out of range are left out; nothing is put back when a field disappears.
+Values out of range are left out.
 """
 
 from collections.abc import Callable
