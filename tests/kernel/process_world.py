@@ -26,16 +26,23 @@ NAMESPACE = "default"
 WAIT_S = 20.0
 
 
+def sh(script: str, name: str = "main", **more: Any) -> dict[str, Any]:
+    """A container that runs a shell script."""
+    return {"name": name, "image": "any", "command": ["sh", "-c", script]} | more
+
+
 class ProcessWorld:
     """What a scenario may touch."""
 
     def __init__(self, host: Host, cluster: MemoryCluster, node: ProcessNode) -> None:
         self.host, self.cluster, self.node = host, cluster, node
 
-    async def create(self, name: str, *containers: dict[str, Any], **spec: Any) -> Pod:
+    async def create(
+        self, name: str, *containers: dict[str, Any], labels: dict[str, str] | None = None, **spec: Any
+    ) -> Pod:
         """A pod that is bound to the node already."""
         body = {
-            "metadata": {"name": name, "namespace": NAMESPACE},
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels or {}},
             "spec": {"nodeName": NODE, "containers": list(containers)} | spec,
         }
         return await self.cluster.create(Pod, body, NAMESPACE)

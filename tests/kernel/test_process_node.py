@@ -4,11 +4,7 @@ from pathlib import Path
 
 from koordinator.api.core import ContainerStateTerminated, Pod
 from koordinator.host.cgroups import Cgroups
-from tests.kernel.process_world import process_world
-
-
-def sh(script: str, name: str = "main", **more: object) -> dict[str, object]:
-    return {"name": name, "image": "any", "command": ["sh", "-c", script]} | more
+from tests.kernel.process_world import process_world, sh
 
 
 async def test_a_pod_runs_in_its_groups_with_what_it_requests(

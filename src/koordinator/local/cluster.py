@@ -25,7 +25,6 @@ from koordinator.host.roots import HostRoots
 from koordinator.local import loopback, registry
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
-from koordinator.local.apiserver.logs import LogSource, NoLogs
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.controllers import volumes
 from koordinator.local.controllers.disruption import DisruptionController
@@ -42,6 +41,7 @@ from koordinator.local.nodes.hollow import HollowConfig, HollowNodes
 from koordinator.local.openapi import OpenApi
 from koordinator.local.patches.patcher import ObjectPatcher
 from koordinator.local.processes.kubelet import KubeletOptions, ProcessKubelet
+from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.manager import Manager
 from koordinator.manager.webhooks import certificates, configuration
@@ -92,15 +92,16 @@ class LocalCluster:
                 clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
             )
         self.kubelet: ProcessKubelet | None = None
-        logs: LogSource = NoLogs()
+        streams: NodeStreams | None = None
         if options.process_node is not None:
             self._host: Host = open_host(HostRoots.below(""), HOT_FILES)
             client = MemoryCluster(self.registry, user=f"system:node:{options.process_node.node.name}")
             self.kubelet = ProcessKubelet(client, self._host, options.process_node, rng=self._new_rng())
-            logs = self.kubelet.logs(logs)
+            streams = self.kubelet.streams()
         self.server = ApiServer(
             self.registry,
-            logs=logs,
+            logs=streams,
+            commands=streams,
             host=options.host,
             port=options.port,
             tokens=options.tokens,

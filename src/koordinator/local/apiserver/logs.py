@@ -59,7 +59,7 @@ async def pod_log(call: Call, backend: Backend, source: LogSource) -> web.Stream
     pod = backend.get(call.resource, target.namespace, target.name)
     params = call.params
     options = LogOptions(
-        container=_container(pod, params.get("container", "")),
+        container=container_of(pod, params.get("container", "")),
         previous=bool(query.boolean(params, "previous")),
         tail_lines=query.integer(params, "tailLines") if params.get("tailLines") else None,
         limit_bytes=query.integer(params, "limitBytes"),
@@ -96,8 +96,8 @@ def _time(text: str) -> float | None:
         raise errors.BadRequest(f'parsing time "{text}" as RFC 3339: cannot parse it') from None
 
 
-def _container(pod: Record, asked: str) -> str:
-    """The container whose log is meant: the named one, or the only one."""
+def container_of(pod: Record, asked: str) -> str:
+    """The container that is meant: the named one, or the only one. Raises: BadRequest."""
     spec, name = pod.obj.get("spec") or {}, pod.obj["metadata"]["name"]
     names = [item["name"] for key in ("initContainers", "containers") for item in spec.get(key) or []]
     main: list[str] = [item["name"] for item in spec.get("containers") or []]

@@ -7,10 +7,11 @@ from aiohttp import web
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
-from koordinator.local.apiserver import calls, query
+from koordinator.local.apiserver import calls, exec_streams, query
 from koordinator.local.apiserver.calls import Call
+from koordinator.local.apiserver.exec_streams import Commands
 from koordinator.local.apiserver.extras import Extra
-from koordinator.local.apiserver.logs import LogSource, pod_log
+from koordinator.local.apiserver.logs import LogSource, container_of, pod_log
 from koordinator.local.apiserver.negotiation import Form
 from koordinator.local.apiserver.paths import Target
 from koordinator.local.apiserver.verbs import Verbs, metadata_only
@@ -26,11 +27,14 @@ _NO_METHOD = "the server does not allow this method on the requested resource"
 class Requests:
     """Routes calls to the verbs, the watches and the extras."""
 
-    def __init__(self, backend: Backend, extras: list[Extra], watches: Watches, logs: LogSource) -> None:
+    def __init__(
+        self, backend: Backend, extras: list[Extra], watches: Watches, logs: LogSource, commands: Commands
+    ) -> None:
         self._backend = backend
         self._verbs = Verbs(backend)
         self._watches = watches
         self._logs = logs
+        self._commands = commands
         self._extras = {
             (extra.served.resource.group, extra.served.resource.version, extra.served.resource.plural): extra
             for extra in extras
@@ -91,6 +95,8 @@ class Requests:
         pod = call.resource.plural == "pods" and not call.resource.group
         if pod and name == "log" and method == "GET":
             return await pod_log(call, self._backend, self._logs)
+        if pod and name == "exec" and method in ("GET", "POST"):
+            return await self._exec(call)
         if name in _STREAMS and not call.resource.group:
             raise _no_streams(target)
         if name not in call.resource.subresources or (call.resource.namespaced and not target.namespace):
@@ -106,6 +112,22 @@ class Requests:
         if method == "PATCH" and name != "finalize":
             return await self._verbs.patch(call)
         raise errors.MethodNotSupported(_NO_METHOD)
+
+    async def _exec(self, call: Call) -> web.StreamResponse:
+        target, params = call.target, call.params
+        pod = self._backend.get(call.resource, target.namespace, target.name)
+        request = call.request
+        if not isinstance(request, web.BaseRequest):
+            raise _no_streams(target)
+        wanted = exec_streams.ExecOptions(
+            container=container_of(pod, params.get("container", "")),
+            command=tuple(request.query.getall("command", [])),
+            stdin=bool(query.boolean(params, "stdin")),
+            stdout=bool(query.boolean(params, "stdout")),
+            stderr=bool(query.boolean(params, "stderr")),
+            tty=bool(query.boolean(params, "tty")),
+        )
+        return await exec_streams.serve(request, pod, wanted, self._commands)
 
     async def _extra(self, call: Call, extra: Extra) -> web.Response:
         target, method = call.target, call.request.method

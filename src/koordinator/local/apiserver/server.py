@@ -16,6 +16,7 @@ from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.auth import Authenticator, Token, is_health, is_loopback
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.documents import OpenApi, Pages
+from koordinator.local.apiserver.exec_streams import Commands, NoCommands
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.logs import LogSource, NoLogs
 from koordinator.local.apiserver.query import User
@@ -54,6 +55,7 @@ class ApiServer:
         hosts: Iterable[str] = (),
         usage: UsageSource | None = None,
         logs: LogSource | None = None,
+        commands: Commands | None = None,
         openapi: OpenApi | None = None,
         seed: int = 0,
     ) -> None:
@@ -71,7 +73,7 @@ class ApiServer:
             UsageMetrics("PodMetrics", "pods", source, backend),
         ]
         self._pages = Pages(backend, extras, openapi, self.telemetry, self.watches)
-        self._requests = Requests(backend, extras, self.watches, logs or NoLogs())
+        self._requests = Requests(backend, extras, self.watches, logs or NoLogs(), commands or NoCommands())
         self._server: web.Server | None = None
         self._short: ShortServer | None = None
         self._listener: asyncio.Server | None = None

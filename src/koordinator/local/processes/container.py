@@ -101,7 +101,9 @@ class ContainerLife:
     def address(self) -> str:
         return self._home.pod_ip
 
-    def start_inside(self, command: list[str], output: tuple[int, int]) -> Process:
+    def start_inside(
+        self, command: list[str], output: tuple[int, int], stdin: str = launch.NO_INPUT
+    ) -> Process:
         """Start another process in the container. Raises: StartError, GroupError, OSError."""
         return launch.start(
             command,
@@ -110,6 +112,7 @@ class ContainerLife:
             output=output,
             enter=self._enter,
             identity=_identity(self._home.pod, self.record),
+            stdin=stdin,
         )
 
     def set_ready(self, is_ready: bool) -> None:

@@ -1,14 +1,14 @@
 """The process node with its HTTP interface: what a cluster starts."""
 
 import random
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.host import Host
 from koordinator.local.apiserver.tls import ServerTls
-from koordinator.local.processes.node_api import NodeApi, ProcessLogs
+from koordinator.local.processes.node_api import NodeApi, NodeStreams
 from koordinator.local.processes.process_node import ProcessNode, ProcessNodeConfig
 from koordinator.local.processes.server import KubeletServer, configuration
 
@@ -32,9 +32,9 @@ class ProcessKubelet:
         self.server = KubeletServer(self.api, config, options.tls, tokens=options.tokens)
         self._port = options.port
 
-    def logs(self, otherwise: Any) -> ProcessLogs:
-        """Logs of this node's pods for an API server; those of others come from `otherwise`."""
-        return ProcessLogs(self.api, self.node.name, otherwise)
+    def streams(self) -> NodeStreams:
+        """Logs of this node's pods and commands in them, for an API server."""
+        return NodeStreams(self.api, self.node.name)
 
     async def prepare(self) -> None:
         """Take the groups and listen.

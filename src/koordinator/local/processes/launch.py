@@ -15,8 +15,11 @@ import msgspec
 
 from koordinator.host.errors import HostError
 
-_GATE = 'read -r _ || exit 125; exec "$@" </dev/null'
+_GATE = 'read -r _ || exit 125; in=$1; shift; [ "$in" ] || exec "$@"; exec "$@" <"$in"'
 _SHELL = "/bin/sh"
+NO_INPUT = "/dev/null"
+OPEN_INPUT = ""
+"""The command's input is what is written to `Process.input`."""
 START_ERROR_CODE = 128
 """Exit code that a runtime reports of a command which could not be started."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -53,8 +56,10 @@ class Exit(msgspec.Struct, frozen=True):
 class Process:
     """A running process. `wait` may be asked by any number of tasks."""
 
-    def __init__(self, child: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, child: "subprocess.Popen[bytes]", own_input: int = -1) -> None:
         self._child = child
+        self.input = own_input
+        """Descriptor of its input, whoever started it closes it; -1 when it has none."""
         self.pid = child.pid
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Exit] = self._loop.create_future()
@@ -92,15 +97,17 @@ def start(
     output: tuple[int, int],
     enter: Callable[[int], None],
     identity: Identity = AS_WE_ARE,
+    stdin: str = NO_INPUT,
 ) -> Process:
     """Start a command; `enter` is given its process id before it runs and puts it where it belongs.
 
-    `output` are descriptors for stdout and stderr, which stay the caller's. Raises: StartError; what `enter` raises.
+    `output` are descriptors for stdout and stderr, which stay the caller's; `stdin` is the path of its input.
+    Raises: StartError; what `enter` raises.
     """
     program = _found(command, environment, folder)
     try:
         child = subprocess.Popen(
-            [_SHELL, "-c", _GATE, _SHELL, program, *command[1:]],
+            [_SHELL, "-c", _GATE, _SHELL, stdin, program, *command[1:]],
             stdin=subprocess.PIPE,
             stdout=output[0],
             stderr=output[1],
@@ -116,14 +123,15 @@ def start(
     assert child.stdin is not None
     try:
         enter(child.pid)
-        child.stdin.write(b"go\n")
+        os.write(child.stdin.fileno(), b"go\n")
+        own_input = os.dup(child.stdin.fileno()) if stdin == OPEN_INPUT else -1
         child.stdin.close()
     except BaseException:
         child.stdin.close()
         child.send_signal(signal.SIGKILL)
         child.wait()
         raise
-    return Process(child)
+    return Process(child, own_input)
 
 
 def _found(command: Sequence[str], environment: Mapping[str, str], folder: str) -> str:

@@ -5,10 +5,14 @@ from typing import Any
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Record
-from koordinator.local.apiserver.logs import LogOptions
+from koordinator.local.apiserver.exec_streams import Command, ExecOptions, NoCommands
+from koordinator.local.apiserver.logs import LogOptions, NoLogs
 from koordinator.local.processes import log_reading
 from koordinator.local.processes.container import ContainerLife
 from koordinator.local.processes.container_state import Running, Waiting
+from koordinator.local.processes.exec_command import ExecCommand
+from koordinator.local.processes.groups import GroupError
+from koordinator.local.processes.launch import StartError
 from koordinator.local.processes.log_reading import Selection
 from koordinator.local.processes.pod_worker import PodWorker
 from koordinator.local.processes.process_node import ProcessNode
@@ -52,20 +56,40 @@ class NodeApi:
             worker.files.log(life.name, run), selection, lambda: run != life.log_run or not life.is_writing
         )
 
+    def start_command(self, namespace: str, name: str, options: ExecOptions) -> ExecCommand:
+        """Run a command in a container. Raises: NotFound, BadRequest, InternalError."""
+        life = _container(self.worker(namespace, name), options.container)
+        if life.process is None:
+            raise errors.BadRequest(f'container not found ("{options.container}"): it does not run')
+        try:
+            return ExecCommand(life, options)
+        except (StartError, GroupError, OSError) as error:
+            raise errors.InternalError(
+                f"Internal error occurred: error executing command in container: {error}"
+            ) from error
 
-class ProcessLogs:
-    """Logs of pods on the process node, for the API server; those of other nodes are left to `otherwise`."""
 
-    def __init__(self, api: NodeApi, node_name: str, otherwise: Any) -> None:
+class NodeStreams:
+    """Logs and commands of pods on the process node, for the API server; those of other nodes are refused."""
+
+    def __init__(self, api: NodeApi, node_name: str) -> None:
         self._api = api
         self._node_name = node_name
-        self._otherwise = otherwise
+
+    async def start(self, pod: Record, options: ExecOptions) -> Command:
+        """Raises: ApiError."""
+        if not self._has(pod):
+            return await NoCommands().start(pod, options)
+        meta = pod.obj["metadata"]
+        return self._api.start_command(meta["namespace"], meta["name"], options)
+
+    def _has(self, pod: Record) -> bool:
+        return bool((pod.obj.get("spec") or {}).get("nodeName") == self._node_name)
 
     async def open(self, pod: Record, options: LogOptions) -> AsyncIterator[bytes]:
         """Raises: ApiError."""
-        if (pod.obj.get("spec") or {}).get("nodeName") != self._node_name:
-            other: AsyncIterator[bytes] = await self._otherwise.open(pod, options)
-            return other
+        if not self._has(pod):
+            return await NoLogs().open(pod, options)
         meta = pod.obj["metadata"]
         return self._api.open_log(meta["namespace"], meta["name"], options)
 
