@@ -15,6 +15,7 @@ import click
 from koordinator.api import quantity
 from koordinator.api.quantity import QuantityError
 from koordinator.clock import Clock
+from koordinator.host.roots import HOST_MODE
 
 if TYPE_CHECKING:
     from koordinator.local.processes.kubelet import KubeletOptions
@@ -23,6 +24,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
 _NAME_CHARS_MAX = 63
 _RESTART_S, _RESTART_S_MAX = 1.0, 30.0
 _STOP_S = 5.0
+_HOST = "127.0.0.1"
 
 
 def check_privileges() -> None:
@@ -70,8 +72,39 @@ def _reserved(text: str) -> dict[str, int]:
     return amounts
 
 
-async def agent(arguments: list[str], environment: dict[str, str], log_file: Path) -> None:
-    """Keep a node agent running, as a process of its own, until cancelled; what it says goes to a file."""
+def start_agent(options: "KubeletOptions", kubeconfig: Path) -> "asyncio.Task[None] | None":
+    """Run the node agent beside the node, as a process of its own that knows no more than on any other node."""
+    node = options.node
+    if node.parent:
+        click.echo(
+            "The node agent looks for kubepods in the root group, so it is not started here.", err=True
+        )
+        return None
+    folder = node.folder.parent / "agent"
+    folder.mkdir(parents=True, exist_ok=True)
+    port = _free_port()
+    arguments = [
+        *("-m", "koordinator.cli.koordlet", f"--kubeconfig={kubeconfig.absolute()}"),
+        *(f"--addr={_HOST}:{port}", f"--prediction-checkpoint-filepath={folder / 'checkpoints'}"),
+        *(f"--audit-log-dir={folder / 'audit'}", "--only-evict-by-api=true", "--restore-on-exit=true"),
+    ]
+    environment = {"NODE_NAME": node.name, "agent_mode": HOST_MODE}
+    log_file = folder / "koordlet.log"
+    click.echo(
+        f"The node agent of {node.name} says what it does in {log_file}; its metrics: http://{_HOST}:{port}/metrics"
+    )
+    return asyncio.create_task(_agent(arguments, environment, log_file), name="node agent")
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((_HOST, 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+async def _agent(arguments: list[str], environment: dict[str, str], log_file: Path) -> None:
+    """Keep a node agent running until cancelled; what it says goes to a file."""
     pause_s = _RESTART_S
     loop = asyncio.get_running_loop()
     with log_file.open("ab", buffering=0) as log:

@@ -208,15 +208,25 @@ def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) 
         running = asyncio.create_task(cluster.run(), name="cluster")
         ready = asyncio.create_task(cluster.ready.wait(), name="ready")
         loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, running.cancel)
-        await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+            loop.add_signal_handler(number, stopping.set)
+        stop = asyncio.create_task(stopping.wait(), name="stop")
+        await asyncio.wait((running, ready, stop), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
-        if not running.done():
+        agent: asyncio.Task[None] | None = None
+        if ready.done() and not running.done():
             cluster.write_kubeconfig(kubeconfig)
             nodes = len(options.nodes) + (options.process_node is not None)
             _greet(cluster.server.url, kubeconfig, nodes)
-        with contextlib.suppress(asyncio.CancelledError), garbage.collected_rarely():
+            if options.process_node is not None:
+                agent = process_nodes.start_agent(options.process_node, kubeconfig)
+        with garbage.collected_rarely():
+            await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
+        await _ended(agent)  # before its API server goes
+        running.cancel()
+        stop.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
             await running
         click.echo("Stopped.", err=True)
 
@@ -226,6 +236,12 @@ def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) 
         uvloop.run(main())
     except ImportError:
         asyncio.run(main())
+
+
+async def _ended(task: "asyncio.Task[None] | None") -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _greet(url: str, kubeconfig: Path, nodes: int) -> None:

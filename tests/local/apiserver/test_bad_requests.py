@@ -84,7 +84,7 @@ REFUSED = [
     pytest.param(
         "DELETE", POD, {"kind": "Pod"}, 400, "cannot be converted to DeleteOptions", id="a pod as options"
     ),
-    pytest.param("GET", POD + "/exec", None, 400, "no kubelet to connect to", id="exec"),
+    pytest.param("GET", POD + "/attach", None, 400, "no kubelet to connect to", id="attach"),
     pytest.param("GET", POD + "/proxy/a/b", None, 400, "no kubelet to connect to", id="proxy"),
 ]
 
