@@ -284,7 +284,7 @@ async def test_wait_and_events(kubectl: Kubectl) -> None:
         pytest.param("create -f -", CONFIG % ("A_b", "red"), "a lowercase RFC 1123 subdomain", id="a bad name"),
         pytest.param("get pods -l 'a in ('", "", "unable to parse", id="a bad selector"),
         pytest.param("logs table", "", "has no log", id="logs"),
-        pytest.param("exec table -- ls", "", "no kubelet to connect to", id="exec"),
+        pytest.param("exec table -- ls", "", "its node simulates containers", id="exec"),
         pytest.param("top nodes", "", "metrics not available yet", id="top without metrics"),
     ],
 )  # fmt: skip
