@@ -1,0 +1,157 @@
+"""`koordinator up --process-node`: real pods, the real node agent, stock kubectl; batch throttled for a service."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordinator.host import cgroups
+from koordinator.host.cgroups import Cgroups
+from koordinator.host.files import Files
+from koordinator.host.roots import HostRoots
+from tests.e2e.cluster import Cluster, until
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: real groups are made"),
+    pytest.mark.timeout(180),
+]
+
+CPUS = os.cpu_count() or 1
+CONFIG = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: slo-controller-config, namespace: koordinator-system}
+data:
+  colocation-config: '{"enable": true, "metricReportIntervalSeconds": 30, "metricAggregateDurationSeconds": 30}'
+  resource-threshold-config: |
+    {"clusterStrategy": {"enable": true, "cpuSuppressPolicy": "cfsQuota", "cpuSuppressThresholdPercent": 65}}
+"""
+SERVICE = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: service, labels: {{koordinator.sh/qosClass: LS}}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: any
+    command: [sh, -c, "trap 'kill 0' TERM; for i in $(seq {CPUS}); do
+      (while :; do [ -e busy ] || sleep 0.1; done) & done; wait"]
+    resources: {{requests: {{cpu: 500m, memory: 64Mi}}, limits: {{memory: 256Mi}}}}
+"""
+# Memory only: on a machine that others keep busy there is no CPU to lend.
+JOB = """
+apiVersion: config.koordinator.sh/v1alpha1
+kind: ClusterColocationProfile
+metadata: {name: batch}
+spec:
+  namespaceSelector: {matchLabels: {colocation: "true"}}
+  qosClass: BE
+  priorityClassName: koord-batch
+  schedulerName: koord-scheduler
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: batch, labels: {colocation: "true"}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: crunch, namespace: batch}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: any
+        command: [sh, -c, "while :; do :; done"]
+        resources: {requests: {memory: 64Mi}, limits: {memory: 64Mi}}
+"""
+BATCH = "kubepods/besteffort"
+
+
+@pytest.fixture
+def groups() -> Iterator[Cgroups]:
+    files = Files()
+    found = Cgroups(files, cgroups.detect(files, HostRoots.below("")))
+    if found.driver() is not None:
+        pytest.skip("a kubelet runs on this machine, or another process node")
+    yield found
+    files.close()
+
+
+@pytest.fixture
+def cluster(groups: Cgroups, tmp_path: Path) -> Iterator[Cluster]:
+    running = Cluster(tmp_path, "--process-node")
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+    assert groups.driver() is None, "nothing is left behind"
+
+
+def test_batch_work_lands_on_what_a_service_leaves_and_is_throttled_for_it(
+    cluster: Cluster, groups: Cgroups
+) -> None:
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=CONFIG)
+    cluster.kubectl("apply", "-f", "-", text=SERVICE)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/service", "--timeout=30s")
+    cluster.kubectl("apply", "-f", "-", text=JOB)
+
+    # What the node agent reports makes the manager lend it out, and only then does the job have a place.
+    until(lambda: _batch_resources(cluster), 90, cluster.process)
+    cluster.kubectl(
+        "-n", "batch", "wait", "--for=condition=Ready", "pod", "-ljob-name=crunch", "--timeout=30s"
+    )
+    (job,) = cluster.get("pods", "-n", "batch")["items"]
+    assert "kubernetes.io/batch-memory" in job["spec"]["containers"][0]["resources"]["limits"]
+    of_job = f"{BATCH}/pod{job['metadata']['uid']}"
+    assert groups.procs(f"{of_job}/{_container_id(job)}")
+
+    cluster.kubectl("exec", "service", "--", "touch", "busy")
+
+    # 65 % of the machine are taken by the service alone: what is left to batch is the floor.
+    until(lambda: 0 < (groups.quota_us(BATCH) or 0) <= CPUS * 100_000 // 4, 30, cluster.process)
+    throttled = _throttled(groups)
+    until(lambda: _throttled(groups) > throttled, 10, cluster.process)
+    service, batch = _cpu_rates(groups, ("kubepods/burstable", BATCH), 1.0)
+    assert batch < service / 2, (batch, service)
+    metric = cluster.get("nodemetrics")["items"][0]["status"]
+    assert {pod["name"] for pod in metric["podsMetric"]} >= {"service"}
+
+    cluster.kubectl("delete", "job", "crunch", "-n", "batch", "--wait=true", "--timeout=30s")
+    until(lambda: not groups.exists(of_job), 10, cluster.process)
+
+
+def _batch_resources(cluster: Cluster) -> bool:
+    allocatable = cluster.get("nodes")["items"][0]["status"]["allocatable"]
+    return (
+        int(allocatable.get("kubernetes.io/batch-memory", 0)) > 0 and "kubernetes.io/batch-cpu" in allocatable
+    )
+
+
+def _container_id(pod: dict[str, Any]) -> str:
+    text: str = pod["status"]["containerStatuses"][0]["containerID"]
+    return text.removeprefix("containerd://")
+
+
+def _throttled(groups: Cgroups) -> int:
+    found = groups.throttling(BATCH)
+    return 0 if found is None else found.throttled
+
+
+def _cpu_rates(groups: Cgroups, names: tuple[str, str], seconds: float) -> list[float]:
+    """CPU use of groups, in cores."""
+    before = [groups.cpu_usage_ns(name) or 0 for name in names]
+    time.sleep(seconds)
+    after = [groups.cpu_usage_ns(name) or 0 for name in names]
+    return [(late - early) / seconds / 1e9 for early, late in zip(before, after, strict=True)]
