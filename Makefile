@@ -30,7 +30,7 @@ test: $(STAMP) ## lint and all tests that need no root
 	$(BIN)/python -m pytest -m "not kernel"
 
 test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgroup v2 in a small virtual machine
-	$(BIN)/python -m pytest -m kernel -rs tests/kernel
+	$(BIN)/python -m pytest -m kernel -rs tests/kernel tests/e2e/test_process_node.py
 	$(BIN)/python -m tests.kernel.vm
 
 lint: $(STAMP) ## format, style, types, import directions
