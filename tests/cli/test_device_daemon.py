@@ -1,0 +1,76 @@
+"""`koord-device-daemon` as a command: flags, environment, configuration file, and what cannot be used."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from koordinator.cli import device_daemon
+from koordinator.koordlet.device_daemon.daemon import OUTPUT
+from tests.koordlet.device_daemon import fake_tools
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, script in fake_tools.TOOLS.items():
+        fake_tools.tool(tmp_path / "tools", name, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}/tools:/usr/bin:/bin")
+    monkeypatch.setenv("TOOLS", str(tmp_path / "tools"))
+    fake_tools.bus(tmp_path, "0x1d22")
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(device_daemon.main, arguments)
+
+
+def test_one_shot_with_flags_of_one_dash(host: Path) -> None:
+    result = invoke("-oneshot", "-no-timestamp", f"-prints-output-file={host}/out/f", f"-host-root={host}")
+
+    assert result.exit_code == 0, result.output
+    assert [each["vendor"] for each in json.loads((host / "out/f").read_text())] == ["kunlun"]
+
+
+def test_settings_may_come_from_the_environment(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KDD_ONESHOT", "true")
+    monkeypatch.setenv("KDD_PRINTS_OUTPUT_FILE", f"{host}/out/env")
+    monkeypatch.setenv("KDD_HOST_ROOT", str(host))
+
+    result = invoke()
+
+    assert result.exit_code == 0, result.output
+    assert (host / "out/env").exists()
+
+
+def test_flags_go_before_the_configuration_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("version: v1\nflags:\n  sleepInterval: 60s\n  oneshot: true\n  printsOutputFile: /a\n")
+
+    config = device_daemon.configure({"config_file": path, "prints_output_file": "/b", "oneshot": None})
+
+    assert (config.sleep_s, config.oneshot, config.output) == (60.0, True, "/b")
+    assert device_daemon.configure({}).output == OUTPUT
+    assert device_daemon.configure({}).sleep_s == 900.0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("flags: [1]", "expected a mapping"),
+        ("{", "config.yaml"),
+        ("flags: {sleepinterval: 1s}", "flags.sleepinterval: no such setting"),
+        ("flags: {sleepInterval: soon}", "flags.sleepInterval: 'soon' is not a duration"),
+        ("flags: {oneshot: perhaps}", "flags.oneshot"),
+    ],
+)
+def test_a_configuration_file_that_cannot_be_used_is_refused_with_its_field(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+
+    result = invoke(f"--config-file={path}")
+
+    assert result.exit_code == 1
+    assert why in result.output
