@@ -11,7 +11,6 @@ from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.node_metric import NodeMetric
-from koordinator.api.slo import NodeSLO
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
@@ -23,6 +22,7 @@ from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.agent import Agent
 from koordinator.koordlet.config import AgentConfig, AuditConfig, PredictConfig, QoSConfig
+from koordinator.koordlet.states.node_slo import AnyNodeSLO
 from koordinator.local import registry
 from koordinator.simulate import virtual_time
 from tests.host import host_tree
@@ -149,11 +149,11 @@ class World:
         await self.api.create(Node, {"metadata": {"name": NODE}, "status": status})
         await self.api.create(NodeMetric, {"metadata": {"name": NODE}, "spec": {}})
         if slo is not None:
-            await self.api.create(NodeSLO, {"metadata": {"name": NODE}, "spec": dict(slo)})
+            await self.api.create(AnyNodeSLO, {"metadata": {"name": NODE}, "spec": dict(slo)})
 
     async def say(self, **spec: Any) -> None:
         """Change the NodeSLO."""
-        await self.api.patch(NodeSLO, NODE, {"spec": spec})
+        await self.api.patch(AnyNodeSLO, NODE, {"spec": spec})
 
     def run_pod(self, uid: str, *, batch: bool, cores: float = 0.0, listed: bool = True) -> Pod:
         """A pod with one container, groups included."""

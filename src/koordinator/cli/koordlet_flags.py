@@ -298,6 +298,11 @@ _CLIENT = (
         "kubelet-certificate-authority",
         "Verifies the kubelet's certificate (PEM); without it none is verified, since kubelets sign their own (ours).",
     ),
+    flag_kinds.text(
+        "kubelet-cgroup-root",
+        "",
+        "The kubelet's cgroupRoot: the group below which it makes its groups (ours).",
+    ),
     flag_kinds.text("feature-gates", "", "Gate=true,Other=false; AllAlpha and AllBeta for all of a stage."),
     flag_kinds.switch(
         "dry-run",
@@ -393,7 +398,8 @@ def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
         for name, (field, _) in ROOTS.items()
         if (value := values[name.replace("-", "_")]) is not None
     }
-    return msgspec.structs.replace(HostRoots.of_mode(agent_mode), **given)
+    below = values["kubelet_cgroup_root"].strip("/")
+    return msgspec.structs.replace(HostRoots.of_mode(agent_mode), kubepods_below=below, **given)
 
 
 def _check(settings: Settings) -> None:

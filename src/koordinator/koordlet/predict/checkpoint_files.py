@@ -19,10 +19,11 @@ _TEMPORARY = ".tmp"
 
 
 class CheckpointFiles:
-    """Files named like the models; an empty directory name keeps nothing."""
+    """Files named like the models; an empty directory name keeps nothing, `is_read_only` changes nothing."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, is_read_only: bool = False) -> None:
         self._directory = directory
+        self._is_read_only = is_read_only
         self.problem: Problem | None = None
         """Why the last write failed; None when it worked."""
 
@@ -48,7 +49,7 @@ class CheckpointFiles:
         """Replace a model's file; False when that failed, the old file stays then."""
         path = os.path.join(self._directory, name)
         temporary = path + _TEMPORARY
-        if not self._directory or os.path.basename(path) != name:
+        if not self._directory or self._is_read_only or os.path.basename(path) != name:
             return False
         try:
             os.makedirs(self._directory, exist_ok=True)
@@ -67,6 +68,8 @@ class CheckpointFiles:
 
     def remove(self, name: str) -> None:
         """Forget a model; one that has no file is fine."""
+        if not self._directory or self._is_read_only:
+            return
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._directory, name))
 

@@ -39,7 +39,7 @@ class Trainer:
         self.models = Models(shared.config.predict)
         self._shared = shared
         self._config = shared.config.predict
-        self._files = CheckpointFiles(self._config.checkpoints)
+        self._files = CheckpointFiles(self._config.checkpoints, is_read_only=shared.executor.is_dry_run)
         self._unloaded: dict[str, bytes] | None = None
 
     def run(self) -> None:

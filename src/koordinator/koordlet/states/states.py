@@ -47,14 +47,13 @@ class States:
     async def wait_synced(self) -> None:
         """Until all that is required is known. It may take as long as the API server and the kubelet are away: without
         knowing pods and policies there is nothing that could be done rightly."""
-        waiting = asyncio.gather(*(state.synced.wait() for state in self.all if state.is_required))
-        try:
-            while not waiting.done():
-                await asyncio.wait([waiting], timeout=TELL_S)
-                if not waiting.done():
-                    self._tell()
-        finally:
-            waiting.cancel()
+        while missing := [state for state in self.all if state.is_required and not state.synced.is_set()]:
+            try:
+                async with asyncio.timeout(TELL_S):
+                    for state in missing:
+                        await state.synced.wait()
+            except TimeoutError:
+                self._tell()
 
     def _tell(self) -> None:
         for state in self.all:
@@ -63,5 +62,6 @@ class States:
 
     async def _follow_pods(self) -> None:
         await self._node.synced.wait()
+        self._pods.trouble = "it is not known yet how the kubelet names groups"
         await driver.settle(self._shared)
         await self._pods.run()
