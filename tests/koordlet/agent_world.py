@@ -1,6 +1,7 @@
 """A whole agent on a tree of files whose counters run, with a kubelet and an API server that can be taken away."""
 
 import asyncio
+import functools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,10 @@ from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_knobs import V1
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.host import tree_host
+from koordinator.host.host import Host
 from koordinator.host.kubelet import KubeletError
+from koordinator.host.roots import HostRoots
+from koordinator.host.syscalls import NoSyscalls
 from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.agent import Agent
@@ -30,7 +33,6 @@ from tests.koordlet.collect.collecting_node import make_pod
 
 NODE = "n1"
 CPUS = 4
-TICK_S = 0.25
 BE, BURSTABLE, ROOT = "kubepods/besteffort", "kubepods/burstable", "kubepods"
 
 Scenario = Callable[["World"], Awaitable[None]]
@@ -95,6 +97,45 @@ class UnsteadyCluster:
             raise errors.ConnectionFailed("the API server is away")
 
 
+class Load:
+    """CPU time that runs by the clock: cores by name, and what was used under other settings before."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        self._clock = clock
+        self._cores: dict[str, float] = {}
+        self._before_ns: dict[str, float] = {}
+        self._since_s: dict[str, float] = {}
+
+    def __setitem__(self, name: str, cores: float) -> None:
+        self._before_ns[name] = self.used_ns(name)
+        self._cores[name], self._since_s[name] = cores, self._clock.now()
+
+    def __getitem__(self, name: str) -> float:
+        return self._cores[name]
+
+    def used_ns(self, name: str) -> float:
+        """Up to now."""
+        ran_s = self._clock.now() - self._since_s.get(name, 0.0)
+        return self._before_ns.get(name, 0.0) + self._cores.get(name, 0.0) * ran_s * 1e9
+
+    def total_ns(self) -> float:
+        """Of everybody."""
+        return sum(map(self.used_ns, self._cores))
+
+
+class LiveFiles(TreeFiles):
+    """A tree in which some files say what `counters` give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counters: dict[str, Callable[[], str]] = {}
+
+    def read_bytes(self, path: str) -> bytes | None:
+        counter = self.counters.get(path)
+        data = super().read_bytes(path)
+        return data if counter is None or data is None else counter().encode()
+
+
 class World:
     """The node with the agent's surroundings. `use` says how many cores each pod (by uid) and the system burn."""
 
@@ -104,17 +145,14 @@ class World:
         self.kubelet = FakeKubelet()
         self.api = MemoryCluster(registry.in_memory(clock, checks=False))
         self.cluster = UnsteadyCluster(self.api, random.Random(seed))
-        self.use: dict[str, float] = {}
-        self._used_ns: dict[str, float] = {}
+        self.use = Load(clock)
+        self._batch: set[str] = set()
+        self._services: set[str] = set()
+        self.files = LiveFiles()
         self._make_tree()
-        self.host = tree_host(str(root))
+        self.host = Host(HostRoots.below(str(root)), self.files, NoSyscalls())
         self.agent: Agent
         self.lines: list[str] = []
-
-    @property
-    def files(self) -> TreeFiles:
-        assert isinstance(self.host.files, TreeFiles)
-        return self.host.files
 
     def make_agent(self, gates: str = "", *, dry_run: bool = False, **qos: Any) -> Agent:
         """An agent on this node."""
@@ -127,7 +165,7 @@ class World:
         self.agent = Agent(
             config,
             gates=FeatureGates.of(Component.KOORDLET, gates),
-            host=tree_host(str(self.root)),
+            host=self.host,
             cluster=self.cluster,  # type: ignore[arg-type] # the proxy has all methods
             clock=self.clock,
             rng=self.rng,
@@ -166,6 +204,8 @@ class World:
         record = node_pods.record(pod, Driver.CGROUPFS)
         for group in (record.group, *(each.group for each in record.containers)):
             host_tree.group(self.root, self.version, group)
+            self._count(group, functools.partial(self.use.used_ns, uid))
+        (self._batch if batch else self._services).add(uid)
         if listed:
             self.kubelet.listed.append(pod)
         self.use[uid] = cores
@@ -178,7 +218,7 @@ class World:
         for group in (*(each.group for each in record.containers), record.group):
             host_tree.remove_group(self.root, self.version, group)
         self.kubelet.listed = [each for each in self.kubelet.listed if each.metadata.uid != uid]
-        self.use.pop(uid, None)
+        self.use[uid] = 0.0
 
     def quota(self, group: str = BE) -> str:
         """CPU quota as the file has it."""
@@ -188,40 +228,26 @@ class World:
     async def node_metric(self) -> NodeMetric:
         return await self.api.get(NodeMetric, NODE)
 
-    async def tick(self) -> None:
-        """Counters run."""
-        while True:
-            self._advance(TICK_S)
-            await asyncio.sleep(TICK_S)
+    def _count(self, group: str, used_ns: Callable[[], float]) -> None:
+        """The group's counter says what it used so far."""
+        base = self.root / "sys/fs/cgroup"
+        if self.version == V1:
+            path = base / "cpuacct" / group / "cpuacct.usage"
+            self.files.counters[str(path)] = lambda: f"{int(used_ns())}\n"
+        else:
+            path = base / group / "cpu.stat"
+            self.files.counters[str(path)] = lambda: (
+                f"usage_usec {int(used_ns() / 1000)}\nnr_periods 0\nnr_throttled 0\n"
+            )
 
-    def _advance(self, seconds: float) -> None:
-        totals: dict[str, float] = {ROOT: 0.0, BURSTABLE: 0.0, BE: 0.0}
-        for pod in self.kubelet.listed:
-            record = node_pods.record(pod, Driver.CGROUPFS)
-            cores = self.use.get(record.uid, 0.0)
-            for group in (record.group, *(each.group for each in record.containers)):
-                totals[group] = cores
-            for group in (ROOT, BE if record.group.startswith(BE) else BURSTABLE):
-                totals[group] += cores
-        for group, cores in totals.items():
-            self._used_ns[group] = self._used_ns.get(group, 0.0) + cores * seconds * 1e9
-            self._write_usage(group, int(self._used_ns[group]))
-        machine = totals[ROOT] + self.use.get("system", 0.0)
-        self._used_ns["machine"] = self._used_ns.get("machine", 0.0) + machine * seconds * 1e9
-        self._write_machine(int(self._used_ns["machine"] / 1e7))
+    def _used_ns(self, *uids: set[str]) -> float:
+        return sum(self.use.used_ns(uid) for uid in set().union(*uids))
 
-    def _write_usage(self, group: str, ns: int) -> None:
-        name, text = f"cpuacct/{group}/cpuacct.usage", str(ns)
-        if self.version != V1:
-            name, text = f"{group}/cpu.stat", f"usage_usec {ns // 1000}\nnr_periods 0\nnr_throttled 0"
-        path = self.root / "sys/fs/cgroup" / name
-        if path.exists():
-            path.write_text(text + "\n")
-
-    def _write_machine(self, ticks: int) -> None:
+    def _machine(self) -> str:
+        ticks = int(self.use.total_ns() / 1e7)
         lines = [f"cpu  {ticks} 0 0 0 0 0 0 0 0 0"]
         lines += [f"cpu{cpu} {ticks // CPUS} 0 0 0 0 0 0 0 0 0" for cpu in range(CPUS)]
-        host_tree.write(self.root, {"proc/stat": "\n".join(lines)})
+        return "\n".join(lines)
 
     def _make_tree(self) -> None:
         if self.version != V1:
@@ -232,7 +258,14 @@ class World:
         meminfo = "MemTotal: 8000000 kB\nMemFree: 5000000 kB\nMemAvailable: 6000000 kB"
         boot = {"proc/sys/kernel/random/boot_id": "boot-1"}
         host_tree.write(self.root, {"proc/meminfo": meminfo, "proc/cpuinfo": "model name : x", **boot})
-        self._write_machine(0)
+        host_tree.write(self.root, {"proc/stat": "cpu 0"})
+        self.files.counters[str(self.root / "proc/stat")] = self._machine
+        for group, members in (
+            (ROOT, (self._batch, self._services)),
+            (BURSTABLE, (self._services,)),
+            (BE, (self._batch,)),
+        ):
+            self._count(group, functools.partial(self._used_ns, *members))
 
 
 def live(
@@ -246,12 +279,10 @@ def live(
         made.append(world)
         world.make_agent(gates, **options)
         async with asyncio.TaskGroup() as group:
-            ticking = group.create_task(world.tick())
             running = group.create_task(world.agent.run())
             await scenario(world)
             running.cancel()
             await asyncio.wait([running])
-            ticking.cancel()
 
     virtual_time.run_virtual(main)
     return made[0]
