@@ -13,7 +13,9 @@ from koordinator.local.node_demo.plan import REQUEST_CPU_MS, Hog
 from koordinator.local.node_demo.stage import BATCH_PODS
 
 _CALIBRATE_S_MAX = 60
-_DISK_THREADS = 4  # per batch pod: a queue at the disk, whatever the scheduler does
+_DISK_THREADS = 8  # per batch pod: a queue at the disk, whatever the scheduler does
+_STREAM_MIB = 64  # per thread, twice: more than any cache holds
+_PROGRAM_MIB = 64  # threads' stacks, tables, the binary
 
 
 class Commands(msgspec.Struct, frozen=True):
@@ -47,9 +49,16 @@ class Commands(msgspec.Struct, frozen=True):
         command += ["--threads", str(threads)]
         if hog is Hog.CPU:
             command += ["--loops", str(self.loops)]
+        if hog is Hog.MEMORY:
+            command += ["--mib", str(_STREAM_MIB)]
         if hog is Hog.DISK:
             command += ["--disk-file", str(self.disk_dir / f"batch-{number}.data")]
         return command
+
+    def hog_memory_mib(self, hog: Hog) -> int:
+        """What a batch pod needs."""
+        threads = -(-self.cpus // BATCH_PODS)
+        return _PROGRAM_MIB + (2 * _STREAM_MIB * threads if hog is Hog.MEMORY else 0)
 
     def counters(self, hog: Hog, number: int) -> Path:
         """Where a batch pod counts what it has done."""
