@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from koordinator.api.core import ContainerStateTerminated, Pod
+from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroups import Cgroups
 from tests.kernel.process_world import process_world, sh
 
@@ -58,3 +59,16 @@ def _ended(pod: Pod) -> ContainerStateTerminated:
     ended = pod.status.container_statuses[0].state.terminated
     assert ended is not None
     return ended
+
+
+async def test_pods_start_while_an_agent_keeps_the_best_effort_group_idle(
+    real: Cgroups, group: str, tmp_path: Path
+) -> None:
+    async with process_world(group, tmp_path) as world:
+        idle = real.path(Knob.CPU_IDLE, f"{group}/kubepods/besteffort")
+        assert real.files.write(idle, "1") is None
+
+        await world.create("batch", sh("exec sleep 60"))
+        await world.phase("batch", "Running")
+
+        assert (real.files.read(idle) or "").strip() == "1"

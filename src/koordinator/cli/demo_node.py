@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from koordinator.cli import logs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,6 +74,11 @@ _HOGS = ("cpu", "memory", "disk")
     metavar="DIR",
     help="Where the service and the disk hog keep their files (about 600 MiB).  [default: the cache folder]",
 )
+@click.option(
+    "--by-hand",
+    is_flag=True,
+    help="Without a cluster and an agent: set cpu.idle and disk limits directly. What this kernel can do at best.",
+)
 @click.option("--quiet", is_flag=True, help="Only the table.")
 def demo_node(
     loads: tuple[int, ...],
@@ -80,6 +88,7 @@ def demo_node(
     report: Path,
     json_path: Path | None,
     disk_dir: Path | None,
+    by_hand: bool,
     quiet: bool,
 ) -> None:
     """What the node agent does for a service on this machine, with real processes. Needs root and a C compiler.
@@ -102,9 +111,10 @@ def demo_node(
     for path in (report, json_path):
         if path is not None and not path.absolute().parent.is_dir():
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
+    logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
     try:
-        prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir)
+        prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand)
         shown = _show(prepared, notes, quiet)
     except DemoError as error:
         raise click.ClickException(str(error)) from error
@@ -154,14 +164,17 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
 
 
 def _tell(console: "Console", rows: "list[Row]", shown: "Shown") -> None:
-    from rich import box
     from rich.table import Table
 
     from koordinator.local.node_demo import results, texts, verdicts
 
     for scenario in sorted({row.scenario for row in rows}):
         table = Table(
-            title=str(scenario), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
+            title=str(scenario),
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
         )
         for name in texts.HEADER:
             table.add_column(name, justify="left" if len(table.columns) == 0 else "right", no_wrap=True)

@@ -11,6 +11,7 @@ import msgspec
 
 from koordinator.local.node_demo import commands
 from koordinator.local.node_demo.errors import DemoError
+from koordinator.local.node_demo.stage import Written
 
 _MODULE = "koordinator.cli.koordlet"
 _GATES = "BlkIOReconcile=true,CgroupReconcile=true"
@@ -18,21 +19,14 @@ _STOP_S = 10.0
 _TOLD_CHARS = 2_000
 
 
-class Written(msgspec.Struct, frozen=True):
-    """A file that the agent wrote, by its own audit log."""
-
-    path: str
-    message: str
-    reason: str
-
-
 class AgentProcess:
-    """Starts and stops the agent; keeps what it says in `folder`."""
+    """Starts and stops the agent; keeps what it says in `folder`. `group` is the kubelet's `cgroupRoot`."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, node: str) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, node: str, group: str) -> None:
         self._folder = folder
         self._kubeconfig = kubeconfig
         self._node = node
+        self._group = group
         self._process: asyncio.subprocess.Process | None = None
         self._log = folder / "koordlet.log"
         self._audit = folder / "audit"
@@ -52,6 +46,7 @@ class AgentProcess:
             *("--feature-gates", _GATES),
             *("--addr", f"127.0.0.1:{commands.free_port()}"),
             *("--audit-log-dir", str(self._audit)),
+            *("--kubelet-cgroup-root", self._group),
             *("--run-root-dir", str(self._folder)),
             *("--prediction-checkpoint-filepath", str(self._folder / "checkpoints")),
             *("--v", "1"),

@@ -4,10 +4,8 @@ that runs pods as processes, and the node agent as a process of its own.
 
 import asyncio
 import contextlib
-import os
 import secrets
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from koordinator.api import quantity
 from koordinator.api.core import ConfigMap, Node, Pod
@@ -25,21 +23,23 @@ from koordinator.host.errors import HostError
 from koordinator.local.apiserver import tls
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.cluster import ClusterOptions, LocalCluster
-from koordinator.local.node_demo import manifests
-from koordinator.local.node_demo.agent_process import AgentProcess, Written
+from koordinator.local.node_demo import manifests, own_groups
+from koordinator.local.node_demo.agent_process import AgentProcess
 from koordinator.local.node_demo.commands import Commands
 from koordinator.local.node_demo.disk import Disk
 from koordinator.local.node_demo.errors import DemoError
 from koordinator.local.node_demo.manifests import NAMESPACE
-from koordinator.local.node_demo.plan import Hog, Mode
-from koordinator.local.node_demo.stage import BATCH_PODS, Setting
+from koordinator.local.node_demo.plan import BATCH_PODS, Hog, Mode
+from koordinator.local.node_demo.stage import Setting, Written
 from koordinator.local.processes.kubelet import KubeletOptions
 from koordinator.local.processes.process_node import ProcessNodeConfig
 
 NODE = "this-machine"
 _WAIT_S, _POLL_S = 60.0, 0.1
 _TOKEN_BYTES = 24
-_BEST_EFFORT = cgroup_layout.class_dir(Driver.CGROUPFS, KubeQoS.BEST_EFFORT)
+_BEST_EFFORT = cgroup_layout.join(
+    own_groups.name(), cgroup_layout.class_dir(Driver.CGROUPFS, KubeQoS.BEST_EFFORT)
+)
 _LIMIT_KNOBS = (
     Knob.BLKIO_READ_BPS,
     Knob.BLKIO_WRITE_BPS,
@@ -57,17 +57,23 @@ class OnACluster:
         self._disk = disk
         self._folder = commands.work_dir
         kubeconfig = self._folder / "kubeconfig"
-        self._cluster, self._running = self._new_cluster(), None
+        self._cluster = self._new_cluster()
+        self._running: asyncio.Task[None] | None = None
         self._api = MemoryCluster(self._cluster.registry)
         self._kubeconfig = kubeconfig
-        self._agent = AgentProcess(self._folder, kubeconfig, NODE)
+        self._agent = AgentProcess(self._folder, kubeconfig, NODE, own_groups.name())
         self._batch: list[str] = []
 
     def _new_cluster(self) -> LocalCluster:
         clock = SystemClock()
         token = Token(secrets.token_urlsafe(_TOKEN_BYTES))  # pods run as root: nobody else may create any
         node = KubeletOptions(
-            node=ProcessNodeConfig(name=NODE, folder=self._folder / "node"),
+            node=ProcessNodeConfig(
+                name=NODE,
+                folder=self._folder / "node",
+                run=str(self._folder / "run"),
+                parent=own_groups.name(),
+            ),
             tls=tls.self_signed(self._folder / "kubelet-tls", clock),
             tokens=(token.secret,),
         )
@@ -78,11 +84,13 @@ class OnACluster:
 
     async def open(self) -> None:
         """Start the cluster, configure co-location, apply the service. Raises: DemoError."""
+        await own_groups.remove_left_overs(self._cgroups)
         self._running = asyncio.create_task(self._cluster.run(), name="cluster")
         ready = asyncio.create_task(self._cluster.ready.wait(), name="ready")
         await asyncio.wait((self._running, ready), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         self._check()
+        own_groups.weigh(self._cgroups, self._commands.cpus)
         self._cluster.write_kubeconfig(self._kubeconfig)
         config = {"data": manifests.configuration(self._disk)}
         await self._api.patch(ConfigMap, SLO_CONFIG_NAME, config, SYSTEM_NAMESPACE)
@@ -129,6 +137,8 @@ class OnACluster:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._running
+        if self._cgroups.exists(own_groups.name()):
+            await own_groups.remove(self._cgroups, own_groups.name())
 
     def written(self) -> list[Written]:
         """What the agent wrote, by its audit log."""
@@ -165,7 +175,8 @@ class OnACluster:
     async def _group(self, name: str) -> str:
         pod = await self._api.get(Pod, name, NAMESPACE)
         kube_qos = KubeQoS(pod.status.qos_class)
-        return cgroup_layout.pod_dir(Driver.CGROUPFS, kube_qos, pod.metadata.uid)
+        directory = cgroup_layout.pod_dir(Driver.CGROUPFS, kube_qos, pod.metadata.uid)
+        return cgroup_layout.join(own_groups.name(), directory)
 
     # Waiting
 

@@ -9,8 +9,7 @@ import msgspec
 
 from koordinator.local.node_demo.build import Programs
 from koordinator.local.node_demo.errors import DemoError
-from koordinator.local.node_demo.plan import REQUEST_CPU_MS, Hog
-from koordinator.local.node_demo.stage import BATCH_PODS
+from koordinator.local.node_demo.plan import BATCH_PODS, REQUEST_CPU_MS, Hog
 
 _CALIBRATE_S_MAX = 60
 _DISK_THREADS = 8  # per batch pod: a queue at the disk, whatever the scheduler does

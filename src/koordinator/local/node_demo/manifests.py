@@ -7,8 +7,7 @@ from koordinator.api import labels
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.local.node_demo.disk import LIMIT_BPS, LIMIT_IOPS, Disk
-from koordinator.local.node_demo.plan import Mode
-from koordinator.local.node_demo.stage import BATCH_PODS, SERVICE_REQUEST_MILLI
+from koordinator.local.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, Mode
 
 NAMESPACE = "default"
 SERVICE = "service"
@@ -23,7 +22,7 @@ _SUPPRESS_PERCENT = 95
 """Up to this use of the machine batch is not confined to fewer CPUs."""
 _SCHEDULER = "koord-scheduler"
 _NO_IMAGE = "none"  # the process node runs commands of this machine
-_ANY_USAGE = json.dumps({"usageThresholds": {"cpu": 100, "memory": 100}})
+_ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not listed has no threshold
 
 
 def configuration(disk: Disk | None) -> dict[str, str]:
@@ -72,14 +71,14 @@ def configuration(disk: Disk | None) -> dict[str, str]:
 
 def node_annotations() -> dict[str, str]:
     """This node is meant to be full: the scheduler does not turn batch away for it."""
-    return {labels.USAGE_THRESHOLDS: _ANY_USAGE}
+    return {labels.USAGE_THRESHOLDS: _ANY_CPU_USE}
 
 
 def service(command: list[str]) -> dict[str, Any]:
     """The latency-sensitive service: a burstable pod of class LS."""
     requests = {"cpu": f"{SERVICE_REQUEST_MILLI}m", "memory": f"{_SERVICE_MEMORY_MIB}Mi"}
     return _pod(
-        SERVICE, PriorityClass.PROD, {labels.POD_QOS: QoSClass.LS.value}, command, {"requests": requests}
+        SERVICE, PriorityClass.PROD, {labels.QOS_CLASS: QoSClass.LS.value}, command, {"requests": requests}
     )
 
 
@@ -93,7 +92,7 @@ def batch(mode: Mode, number: int, command: list[str], cpus: int, memory_mib: in
         "requests": {BATCH_CPU: str(BATCH_REQUEST_MILLI), BATCH_MEMORY: str(memory_mib * _MIB)},
         "limits": {BATCH_CPU: str(1_000 * cpus), BATCH_MEMORY: str(2 * memory_mib * _MIB)},
     }
-    return _pod(name, PriorityClass.BATCH, {labels.POD_QOS: QoSClass.BE.value}, command, resources)
+    return _pod(name, PriorityClass.BATCH, {labels.QOS_CLASS: QoSClass.BE.value}, command, resources)
 
 
 def _pod(

@@ -6,6 +6,9 @@ import msgspec
 
 REQUEST_CPU_MS = 1.05
 """CPU time that the work of one request is calibrated to; network and disk come on top."""
+SERVICE_REQUEST_MILLI = 1_000
+BATCH_PODS = 2
+"""Batch pods of a scenario; unmanaged they request together what the service requests."""
 PILOT_LOAD_PERCENT = 40
 PILOT_S = 2.0
 """Before everything else: what a request costs here in all, so that loads are what they are called."""

@@ -14,11 +14,13 @@ from koordinator.host.roots import HostRoots
 from koordinator.local.node_demo import build, commands, disk, plan
 from koordinator.local.node_demo.build import Programs
 from koordinator.local.node_demo.by_hand import ByHand
+from koordinator.local.node_demo.colocated import OnACluster
 from koordinator.local.node_demo.commands import Commands
 from koordinator.local.node_demo.disk import Disk
 from koordinator.local.node_demo.errors import DemoError
 from koordinator.local.node_demo.measure import Measured, Meter
 from koordinator.local.node_demo.plan import Hog, Run, Scenario
+from koordinator.local.node_demo.stage import Stage, Written
 
 _FILES_KEPT_OPEN = 64
 
@@ -31,6 +33,8 @@ class Prepared(msgspec.Struct, frozen=True):
     disk: Disk | None
     planned: list[Run]
     seconds: float
+    by_hand: bool
+    """Without a cluster and an agent."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -40,9 +44,17 @@ class Shown(msgspec.Struct, frozen=True):
     cpus: int
     request_cpu_ms: float
     kernel: str
+    written: list[Written]
+    """What the agent wrote, by its own audit log."""
 
 
-def prepare(scenarios: list[Scenario], repeats: int, seconds: float, disk_dir: Path | None) -> Prepared:
+def prepare(
+    scenarios: list[Scenario],
+    repeats: int,
+    seconds: float,
+    disk_dir: Path | None = None,
+    by_hand: bool = False,
+) -> Prepared:
     """Raises: DemoError, which says what is missing and how to get it."""
     if os.geteuid() != 0:
         raise DemoError("groups of processes can only be made by root: sudo make demo-node")
@@ -55,7 +67,7 @@ def prepare(scenarios: list[Scenario], repeats: int, seconds: float, disk_dir: P
             f"{folder} is not on a single disk, so batch cannot be kept from it: name a folder that is with "
             "--disk-dir, or leave the disk hog out with --hogs cpu --hogs memory"
         )
-    return Prepared(programs, folder, device, plan.runs(scenarios, repeats), seconds)
+    return Prepared(programs, folder, device, plan.runs(scenarios, repeats), seconds, by_hand)
 
 
 async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> Shown:
@@ -71,7 +83,11 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
             work_dir=Path(scratch),
             disk_dir=prepared.disk_dir,
         )
-        stage = ByHand(groups, files, made, prepared.disk)
+        stage: Stage
+        if prepared.by_hand:
+            stage = ByHand(groups, made, prepared.disk)
+        else:
+            stage = OnACluster(groups, made, prepared.disk)
         try:
             await stage.open()
             meter = Meter(stage, groups, made)
@@ -83,4 +99,5 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
         finally:
             await stage.close()
             files.close()
-    return Shown(measured, made.cpus, request_cpu_s * 1_000, os.uname().release)
+        written = stage.written()
+    return Shown(measured, made.cpus, request_cpu_s * 1_000, os.uname().release, written)

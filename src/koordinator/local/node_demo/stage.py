@@ -7,10 +7,6 @@ import msgspec
 
 from koordinator.local.node_demo.plan import Hog, Mode
 
-SERVICE_REQUEST_MILLI = 1_000
-BATCH_PODS = 2
-"""Batch pods of a scenario; unmanaged they request together what the service requests."""
-
 
 class Setting(msgspec.Struct, frozen=True):
     """A stage that is set for a mode."""
@@ -24,6 +20,14 @@ class Setting(msgspec.Struct, frozen=True):
     """Values of knobs that matter, by their file."""
 
 
+class Written(msgspec.Struct, frozen=True):
+    """A file that the agent wrote, by its own audit log."""
+
+    path: str
+    message: str
+    reason: str
+
+
 class Stage(Protocol):
     """Keeps the service running and changes what is beside it."""
 
@@ -35,3 +39,6 @@ class Stage(Protocol):
 
     async def close(self) -> None:
         """End everything and leave the machine as it was."""
+
+    def written(self) -> list[Written]:
+        """What the agent wrote, after `close`."""

@@ -4,9 +4,10 @@ from koordinator.local.node_demo.plan import Mode
 from koordinator.local.node_demo.results import Row
 
 MODES = {Mode.ALONE: "alone", Mode.UNMANAGED: "unmanaged", Mode.MANAGED: "managed"}
-HEADER = ("batch", "p50 ms", "p99 ms", "p99.9 ms", "÷ alone", "CPUs", "service", "batch", "of left", "work/s")
+HEADER = ("", "p50", "p99", "p99.9", "× alone", "CPUs", "service", "batch", "of left", "work/s")
 COLUMNS = (
-    "÷ alone: p99 relative to the service alone. CPUs, service, batch: share of all CPU time of the machine. "
+    "p50, p99, p99.9: latency in milliseconds. × alone: p99 relative to the service alone. "
+    "CPUs, service, batch: share of all CPU time of the machine. "
     "of left: CPU time of batch relative to what the service leaves when it is alone. work/s: what batch did."
 )
 METHOD = (
@@ -25,11 +26,7 @@ def cells(row: Row) -> tuple[str, ...]:
         _ms(row.p50_ms),
         _ms(row.p99_ms),
         _ms(row.p999_ms),
-        ""
-        if is_alone
-        else f"× {row.p99_to_alone:,.2f}"
-        if row.p99_to_alone < 100
-        else f"× {row.p99_to_alone:,.0f}",
+        "" if is_alone else _ratio(row.p99_to_alone),
         f"{row.total_ratio:.0%}",
         f"{row.service_ratio:.0%}",
         "" if is_alone else f"{row.batch_ratio:.0%}",
@@ -39,4 +36,8 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _ratio(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"

@@ -86,14 +86,22 @@ class PodGroups:
             self._enable_controllers(group)
 
     def set_amounts(self, group: str, amounts: GroupAmounts) -> None:
-        """Write what a group gets. Raises: GroupError."""
+        """Write what a group gets. A group that an agent made idle keeps the weight that idle groups have: the kernel
+        refuses any other. Raises: GroupError.
+        """
         for knob, value in (
             (Knob.CPU_SHARES, amounts.shares),
             (Knob.CPU_QUOTA, amounts.quota_us),
             (Knob.MEMORY_LIMIT, amounts.memory_bytes),
         ):
-            if value != UNSET and (problem := self.cgroups.write(knob, group, str(value))) is not None:
+            if value == UNSET:
+                continue
+            problem = self.cgroups.write(knob, group, str(value))
+            if problem is not None and not (knob is Knob.CPU_SHARES and self._is_idle(group)):
                 raise GroupError(group, problem)
+
+    def _is_idle(self, group: str) -> bool:
+        return (self.cgroups.files.read(self.cgroups.path(Knob.CPU_IDLE, group)) or "").strip() == "1"
 
     def die_together(self, group: str) -> None:
         """When memory ends, all processes of the group go at once, where the kernel can (v2)."""
