@@ -195,16 +195,18 @@ class ContainerLife:
         services, record = self._services, self.record
         own_id = services.new_id(self._home.pod, self.name, record.restarts)
         self.group = services.groups.container_group(self._home.group, own_id)
+        identity = _identity(self._home.pod, record)
         try:
             self._make_group()
-        except GroupError as error:
+            self._home.files.give(self.name, identity.user, identity.group)
+            output = self._new_output()
+        except (GroupError, OSError) as error:
             await self._remove_group()
             self._cannot("CreateContainerError", str(error), f"Error: {error}")
             await self._wait(CONFIG_RETRY_S)
             return False
         record.id = str(own_id)
         self._tell("Created", f"Created container: {self.name}")
-        output = self._new_output()
         try:
             self.process = launch.start(
                 words,
@@ -212,7 +214,7 @@ class ContainerLife:
                 folder=str(self._home.files.working(record.spec)),
                 output=output.ends,
                 enter=self._enter,
-                identity=_identity(self._home.pod, record),
+                identity=identity,
             )
         except (StartError, GroupError, OSError) as error:
             self._failed_to_start(own_id, error)

@@ -53,6 +53,11 @@ class PodFiles:
         for container in containers:
             self.home(container.name).mkdir(parents=True, exist_ok=True)
 
+    def give(self, container: str, user: int | None, group: int | None) -> None:
+        """Make the container's own directory belong to whom it runs as."""
+        if user is not None or group is not None:
+            os.chown(self.home(container), -1 if user is None else user, -1 if group is None else group)
+
     def mount(self, pod: KubeletPod, contents: Mapping[str, Mapping[str, bytes]]) -> None:
         """Make the volumes and show them to the containers.
 

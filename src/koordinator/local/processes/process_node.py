@@ -14,6 +14,7 @@ import msgspec
 
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Namespace, Node
+from koordinator.api.qos import KubeQoS
 from koordinator.api.quantity import ResourceList
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
@@ -25,6 +26,7 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
 from koordinator.local.processes import admission, amounts, node_object
+from koordinator.local.processes.amounts import GroupAmounts
 from koordinator.local.processes.claims import Claims
 from koordinator.local.processes.groups import CLASSES, GroupError, PodGroups
 from koordinator.local.processes.node_object import NodeFacts
@@ -79,6 +81,8 @@ class ProcessNode:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._told_s = 0.0
         self._has_claimed = False
+        self._class_amounts: dict[KubeQoS, GroupAmounts] = {}
+        self._known: dict[str, KubeletPod] = {}
         self._next_address = _FIRST_POD_ADDRESS
 
     @property
@@ -180,12 +184,14 @@ class ProcessNode:
         except msgspec.ValidationError as error:
             log.error("pod %s does not fit what this node understands: %s", raw.key, error)
             return
+        self._known[pod.uid] = pod
         if worker is not None:
             worker.update(pod)
             return
         self._begin(pod)
 
     def _on_gone(self, raw: RawPod) -> None:
+        self._known.pop(raw.metadata.uid, None)
         worker = self.workers.get(raw.metadata.uid)
         if worker is not None:
             worker.gone()
@@ -209,14 +215,31 @@ class ProcessNode:
         uid = worker.pod.uid
         del self.workers[uid], self._tasks[uid]
         self._guard.call(self._share_by_class)
-        if problem is not None and self._services is not None:
-            self._services.warn(worker.pod, "FailedSync", f"Error syncing pod: {problem!r}")
+        if problem is not None and self._services is not None and uid in self._known:
+            self._services.warn(worker.pod, "FailedSync", f"error syncing pod: {problem!r}")
+            asyncio.get_running_loop().call_later(WORKER_RETRY_S, self._begin_again, uid)
+
+    def _begin_again(self, uid: str) -> None:
+        pod = self._known.get(uid)
+        if pod is not None and uid not in self.workers and self._has_claimed:
+            self._begin(pod)
 
     def _share_by_class(self) -> None:
-        """The CPU shares of the classes, from what their pods request."""
+        """The CPU shares of the classes, from what their pods request; written when they change.
+
+        The kernel refuses shares for a group that an agent has set idle: they are written with the next change then.
+        """
         pods = [worker.pod.view for worker in self.workers.values() if not worker.is_over]
         for kube_qos in CLASSES:
-            self.groups.set_amounts(self.groups.class_group(kube_qos), amounts.of_class(kube_qos, pods))
+            wanted = amounts.of_class(kube_qos, pods)
+            if self._class_amounts.get(kube_qos) == wanted:
+                continue
+            try:
+                self.groups.set_amounts(self.groups.class_group(kube_qos), wanted)
+            except GroupError as error:
+                log.warning("shares of a class not written: %s", error)
+            else:
+                self._class_amounts[kube_qos] = wanted
 
     def _address(self, pod: KubeletPod) -> str:
         """127.64.0.0/10 holds an address of its own for every pod; all lead to this machine."""
