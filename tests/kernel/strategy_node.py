@@ -136,7 +136,7 @@ class StrategyNode:
         )
 
     def suppress(self) -> CPUSuppress:
-        return CPUSuppress(self.shared, ServiceUsage(self.host, Driver.CGROUPFS, self.clock))
+        return CPUSuppress(self.shared, ServiceUsage(self.host, self.view, self.clock))
 
     def second(self, node_cores: float, **pods_cores: float) -> None:
         """A second passes, and everything is measured."""

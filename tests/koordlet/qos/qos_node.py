@@ -257,7 +257,7 @@ class QoSNode:
             self.sample(kinds.POD_CPU, cores, pod_uid=uid)
 
     def suppress(self) -> CPUSuppress:
-        return CPUSuppress(self.shared, ServiceUsage(self.host, Driver.CGROUPFS, self.clock))
+        return CPUSuppress(self.shared, ServiceUsage(self.host, self.view, self.clock))
 
     def says(self, metric: str) -> dict[tuple[str, ...], float]:
         """Series of a family of metrics, by their labels without the node."""

@@ -17,7 +17,7 @@ from koordinator.koordlet.qos.system_config_run import SystemConfig
 def strategies(shared: Shared) -> list[Strategy]:
     """One of each, in the order in which they are started; intervals are those of the configuration."""
     evictor = Evictor(shared)
-    services = ServiceUsage(shared.host, shared.view.driver, shared.clock)
+    services = ServiceUsage(shared.host, shared.view, shared.clock)
     suppress = CPUSuppress(shared, services)
     return [
         suppress,

@@ -48,12 +48,15 @@ class BestEffortCPUs:
         self._shared = shared
         self._owner = owner
         self._cgroups = shared.host.cgroups
-        self._top = cgroup_layout.class_dir(shared.view.driver, KubeQoS.BEST_EFFORT)
         self._levels: list[list[str]] | None = None
         self._pods: object = None
         self._given: TreeCPUs | None = None
         self._refused: TreeCPUs | None = None
         self._written_s = 0.0
+
+    @property
+    def _top(self) -> str:
+        return cgroup_layout.class_dir(self._shared.view.driver, KubeQoS.BEST_EFFORT)
 
     def now(self, *, of_containers: bool) -> CPUSet | None:
         """CPUs that the class has, or its containers, where these are set apart; None when that is unknown."""

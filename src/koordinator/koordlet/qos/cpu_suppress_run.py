@@ -62,7 +62,6 @@ class CPUSuppress:
         self._shared = shared
         self._view = shared.view
         self._services = services
-        self._top = cgroup_layout.class_dir(shared.view.driver, KubeQoS.BEST_EFFORT)
         self._cpus = BestEffortCPUs(shared, self.name)
         self._facts: CPUFacts | None = None
         self._facts_of: tuple[object, ...] = ()
@@ -73,6 +72,10 @@ class CPUSuppress:
         self._ground: _Ground | None = None
         self._held_until_s = 0.0
         self._said = ""
+
+    @property
+    def _top(self) -> str:
+        return cgroup_layout.class_dir(self._view.driver, KubeQoS.BEST_EFFORT)
 
     @property
     def interval_between_s(self) -> float:

@@ -7,6 +7,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
+from koordinator.koordlet.view import NodeView
 
 WINDOW_S_MIN = 0.05
 """Counters move with the kernel's ticks; over less time they say nothing."""
@@ -16,13 +17,12 @@ WINDOW_S_MAX = 10.0
 class ServiceUsage:
     """CPU of all pods less that of best-effort ones; each user of it has a mark of its own."""
 
-    def __init__(self, host: Host, driver: Driver, clock: Clock) -> None:
+    def __init__(self, host: Host, view: NodeView, clock: Clock) -> None:
         self._host = host
+        self._view = view
         self._clock = clock
-        self._paths = [
-            host.cgroups.path(Knob.CPU_USAGE, cgroup_layout.class_dir(driver, kube))
-            for kube in (KubeQoS.GUARANTEED, KubeQoS.BEST_EFFORT)
-        ]
+        self._driver: Driver | None = None
+        self._paths: list[str] = []
         self._marks: dict[str, tuple[float, int]] = {}
 
     def since(self, mark: str) -> float | None:
@@ -38,6 +38,13 @@ class ServiceUsage:
         return max(used_ns - old[1], 0) / 1e9 / (now_s - old[0])
 
     def _used_ns(self) -> int | None:
+        if self._driver is not self._view.driver:
+            self._driver = self._view.driver
+            self._marks.clear()
+            self._paths = [
+                self._host.cgroups.path(Knob.CPU_USAGE, cgroup_layout.class_dir(self._driver, kube))
+                for kube in (KubeQoS.GUARANTEED, KubeQoS.BEST_EFFORT)
+            ]
         version, counted = self._host.cgroups.version, []
         for data in self._host.files.hot_many(self._paths):
             if data is None:
