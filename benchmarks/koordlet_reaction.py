@@ -112,18 +112,22 @@ def measure(policy: str, options: argparse.Namespace, *, is_plain: bool) -> list
             return _jumps(agent, service, policy, options.jumps, rng, is_verbose=options.verbose)
 
 
-def _jumps(agent: "Agent", service: list[int], policy: str, count: int, rng: random.Random) -> list[Jump]:
-    jumps = []
-    agent.writes_until(time.monotonic() + CALM_S[1])
+def _jumps(
+    agent: "Agent", service: list[int], policy: str, count: int, rng: random.Random, *, is_verbose: bool
+) -> list[Jump]:
+    jumps: list[Jump] = []
+    before = float("inf")
+    for _, text in agent.writes_until(time.monotonic() + CALM_S[1]):
+        before = _cores(text, policy)
     while len(jumps) < count:
-        calm = agent.writes_until(time.monotonic() + rng.uniform(*CALM_S))
+        for _, text in agent.writes_until(time.monotonic() + rng.uniform(*CALM_S)):
+            before = _cores(text, policy)
         jumped_s = time.monotonic()
         for pid in service:
             os.kill(pid, signal.SIGCONT)
         writes = agent.writes_until(jumped_s + BUSY_S)
         for pid in service:
             os.kill(pid, signal.SIGSTOP)
-        before = _cores(calm[-1][1], policy) if calm else float("inf")
         taken = [(at_s, _cores(text, policy)) for at_s, text in writes]
         least = min((cores for _, cores in taken), default=float("inf"))
         if least >= before:
@@ -134,6 +138,7 @@ def _jumps(agent: "Agent", service: list[int], policy: str, count: int, rng: ran
         if is_verbose:
             told = " ".join(f"{at_s - jumped_s:+.2f}:{cores:.2f}" for at_s, cores in taken)
             print(f"  from {before:.2f}: {told}", flush=True)
+        before = taken[-1][1]
     return jumps
 
 
@@ -200,6 +205,9 @@ def _groups(found: Cgroups) -> Iterator[None]:
     try:
         for name in names:
             _make(found, name)
+        found.write(
+            Knob.CPU_SHARES, GROUP, "16384"
+        )  # what else runs here must not keep the service from jumping
         found.write(Knob.CPU_SHARES, LS, "4096")
         found.write(Knob.CPU_SHARES, BE, "2")  # as the kubelet sets it
         yield
