@@ -1,7 +1,7 @@
 """Containers are stopped through a real gRPC server on a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class FakeRuntime:
         self.asked: list[tuple[str, bytes]] = []
         self.failures: dict[bytes, Any] = {}
         self.hang = False
+        self.on_stop: Callable[[str], None] = lambda _: None
         self._server: Any = None
 
     async def start(self) -> None:
@@ -48,6 +49,7 @@ class FakeRuntime:
             for ending, code in self.failures.items():
                 if request.endswith(ending):
                     await context.abort(code, "as told")
+            self.on_stop(request[2 : 2 + request[1]].decode())
             return b""
 
         return answer
