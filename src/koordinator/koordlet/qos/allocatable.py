@@ -21,16 +21,29 @@ class Lent:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._gone_since_s: dict[str, float] = {}
+        self._is_waiting = False
+        self._fitting: tuple[object, ...] = ()
+
+    def is_known_to_fit(self, *facts: object) -> bool:
+        """Whether requests were found to fit these very objects, so that nobody needs to add them up again."""
+        return len(facts) == len(self._fitting) and all(
+            a is b for a, b in zip(facts, self._fitting, strict=True)
+        )
+
+    def found_to_fit(self, *facts: object) -> None:
+        """Requests fit what is lent. Not remembered while something is gone and only counts as plenty."""
+        self._fitting = () if self._is_waiting else facts
 
     def amounts(self, node: Node, now_s: float) -> Amounts:
         """Allocatable by resource (milli-cores, bytes); what has just gone counts as plenty, since nobody knows yet."""
         found = {}
+        self._is_waiting = False
         for name in self._names:
             amount = _amount(node, name)
             if amount > 0:
                 self._gone_since_s.pop(name, None)
             elif now_s - self._gone_since_s.setdefault(name, now_s) < WITHDRAWN_S:
-                amount = _PLENTY
+                amount, self._is_waiting = _PLENTY, True
             found[name] = amount
         return found
 

@@ -62,9 +62,16 @@ class CPUEvict:
             or capacity_milli <= 0
         ):
             return []
+        facts = view.pods, view.node, strategy
+        features = self._features
+        if self._lent.is_known_to_fit(*facts):
+            features -= {Feature.CPU_ALLOCATABLE}
         lent = self._lent.amounts(view.node, now_s)
         pods = [record.pod for record in view.pods.values() if record.is_active]
-        return cpu_evict.tasks(self._features, strategy, self._state(strategy, capacity_milli), lent, pods)
+        tasks = cpu_evict.tasks(features, strategy, self._state(strategy, capacity_milli), lent, pods)
+        if all(task.feature is not Feature.CPU_ALLOCATABLE for task in tasks):
+            self._lent.found_to_fit(*facts)
+        return tasks
 
     def _state(self, strategy: ResourceThresholdStrategy, capacity_milli: int) -> CPUState:
         """What was measured; an average counts only while there are new samples."""

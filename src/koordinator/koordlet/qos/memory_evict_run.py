@@ -58,5 +58,13 @@ class MemoryEvict:
             node_bytes=plausible(used, capacity),
             pods_bytes=PlausibleUsage(functools.partial(readings.pods, kinds.POD_MEMORY), capacity),
         )
+        facts = view.pods, view.node, strategy
+        features = self._features
+        if self._lent.is_known_to_fit(*facts):
+            features -= {Feature.MEMORY_ALLOCATABLE}
+        lent = self._lent.amounts(view.node, now_s)
         pods = [record.pod for record in view.pods.values() if record.is_active]
-        return memory_evict.tasks(self._features, strategy, state, self._lent.amounts(view.node, now_s), pods)
+        tasks = memory_evict.tasks(features, strategy, state, lent, pods)
+        if all(task.feature is not Feature.MEMORY_ALLOCATABLE for task in tasks):
+            self._lent.found_to_fit(*facts)
+        return tasks

@@ -21,7 +21,7 @@ from koordinator.koordlet.qos.resctrl import GROUPS, ResctrlCPU
 log = logging.getLogger(__name__)
 
 REASON = "UpdateResctrl"
-LOOK_S = 10.0
+LOOK_S = 30.0
 """How often threads are looked for although nothing has changed: those that a process starts itself are in its group
 already, those that enter a container from outside are not."""
 SETTLING_ROUNDS = 2
