@@ -18,6 +18,9 @@ from koordinator.host.host import open_host
 from koordinator.host.roots import HostRoots
 
 HOT_FILES_MAX = 8_192
+_OFF = ("SystemConfig", "TCNetworkQoS", "TerwayQoS", "PodResourcesProxy", "BECPUManager")
+"""What would change the machine beyond our groups, wants a kubelet's socket, or excludes the CPU suppression."""
+GATES = ",".join(("AllAlpha=true", "AllBeta=true", *(f"{gate}=false" for gate in _OFF)))
 
 
 class RoleSpec(msgspec.Struct, frozen=True):
@@ -29,6 +32,8 @@ class RoleSpec(msgspec.Struct, frozen=True):
     files: list[str] = []
     """Of the bare reads."""
     kubeconfig: str = ""
+    directory: str = ""
+    """For what the agent keeps: audit log, checkpoints."""
     profile: str = ""
     """Where to leave a profile; empty for none."""
 
@@ -85,7 +90,6 @@ async def collectors(spec: RoleSpec) -> None:
         cluster=nobody,
         events=nobody,
     )
-    decoder = msgspec.json.Decoder(dict[str, list[Pod]])
 
     async def follow() -> None:
         async with aiohttp.ClientSession() as session:
@@ -97,11 +101,39 @@ async def collectors(spec: RoleSpec) -> None:
                 view.has_pods = True
                 await asyncio.sleep(10.0)
 
-    del decoder
     runner = CollectorRunner(all_collectors(shared), config.collect.used_interval_s)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(follow())
         tasks.create_task(runner.run())
+
+
+async def agent(spec: RoleSpec) -> None:
+    """All of it, as the command runs it, with every strategy and hook that changes nothing but groups and processes."""
+    from koordinator.cli import koordlet as command
+    from koordinator.cli import koordlet_flags, logs
+    from koordinator.cluster import connect
+
+    port = spec.pods_url.rsplit(":", 1)[1].split("/", 1)[0]
+    flags = {
+        "addr": "127.0.0.1:0",
+        "feature-gates": GATES,
+        "kubelet-insecure-tls": "true",
+        "kubelet-read-only-port": port,
+        "disable-query-kubelet-config": "true",
+        "only-evict-by-api": "true",
+        "audit-log-dir": f"{spec.directory}/audit",
+        "prediction-checkpoint-filepath": f"{spec.directory}/checkpoints",
+        "pod-resources-proxy-path": f"{spec.directory}/pod-resources",
+        "run-root-dir": f"{spec.directory}/run",
+    }
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    context = command.main.make_context("koordlet", arguments)
+    environment = {"NODE_NAME": "bench", "agent_mode": "hostMode"}
+    settings, _ = koordlet_flags.of(context.params, environment)
+    roots = msgspec.structs.replace(settings.roots, kubepods_below=spec.roots.kubepods_below)
+    settings = msgspec.structs.replace(settings, roots=roots)
+    logs.set_up(logs.level_of(0), as_json=False, modules={})
+    await command._main(settings, connect.load(kubeconfig_file=spec.kubeconfig))
 
 
 def main() -> None:
@@ -115,7 +147,7 @@ def main() -> None:
 
 
 async def _role(spec: RoleSpec) -> None:
-    await {"collectors": collectors}[spec.role](spec)
+    await {"collectors": collectors, "agent": agent}[spec.role](spec)
 
 
 def _profiled(spec: RoleSpec) -> None:

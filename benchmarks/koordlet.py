@@ -13,15 +13,28 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from benchmarks._node_roles import RoleSpec
-from benchmarks._node_world import NodeWorld
+from benchmarks._node_world import NODE, NodeWorld
+from koordinator.api import kinds
+from koordinator.api.core import Node
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.slo import NodeSLO
+from koordinator.clock import SystemClock
+from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.cgroup_knobs import V1, Knob
+from koordinator.local import cluster as local
+from koordinator.local import registry
+from koordinator.local.apiserver import ApiServer
+from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.schema.catalog import Catalog
 
 WARM_UP_S = 15.0
 SAMPLE_S = 5.0
@@ -96,37 +109,45 @@ def _options() -> argparse.Namespace:
         "--busy", type=float, default=1.0, help="share of containers that use CPU and memory each second"
     )
     parser.add_argument("--churn", type=float, default=0.0, help="pods that are replaced per minute")
-    parser.add_argument("--roles", default="baseline,collectors", help="what to measure, at the same time")
+    parser.add_argument(
+        "--roles", default="baseline,collectors,agent", help="what to measure, at the same time"
+    )
     parser.add_argument("--profile", default="", help="leave a profile of the last role here (it costs CPU)")
     return parser.parse_args()
 
 
 async def _measure(world: NodeWorld, options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with _kubelet(world) as url, _api(url, directory) as kubeconfig:
+            spec = RoleSpec("", world.roots, url, kubeconfig=kubeconfig, directory=directory)
+            with _processes(world, spec, options) as processes:
+                await _watch(world, processes, options)
+
+
+async def _watch(world: NodeWorld, processes: list[Process], options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
-    async with _kubelet(world) as url:
-        with _processes(world, url, options) as processes:
-            await asyncio.sleep(WARM_UP_S)
-            for each in processes:
-                each.begin(loop.time())
-            churn = asyncio.create_task(_churn(world, options.churn))
-            until_s = loop.time() + options.minutes * 60
-            while loop.time() < until_s:
-                await asyncio.sleep(SAMPLE_S)
-                for each in processes:
-                    each.sample()
-            churn.cancel()
-            _print(world, processes, loop.time(), options)
+    await asyncio.sleep(WARM_UP_S)
+    for each in processes:
+        each.begin(loop.time())
+    churn = asyncio.create_task(_churn(world, options.churn))
+    until_s = loop.time() + options.minutes * 60
+    while loop.time() < until_s:
+        await asyncio.sleep(SAMPLE_S)
+        for each in processes:
+            each.sample()
+    churn.cancel()
+    _print(world, processes, loop.time(), options)
 
 
 @contextlib.contextmanager
-def _processes(world: NodeWorld, url: str, options: argparse.Namespace) -> Iterator[list[Process]]:
+def _processes(world: NodeWorld, spec: RoleSpec, options: argparse.Namespace) -> Iterator[list[Process]]:
     found = []
     try:
         roles = options.roles.split(",")
         for role in roles:
             files = _files(world) if role == "baseline" else []
             profile = options.profile if role == roles[-1] else ""
-            found.append(Process(RoleSpec(role, world.roots, url, files, profile=profile)))
+            found.append(Process(msgspec.structs.replace(spec, role=role, files=files, profile=profile)))
         yield found
     finally:
         for each in found:
@@ -150,7 +171,7 @@ async def _churn(world: NodeWorld, per_minute: float) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _kubelet(world: NodeWorld) -> Any:
+async def _kubelet(world: NodeWorld) -> AsyncIterator[str]:
     """Lists the pods as the kubelet's read-only port does."""
 
     async def pods(_: web.Request) -> web.Response:
@@ -169,6 +190,50 @@ async def _kubelet(world: NodeWorld) -> Any:
         yield f"http://{host}:{port}{LISTED}"
     finally:
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def _api(pods_url: str, directory: str) -> AsyncIterator[str]:
+    """An API server with the objects of this node, all strategies being on; the path of its kubeconfig."""
+    catalog = Catalog(kinds.BUILT_IN)
+    backend = registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog))
+    cluster = MemoryCluster(backend)
+    await local.install(cluster)
+    port = int(pods_url.rsplit(":", 1)[1].split("/", 1)[0])
+    cpus = len(os.sched_getaffinity(0))
+    amounts = {"cpu": str(cpus), "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')}"}
+    await cluster.create(Node, {"metadata": {"name": NODE}})
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "capacity": amounts,
+        "allocatable": amounts,
+    }
+    await cluster.patch(Node, NODE, {"status": status}, subresource="status")
+    await cluster.create(NodeSLO, {"metadata": {"name": NODE}, "spec": _POLICIES})
+    await cluster.create(NodeMetric, {"metadata": {"name": NODE}, "spec": {}})
+    server = ApiServer(backend)
+    await server.start()
+    path = Path(directory) / "kubeconfig"
+    server.write_kubeconfig(path)
+    try:
+        yield str(path)
+    finally:
+        await server.stop()
+        await backend.close()
+
+
+_ON = {"enable": True}
+_CLASS = {"cpuQOS": _ON, "memoryQOS": _ON, "resctrlQOS": _ON, "blkioQOS": _ON}
+_POLICIES: dict[str, Any] = {
+    "resourceUsedThresholdWithBE": {
+        "enable": True,
+        "memoryEvictThresholdPercent": 99,
+        "cpuEvictThresholdPercent": 99,
+    },
+    "resourceQOSStrategy": {"lsrClass": _CLASS, "lsClass": _CLASS, "beClass": _CLASS},
+    "cpuBurstStrategy": {"policy": "auto"},
+}
 
 
 def _print(world: NodeWorld, processes: list[Process], now_s: float, options: argparse.Namespace) -> None:
