@@ -18,6 +18,7 @@ from koordinator.host.host import open_host
 from koordinator.host.roots import HostRoots
 
 HOT_FILES_MAX = 8_192
+PROFILE_AFTER_S = 15.0
 _OFF = ("SystemConfig", "TCNetworkQoS", "TerwayQoS", "PodResourcesProxy", "BECPUManager")
 """What would change the machine beyond our groups, wants a kubelet's socket, or excludes the CPU suppression."""
 GATES = ",".join(("AllAlpha=true", "AllBeta=true", *(f"{gate}=false" for gate in _OFF)))
@@ -151,14 +152,26 @@ async def _role(spec: RoleSpec) -> None:
 
 
 def _profiled(spec: RoleSpec) -> None:
+    """CPU time by function once everything has started."""
     import cProfile
     import signal
 
-    profile = cProfile.Profile()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    profile = cProfile.Profile(time.process_time)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(PROFILE_AFTER_S, profile.enable)
+        task = asyncio.current_task()
+        assert task is not None
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        await _role(spec)
+
     try:
-        profile.runcall(asyncio.run, _role(spec))
+        asyncio.run(main())
+    except asyncio.CancelledError:
+        pass
     finally:
+        profile.disable()
         profile.dump_stats(spec.profile)
 
 

@@ -10,16 +10,22 @@ from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.host.cgroup_values import Throttling
 
 _LISTS = (b"inactive_anon", b"active_anon", b"inactive_file", b"active_file", b"unevictable")
-_NAMES = {V1: tuple(b"total_" + name for name in _LISTS), V2: _LISTS}
-_MEMORY = {
-    version: (re.compile(b"\n" + b"\n".join(name + rb" ([0-9]{1,20})" for name in names) + b"\n"), names)
-    for version, names in _NAMES.items()
+_Lines = tuple[re.Pattern[bytes], tuple[bytes, ...]]
+
+
+def _lines(*names: bytes) -> _Lines:
+    """All lines in one search, as kernels list them next to each other, and their names for any other order."""
+    return re.compile(b"\n".join(name + rb" ([0-9]{1,20})" for name in names)), names
+
+
+_MEMORY = {V1: _lines(*(b"total_" + name for name in _LISTS)), V2: _lines(*_LISTS)}
+_PERIODS = {
+    V1: _lines(b"nr_periods", b"nr_throttled", b"throttled_time"),
+    V2: _lines(b"nr_periods", b"nr_throttled", b"throttled_usec"),
 }
-"""All lines in one search, and their names for kernels that order them otherwise."""
 _V1_NUMA = (b"\nhierarchical_anon=", b"\nhierarchical_unevictable=")
 _V2_NUMA = (b"\ninactive_anon ", b"\nactive_anon ", b"\nunevictable ")
 _NS_PER_US = 1000
-_DIGITS_MAX = 20  # of 64 bits
 
 
 def cpu_usage_ns(version: int, data: bytes) -> int | None:
@@ -32,11 +38,16 @@ def cpu_usage_ns(version: int, data: bytes) -> int | None:
 
 def throttling(version: int, data: bytes) -> Throttling | None:
     """Quota periods, from `cpu.stat`."""
-    data = b"\n" + data
-    periods, throttled = _line(data, b"\nnr_periods "), _line(data, b"\nnr_throttled ")
-    time = _line(data, b"\nthrottled_time " if version == V1 else b"\nthrottled_usec ")
-    if periods is None or throttled is None or time is None:
+    adjacent, names = _PERIODS[version]
+    form = adjacent.search(data)
+    if form is not None:
+        found = [int(each) for each in form.groups()]
+    else:
+        data = b"\n" + data
+        found = [number for name in names if (number := _line(data, b"\n" + name + b" ")) is not None]
+    if len(found) != len(names):
         return None
+    periods, throttled, time = found
     return Throttling(periods, throttled, time if version == V1 else time * _NS_PER_US)
 
 
@@ -84,5 +95,8 @@ def _line(data: bytes, name: bytes) -> int | None:
 
 
 def _int(data: bytes) -> int | None:
-    data = data.strip()
-    return int(data) if data.isdigit() and len(data) <= _DIGITS_MAX else None
+    try:
+        number = int(data)
+    except ValueError:
+        return None
+    return number if number >= 0 else None
