@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -242,12 +242,17 @@ def _print(world: NodeWorld, processes: list[Process], now_s: float, options: ar
         f"{options.busy:.0%} of them busy, {options.churn:g} pods replaced per minute, {options.minutes:g} min"
     )
     for each in processes:
-        growth = each.rss_mib[-1] - each.rss_mib[0]
+        files, rss = _ends(each.open_files), _ends(each.rss_mib)
         print(
-            f"  {each.role:12} {each.percent(now_s):5.2f} % of a core   RSS {max(each.rss_mib):5.1f} MiB "
-            f"(median {statistics.median(each.rss_mib):.1f}, growth {growth:+.1f})   "
-            f"open files {each.open_files[0]} to {each.open_files[-1]}"
+            f"  {each.role:12} {each.percent(now_s):5.2f} % of a core   RSS {rss[0]:.1f} to {rss[1]:.1f} MiB, "
+            f"at most {max(each.rss_mib):.1f}   open files {files[0]:.0f} to {files[1]:.0f}"
         )
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Medians of the first and of the last fifth."""
+    fifth = max(len(values) // 5, 1)
+    return statistics.median(values[:fifth]), statistics.median(values[-fifth:])
 
 
 if __name__ == "__main__":
