@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 EVENTS_FROM = "koordlet-qosManager"
 COLLECT_S_MIN = 1.0
 """Who collects more often than that collects nothing, and acts on nothing."""
+MEASURE_S, MEASURE_ROUNDS = 5.0, 3.0
+"""How long strategies wait for first samples, and how many rounds at least."""
 END_S = 3.0
 """How long putting back may take at the end."""
 JOURNAL = "koordlet/restore.jsonl"
@@ -134,19 +136,23 @@ class Agent:
             await self._end()
 
     async def _start(self, group: asyncio.TaskGroup) -> None:
-        """Measure first: strategies that see no samples could only wait, too."""
+        """Hooks and reporters at once; strategies when there is something to act upon.
+
+        They are not kept waiting for collectors that have nothing to measure on this node, or take their time.
+        """
         shared = self.shared
         log.info("node, pods and policies are known", extra={"node": shared.config.node_name})
         parts = self._parts = Parts(shared)
         group.create_task(parts.collecting.run(), name="collectors")
-        await parts.collecting.wait_started()
         loops.start_reporters(parts.reporters, group)
+        parts.hooks.start()
+        group.create_task(parts.hooks.run(), name=parts.hooks.name)
+        used_interval_s = shared.config.collect.used_interval_s
+        await parts.collecting.wait_started(max(MEASURE_S, MEASURE_ROUNDS * used_interval_s))
         if shared.config.collect.used_interval_s >= COLLECT_S_MIN:
             loops.start(parts.strategies, shared, group)
         else:
             log.warning("strategies are off: collect-res-used-interval is below 1s")
-        parts.hooks.start()
-        group.create_task(parts.hooks.run(), name=parts.hooks.name)
         self.is_started.set()
 
     async def _end(self) -> None:
