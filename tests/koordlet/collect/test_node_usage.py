@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from koordinator.api.cpuset import CPUSet
+from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
 from koordinator.api.slo import HostApplicationSpec, NodeSLOSpec
 from koordinator.clock import Clock
 from koordinator.host.cgroup_knobs import V1
@@ -203,6 +204,10 @@ def test_host_applications_are_measured_and_summed(tmp_path: Path, version: int)
         host_tree.group(tmp_path, version, APP_GROUP)
         absent = HostApplicationSpec(name="absent", qos="BE")
         node.slo(NodeSLOSpec(host_applications=[APP, absent]))
+        policy = MetricCollectPolicy(node_memory_collect_policy="usageWithPageCache")
+        node.shared.view.metric_spec = NodeMetricSpec(
+            metric_collect_policy=policy
+        )  # must not matter to the sum
 
         def used(second: int) -> None:
             node.counters(APP_GROUP, usage_ns=second * NS, anon=100, cache=50, memory=170)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from koordinator.api import node_metric
 from koordinator.api.slo import HostApplicationSpec
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import Knob
@@ -10,7 +11,6 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.collect import rates
 from koordinator.koordlet.collect.group_usage import GroupRings, GroupScan, MeasuredGroup
 from koordinator.koordlet.collect.known import Known, Total
-from koordinator.koordlet.collect.node_usage import memory_policy
 from koordinator.koordlet.collect.rates import HostApplicationUsage
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.series import Ring
@@ -52,7 +52,8 @@ class HostApplicationUsages:
         if self._applications:
             self._scan.measure([each.measured for each in self._applications], at_ms)
         used = [usage for each in self._applications if (usage := self._used(each, at_ms)) is not None]
-        total = rates.host_applications_total(used, memory_policy(self._shared))
+        # Without page cache whatever the policy: the sum is taken off the node's usage, which has none either.
+        total = rates.host_applications_total(used, node_metric.MEMORY_COLLECT_POLICY)
         self._known.host_applications = Total(total.cores, total.memory_bytes, now_s)
         self._show()
         return True
