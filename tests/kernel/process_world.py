@@ -31,6 +31,13 @@ def sh(script: str, name: str = "main", **more: Any) -> dict[str, Any]:
     return {"name": name, "image": "any", "command": ["sh", "-c", script]} | more
 
 
+async def eventually(holds: Callable[[], Any]) -> None:
+    """Wait until it holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - kernel and node do not tell us
+            await asyncio.sleep(0.02)
+
+
 class ProcessWorld:
     """What a scenario may touch."""
 
@@ -76,13 +83,20 @@ class ProcessWorld:
                     await asyncio.sleep(0.02)
 
 
-@contextlib.asynccontextmanager
-async def process_world(parent: str, folder: Path, **config: Any) -> AsyncIterator[ProcessWorld]:
-    """A running process node whose kubepods stands below `parent`."""
-    host = open_host(HostRoots.below(""), 64)
-    clock = SystemClock()
+def new_cluster(kind: type[MemoryCluster] = MemoryCluster) -> MemoryCluster:
+    """An empty cluster in this process, with all that the API server checks and fills in."""
     catalog = Catalog(kinds.BUILT_IN)
-    cluster = MemoryCluster(registry.in_memory(clock, schemas=catalog, patcher=ObjectPatcher(catalog)))
+    return kind(registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog)))
+
+
+@contextlib.asynccontextmanager
+async def process_world(
+    parent: str, folder: Path, cluster: MemoryCluster | None = None, **config: Any
+) -> AsyncIterator[ProcessWorld]:
+    """A running process node whose kubepods stands below `parent`, on a cluster of its own unless given."""
+    host = open_host(HostRoots.below(""), 64)
+    if cluster is None:
+        cluster = new_cluster()
     settings = ProcessNodeConfig(
         name=NODE, folder=folder / "pods", run=str(folder / "run"), parent=parent, **config
     )
