@@ -20,7 +20,7 @@ HOG = "while True: pass"
 LIMIT_US = 20_000
 POD, CONTAINER = f"{LS}/podw", f"{LS}/podw/w-c0"
 WEB = pod_object("w", "LS", limits={"cpu": "200m"})
-KILLS = 10
+KILLS = 8
 
 
 @pytest.fixture

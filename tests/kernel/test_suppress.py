@@ -17,7 +17,7 @@ from tests.kernel.strategy_node import BE, StrategyNode, pod_object
 
 HOG = "while True: pass"
 KNOBS = (Knob.CPU_QUOTA, Knob.CPUSET)
-KILLS = 12
+KILLS = 8
 WEB, BATCH = pod_object("w", "LS"), pod_object("b", "BE", "BestEffort")
 
 

@@ -1,7 +1,6 @@
 """A node for tests of strategies: a tree for a host with pods in it, samples, and kills at any write."""
 
 import functools
-import json
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,10 +38,10 @@ from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView
 from koordinator.local import registry
 from tests.host import host_tree
+from tests.koordlet.qos.pods import BE as BE
+from tests.koordlet.qos.pods import CLASS_DIRS, LS, PODS
 
 NAME = "n1"
-BE, LS, PODS = "kubepods/besteffort", "kubepods/burstable", "kubepods"
-_CLASS_DIRS = {"BestEffort": BE, "Burstable": LS, "Guaranteed": PODS}
 
 
 class Killed(BaseException):
@@ -66,46 +65,6 @@ class MortalFiles(TreeFiles):
         if self.kill_at is not None and self.kill_at < 0:
             raise Killed
         return problem
-
-
-def pod_object(
-    uid: str,
-    qos: str = "",
-    kube: str = "Burstable",
-    *,
-    limits: Mapping[str, str] | None = None,
-    requests: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    containers: int = 1,
-    phase: str = "Running",
-) -> Pod:
-    """A pod whose containers are all alike and named c0, c1, …; their ids are `<uid>-c0`, …"""
-    names = [f"c{number}" for number in range(containers)]
-    resources = {"limits": dict(limits or {}), "requests": dict(requests or {})}
-    raw = {
-        "metadata": {
-            "name": uid,
-            "namespace": "default",
-            "uid": uid,
-            "labels": {"koordinator.sh/qosClass": qos} if qos else {},
-            "annotations": dict(annotations or {}),
-        },
-        "spec": {"containers": [{"name": name, "resources": resources} for name in names]},
-        "status": {
-            "phase": phase,
-            "qosClass": kube,
-            "containerStatuses": [
-                {"name": name, "containerID": f"containerd://{uid}-{name}", "state": {"running": {}}}
-                for name in names
-            ],
-        },
-    }
-    return from_builtins(raw, Pod)
-
-
-def bound_to(cpus: str) -> dict[str, str]:
-    """The annotation of a pod that the scheduler gave CPUs."""
-    return {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": cpus})}
 
 
 class ToldEvents(EventRecorder):
@@ -155,7 +114,7 @@ class QoSNode:
 
     def add(self, pod: Pod, *, quotas_us: Mapping[str, int] | None = None, pod_us: int = -1) -> None:
         """A pod with its groups; the kubelet's next list has it."""
-        group = f"{_CLASS_DIRS[pod.status.qos_class]}/pod{pod.metadata.uid}"
+        group = f"{CLASS_DIRS[pod.status.qos_class]}/pod{pod.metadata.uid}"
         self.make_group(group)
         self.set_quota(group, pod_us)
         for status in pod.status.container_statuses:

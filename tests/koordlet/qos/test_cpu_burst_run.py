@@ -14,7 +14,8 @@ from koordinator.koordlet.audit import decode
 from koordinator.koordlet.parts import Strategy
 from koordinator.koordlet.qos.cpu_burst_run import BUFFER_REASON, QUOTA_REASON, CPUBurst
 from tests.host import host_tree
-from tests.koordlet.qos.qos_node import LS, QoSNode, bound_to, killed_everywhere, pod_object
+from tests.koordlet.qos.pods import LS, bound_to, pod_object
+from tests.koordlet.qos.qos_node import QoSNode, killed_everywhere
 
 both_versions = pytest.mark.parametrize("version", host_tree.VERSIONS)
 POD = f"{LS}/podw"

@@ -16,7 +16,8 @@ from koordinator.koordlet.audit import decode
 from koordinator.koordlet.parts import Strategy
 from koordinator.koordlet.qos.cpu_suppress_run import REASON, STARVED, CPUSuppress
 from tests.host import host_tree
-from tests.koordlet.qos.qos_node import BE, LS, QoSNode, bound_to, killed_everywhere, pod_object
+from tests.koordlet.qos.pods import BE, LS, bound_to, pod_object
+from tests.koordlet.qos.qos_node import QoSNode, killed_everywhere
 
 both_versions = pytest.mark.parametrize("version", host_tree.VERSIONS)
 BATCH = f"{BE}/podb"

@@ -13,7 +13,8 @@ from koordinator.koordlet.audit import decode
 from koordinator.koordlet.parts import Strategy
 from koordinator.koordlet.qos.memory_qos_run import REASON, RETRY_S, MemoryQoS
 from tests.host import host_tree
-from tests.koordlet.qos.qos_node import BE, LS, PODS, QoSNode, killed_everywhere, pod_object
+from tests.koordlet.qos.pods import BE, LS, PODS, pod_object
+from tests.koordlet.qos.qos_node import QoSNode, killed_everywhere
 
 both_versions = pytest.mark.parametrize("version", host_tree.VERSIONS)
 GIB = 2**30
