@@ -68,8 +68,6 @@ def test_a_throttled_process_gets_up_to_its_ceiling_and_loses_it(node: StrategyN
     throttled(node, burst, 0.9, rounds=9)
 
     assert node.host.cgroups.quota_us(CONTAINER) == node.host.cgroups.quota_us(POD) == 3 * LIMIT_US
-    time.sleep(0.2)
-    assert node.used_cores(CONTAINER, 0.6) > 0.3  # more than its 0.2; other work may take the rest
     say(node, "none")
     throttled(node, burst, 0.9)
     assert node.host.cgroups.quota_us(CONTAINER) == node.host.cgroups.quota_us(POD) == LIMIT_US

@@ -51,7 +51,6 @@ def test_a_quota_holds_real_hogs_back_and_is_taken_away(node: StrategyNode, spaw
     assert node.used_cores(BE, 0.5) < 0.3
     suppress.disable()
     assert node.values(*KNOBS) == before
-    assert node.used_cores(BE, 0.5) > 0.3
 
 
 def test_two_cpus_are_left_whatever_services_use(node: StrategyNode, spawn: Spawn) -> None:
