@@ -24,6 +24,7 @@ from koordinator.koordlet.config import AgentConfig, HookConfig
 from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.file_writer import PlannedWrite
 from koordinator.koordlet.hooks.all import Hooks
+from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.readings import Readings
@@ -122,10 +123,11 @@ class HookNode:
         syscalls: Syscalls | None = None,
         hooks: HookConfig | None = None,
         host: Host | None = None,
+        runner: Runner | None = None,
     ) -> None:
         self.root, self.version, self.vendor = root, version, vendor
         if host is None:
-            if not (root / "sys").exists():
+            if not (root / "sys/fs/cgroup").exists():
                 if version == V2:
                     self.group("")
                 for each in (ROOT, BURSTABLE, BEST_EFFORT):
@@ -161,7 +163,7 @@ class HookNode:
             cluster=cluster,
             events=self.events,
         )
-        self.hooks = Hooks(self.shared)
+        self.hooks = Hooks(self.shared, runner)
 
     @property
     def files(self) -> TreeFiles:

@@ -70,9 +70,8 @@ class CacheNode(HookNode):
     """A node with resctrl; its kernel fills the directories of new groups."""
 
     def __init__(self, root: Path) -> None:
-        if not (root / "sys/fs/resctrl").exists():
-            host_tree.resctrl(root)
-            host_tree.write(root, {"proc/cpuinfo": "vendor_id : GenuineIntel\nmodel name : x\n"})
+        host_tree.resctrl(root)
+        host_tree.write(root, {"proc/cpuinfo": "vendor_id : GenuineIntel\nmodel name : x\n"})
         super().__init__(root, gates="Resctrl=true")
         original = self.files.make_directory
 
@@ -231,10 +230,7 @@ def test_a_container_gets_the_device_files_of_its_virtual_functions(tmp_path: Pa
             "sys/bus/pci/devices/0000:01:00.2/infiniband_verbs/uverbs2/dev": "231:194",
         },
     )
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    node = HookNode(tmp_path, gates="RDMADeviceInject=true", version=1)
-    for group in ("kubepods", BURSTABLE):
-        node.group(group)
+    node = HookNode(tmp_path, gates="RDMADeviceInject=true")
     container = contexts_of(node, rdma=RDMA)
 
     answer = node.hooks.run_stage(Stage.PRE_CREATE_CONTAINER, container).response

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet.hooks.batch_resource_run import BatchResource
+from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.hooks.contexts import Context, Stage
 from koordinator.koordlet.hooks.core_sched_run import CoreSched
 from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalization
@@ -23,6 +24,8 @@ from koordinator.koordlet.hooks.oom_score_run import OOMScoreAdj
 from koordinator.koordlet.hooks.reconciler import Reconciler
 from koordinator.koordlet.hooks.registry import Registry, StageResult
 from koordinator.koordlet.hooks.resctrl_pod_run import Resctrl
+from koordinator.koordlet.hooks.tc_run import TCNetworkQoS
+from koordinator.koordlet.hooks.terway_run import TerwayQoS
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 
@@ -35,7 +38,8 @@ class Hooks:
 
     name = "RuntimeHooks"
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, runner: Runner | None = None) -> None:
+        """`runner` runs commands of the host in place of the host's own."""
         self._shared = shared
         self.registry = Registry(shared.metrics, shared.clock, shared.config.hooks.plugin_failure_policy)
         self._reconciler = Reconciler(shared, self.registry)
@@ -50,6 +54,8 @@ class Hooks:
             OOMScoreAdj(shared),
             GPUEnvInject(shared),
             RDMADeviceInject(shared),
+            TCNetworkQoS(shared, runner),
+            TerwayQoS(shared),
         ]
         self._hooks = [each for each in every if shared.gates.is_on(each.name)]
         self._off = [each for each in every if each not in self._hooks]
@@ -78,6 +84,9 @@ class Hooks:
 
     async def run(self) -> None:
         """Reconcile groups every interval and do the work that waits, until cancelled."""
+        for hook in self._off:
+            if hook.waits:
+                await self._guard.call_async(hook.close)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reconcile(), name="hooks: reconcile")
             for hook in self._hooks:

@@ -1,0 +1,44 @@
+"""Commands of the host end in time, tell what they answered, and are audited or only told."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from koordinator.koordlet.audit import decode
+from koordinator.koordlet.hooks.commands import Commands, NamespaceRunner
+from tests.koordlet.hooks.hook_node import HookNode
+
+PYTHON = sys.executable
+
+
+async def test_a_command_reads_its_text_and_tells_output_and_status() -> None:
+    done = await NamespaceRunner()((PYTHON, "-c", "import sys; print(input()); sys.exit(3)"), "hello\n")
+
+    assert (done.code, done.output, done.is_good) == (3, "hello\n", False)
+
+
+async def test_a_command_that_is_not_there_is_missing_and_no_exception() -> None:
+    assert (await NamespaceRunner()(("no-such-command",))).is_missing
+
+
+async def test_a_command_that_hangs_is_killed() -> None:
+    done = await NamespaceRunner(timeout_s=0.2)((PYTHON, "-c", "import time; time.sleep(60)"))
+
+    assert not done.is_good
+    assert "0.2 s" in done.error
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_what_changes_something_is_audited_or_only_told(tmp_path: Path, dry_run: bool) -> None:
+    node = HookNode(tmp_path, dry_run=dry_run)
+    commands = Commands(NamespaceRunner(), node.executor, "TCNetworkQoS", "runtime-hooks")
+    target = tmp_path / "made"
+
+    done = await commands.change("touch", str(target))
+
+    assert done.is_good
+    assert target.exists() is not dry_run
+    told = [each.path for each in node.told]
+    audited = [decode(each).message for each in node.shared.audit.newest_first()]
+    assert (told, bool(audited)) == (([f"touch {target}"], False) if dry_run else ([], True))
