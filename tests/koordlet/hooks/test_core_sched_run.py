@@ -171,11 +171,11 @@ async def test_without_sysctl_the_scheduler_feature_is_switched_and_switched_bac
     node = started(tmp_path)
     node.kernel.is_on = False
     node.run_processes((web("a"), [100]))
-    assert (tmp_path / FEATURES).read_text().strip() == "CORE_SCHED"
+    assert (tmp_path / FEATURES).read_text().strip() == "PLACE_LAG CORE_SCHED"
 
     await node.hooks.disable()
 
-    assert (tmp_path / FEATURES).read_text().strip() == "NO_CORE_SCHED"
+    assert (tmp_path / FEATURES).read_text().strip() == "PLACE_LAG NO_CORE_SCHED"
 
 
 def test_a_kernel_without_core_scheduling_is_left_alone(tmp_path: Path) -> None:
