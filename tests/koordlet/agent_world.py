@@ -39,17 +39,18 @@ Scenario = Callable[["World"], Awaitable[None]]
 
 
 class FakeKubelet:
-    """Lists `pods`, or fails with `trouble`."""
+    """Lists pods, nothing while it `forgets`, or fails with `trouble`."""
 
     def __init__(self) -> None:
         self.listed: list[Pod] = []
         self.trouble = ""
+        self.forgets = False
         self.asked = 0
 
     async def pods(self) -> list[Pod]:
         self.asked += 1
         self._check("/pods/")
-        return list(self.listed)
+        return [] if self.forgets else list(self.listed)
 
     async def config(self) -> dict[str, Any]:
         self._check("/configz")
@@ -118,6 +119,10 @@ class Load:
         ran_s = self._clock.now() - self._since_s.get(name, 0.0)
         return self._before_ns.get(name, 0.0) + self._cores.get(name, 0.0) * ran_s * 1e9
 
+    def set_back(self, name: str) -> None:
+        """The counter begins at zero again."""
+        self._before_ns[name], self._since_s[name] = 0.0, self._clock.now()
+
     def total_ns(self) -> float:
         """Of everybody."""
         return sum(map(self.used_ns, self._cores))
@@ -152,6 +157,7 @@ class World:
         self._make_tree()
         self.host = Host(HostRoots.below(str(root)), self.files, NoSyscalls())
         self.agent: Agent
+        self.running: asyncio.Task[None]
         self.lines: list[str] = []
 
     def make_agent(self, gates: str = "", *, dry_run: bool = False, **qos: Any) -> Agent:
@@ -222,8 +228,12 @@ class World:
 
     def quota(self, group: str = BE) -> str:
         """CPU quota as the file has it."""
+        return self.quota_path(group).read_text().split()[0]
+
+    def quota_path(self, group: str = BE) -> Path:
+        """That file."""
         name = "cpu/{}/cpu.cfs_quota_us" if self.version == V1 else "{}/cpu.max"
-        return (self.root / "sys/fs/cgroup" / name.format(group)).read_text().split()[0]
+        return self.root / "sys/fs/cgroup" / name.format(group)
 
     async def node_metric(self) -> NodeMetric:
         return await self.api.get(NodeMetric, NODE)
@@ -279,7 +289,7 @@ def live(
         made.append(world)
         world.make_agent(gates, **options)
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(world.agent.run())
+            world.running = running = group.create_task(world.agent.run())
             await scenario(world)
             running.cancel()
             await asyncio.wait([running])
