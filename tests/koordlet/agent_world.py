@@ -24,7 +24,7 @@ from koordinator.host.syscalls import NoSyscalls
 from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.agent import Agent
-from koordinator.koordlet.config import AgentConfig, AuditConfig, PredictConfig, QoSConfig
+from koordinator.koordlet.config import AgentConfig, AuditConfig, CollectConfig, PredictConfig, QoSConfig
 from koordinator.koordlet.states.node_slo import AnyNodeSLO
 from koordinator.local import registry
 from koordinator.simulate import virtual_time
@@ -160,10 +160,13 @@ class World:
         self.running: asyncio.Task[None]
         self.lines: list[str] = []
 
-    def make_agent(self, gates: str = "", *, dry_run: bool = False, **qos: Any) -> Agent:
+    def make_agent(
+        self, gates: str = "", *, dry_run: bool = False, used_interval_s: float = 1.0, **qos: Any
+    ) -> Agent:
         """An agent on this node."""
         config = AgentConfig(
             node_name=NODE,
+            collect=CollectConfig(used_interval_s=used_interval_s),
             audit=AuditConfig(directory=str(self.root / "audit")),
             predict=PredictConfig(checkpoints=str(self.root / "checkpoints")),
             qos=QoSConfig(only_evict_by_api=True, **qos),

@@ -1,5 +1,6 @@
 """`koordlet`: the node agent against a real API server and a real kubelet, with the flags that the reference's has."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -16,7 +17,7 @@ from koordinator.cli import koordlet_flags, listening, logs, process_metrics, ru
 from koordinator.cli.flag_kinds import GoFlagCommand
 from koordinator.cli.koordlet_flags import Settings
 from koordinator.clock import SystemClock
-from koordinator.cluster import connect
+from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.rate_limit import Rate
@@ -91,8 +92,18 @@ async def _main(settings: Settings, client: ClientConfig) -> None:
             ),
             on_dry_run=(lambda line: print(line, flush=True)) if settings.is_dry_run else None,
         )
-        async with served(agent, settings):
-            await agent.run()
+        async with served(agent, settings), asyncio.TaskGroup() as group:
+            tidying = group.create_task(_tidy(agent), name="garbage")
+            try:
+                await agent.run()
+            finally:
+                tidying.cancel()
+
+
+async def _tidy(agent: Agent) -> None:
+    """Modules, pods and series are no garbage: once they are there, the collector need not go through them again."""
+    await agent.is_started.wait()
+    garbage.set_aside()
 
 
 def _host(settings: Settings) -> Host:
