@@ -82,7 +82,10 @@ def test_lifting_a_quota_on_v2_writes_max_and_compares_the_first_word_only() -> 
 def test_no_limit_is_the_same_in_all_its_spellings() -> None:
     for content in ("max", "9223372036854775807", "9223372036854771712"):
         assert not update_plan.differs(Knob.MEMORY_HIGH, content, "9223372036854775807")
+        assert not update_plan.differs(Knob.MEMORY_LIMIT, content, "-1")
     assert update_plan.differs(Knob.MEMORY_HIGH, "4096", "9223372036854775807")
+    assert update_plan.differs(Knob.MEMORY_LIMIT, "4096", "-1")
+    assert update_plan.differs(Knob.CPU_QUOTA, "9223372036854775807", "-1")
 
 
 def test_each_update_has_a_result_that_tells_why_nothing_was_written() -> None:

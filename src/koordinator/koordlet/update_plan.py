@@ -161,6 +161,8 @@ def differs(knob: Knob, content: str, text: str) -> bool:
     if knob in _CPU_MAX_KNOBS and " " in content:
         words = content.split()
         return words[0 if knob is Knob.CPU_QUOTA else -1] != text
+    if knob in _PAGE_KNOBS and text == str(UNLIMITED):
+        return not _is_unlimited_bytes(content)  # the kernel shows what it took for -1
     return not (_is_unlimited_bytes(content) and _is_unlimited_bytes(text))
 
 
