@@ -345,6 +345,7 @@ def test_switched_off_by_the_policy_everything_is_as_wide_as_may_be(
     say(node, policy, enable=False)
     suppress.run()
 
+    assert node.says("be_suppress_cpu") == {}
     assert node.quota_us() == -1
     assert cpuset.parse(node.cpus()) == {2, 3, 4, 5, 6, 7}
 
@@ -480,6 +481,14 @@ def test_killed_at_any_write_the_next_process_brings_the_same_result(
 
 # Random measurements
 
+
+def limit(node: QoSNode) -> tuple[float, int]:
+    """Quota and number of CPUs of best-effort pods."""
+    quota_us = node.quota_us()
+    assert quota_us is not None
+    return float("inf") if quota_us < 0 else quota_us, len(cpuset.parse(node.cpus()))
+
+
 CORES = st.floats(-1e3, 1e6) | st.floats(0, 10)
 
 
@@ -504,7 +513,9 @@ def test_random_measurements_never_move_limits_out_of_bounds(
         node.clock.now_s += 1
         node.use(total, w=service, b=batch)
         suppress.run()
+        given = limit(node)
         suppress.surged(service)
+        assert limit(node) <= given
 
         cpus, quota_us = cpuset.parse(node.cpus()), node.quota_us()
         assert 2 <= len(cpus) <= 8

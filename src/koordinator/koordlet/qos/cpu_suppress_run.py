@@ -95,6 +95,7 @@ class CPUSuppress:
             self._is_starved = False
         if mode in (Mode.MANAGER, Mode.OFF):
             self._said = ""
+            self._shared.metrics.be_suppress_cpu.reset()
             self._undo_quota()
             self._recover(is_managed=mode is Mode.MANAGER)
             return None
@@ -149,6 +150,11 @@ class CPUSuppress:
         self._cpus.forget()
         self._shared.executor.restore(self.name, REASON)
         self._is_quota_undone = False
+
+    def _tell(self, kind: str, cores: float) -> None:
+        """What best-effort pods are held to, by the one policy in force."""
+        self._shared.metrics.be_suppress_cpu.reset()
+        self._shared.metrics.be_suppress_cpu.set(cores, kind)
 
     # What is known
 
@@ -239,7 +245,7 @@ class CPUSuppress:
         is_less = len(cpus) < len(old)
         if not cpus or (only_less and not is_less) or (len(cpus) > len(old) and self._is_held()):
             return False
-        self._shared.metrics.be_suppress_cpu.set(len(cpus), "cpuset")
+        self._tell("cpuset", len(cpus))
         wanted = best_effort_cpus.alike(cpus)
         if facts.is_static and facts.recovery:
             wanted = TreeCPUs(facts.recovery, facts.recovery, cpus)
@@ -279,7 +285,7 @@ class CPUSuppress:
         is_less = old_us == UNLIMITED or decision.quota_us < old_us
         if not decision.is_written or (only_less and not is_less) or (not is_less and self._is_held()):
             return False
-        self._shared.metrics.be_suppress_cpu.set(decision.quota_us / CFS_PERIOD_US, "cfsQuota")
+        self._tell("cfsQuota", decision.quota_us / CFS_PERIOD_US)
         if decision.quota_us == old_us or not self._write_quota(decision.quota_us):
             return False
         message = f"update BE group to cfs_quota: {decision.quota_us}"
