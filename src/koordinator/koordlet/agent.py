@@ -81,7 +81,9 @@ class Agent:
         if on_dry_run is not None:
             cluster = DryRunCluster(cluster, on_dry_run)
             config = msgspec.structs.replace(
-                config, predict=msgspec.structs.replace(config.predict, checkpoints="")
+                config,
+                predict=msgspec.structs.replace(config.predict, checkpoints=""),
+                kubelet=msgspec.structs.replace(config.kubelet, pod_resources_proxy=""),
             )
         audit = AuditLog(
             clock,

@@ -42,12 +42,14 @@ class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
     pod_tasks: bool = False
     """Thread ids of each container, which resctrl strategies need."""
     pod_resources_proxy: str = "/var/run/koordlet/pod-resources"
+    """Directory of the proxy's socket; empty: no proxy."""
 
 
 class PredictConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Peak prediction."""
 
     checkpoints: str = "/prediction-checkpoints"
+    """Directory of the models' files; empty: none are kept."""
     cold_start_s: float = 24 * 3600.0
     safety_margin_percent: int = 10
     cpu_half_life_s: float = 12 * 3600.0

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -323,6 +324,21 @@ def test_finished_pods_count_nothing_however_young(node: AgentNode) -> None:
     over = [pod_object("done", cpu="7", age_s=60, phase="Succeeded")]
 
     assert trainer.prod(pods + over) == trainer.prod(pods)
+
+
+def test_amounts_that_cannot_be_read_lend_nothing_and_stop_nobody(node: AgentNode) -> None:
+    trainer = Trainer(node.shared)
+    good = pod_object("web", cpu="4")
+    node.pods(good)
+    minutes(node, trainer, 2, 1.0, "web")
+
+    assert trainer.prod([good, pod_object("odd", cpu="much")]).reclaimable == trainer.prod([good]).reclaimable
+
+    assert node.view.node is not None
+    status = msgspec.structs.replace(node.view.node.status, allocatable={"cpu": "many"})
+    node.view.node = msgspec.structs.replace(node.view.node, status=status)
+    with pytest.raises(ModelError, match=r"status\.allocatable"):
+        trainer.prod([good])
 
 
 def test_without_node_or_system_there_is_no_prediction(node: AgentNode) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from koordinator import clock as clocks
@@ -14,7 +15,7 @@ from koordinator.clock import FixedClock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.host.cgroup_layout import Driver
-from koordinator.host.gpu import GPUs
+from koordinator.host.gpu import GPUDevice, GPUs, XidEvent
 from koordinator.host.host import Host, tree_host
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
@@ -158,3 +159,40 @@ class AgentNode:
         """Series of a family of metrics, by their labels without the node."""
         family = getattr(self.metrics, metric)
         return {labels[1:]: value for labels, value in family.values.items()}
+
+
+class Cards(GPUs):
+    """Two cards that tell of the errors that they are told to have."""
+
+    def __init__(self) -> None:
+        found = [
+            (
+                None,
+                GPUDevice(
+                    f"GPU-{minor}",
+                    minor,
+                    "NVIDIA A100 80GB",
+                    80 * GIB,
+                    f"0000:0{minor}:00.0",
+                    0,
+                    "pci0000:00",
+                ),
+            )
+            for minor in (0, 1)
+        ]
+        super().__init__(SimpleNamespace(NVMLError=OSError, nvmlEventSetCreate=_unsupported), found, "550.54")
+        self.without_health = frozenset()
+        self.pending: list[XidEvent] = []
+
+    def errors(self) -> list[XidEvent]:
+        pending, self.pending = self.pending, []
+        return pending
+
+
+def _unsupported() -> None:
+    raise OSError
+
+
+def cards() -> Cards:
+    """Cards of 80 GiB each."""
+    return Cards()

@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,49 +14,17 @@ from koordinator.api import labels
 from koordinator.api.device import Device
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.host.gpu import GPUDevice, GPUs, XidEvent
+from koordinator.host.gpu import GPUs, XidEvent
 from koordinator.koordlet.config import CollectConfig
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import all as reports
 from koordinator.koordlet.report.device_reporter import DeviceReporter
 from koordinator.koordlet.report.gpu_health import QUIET_S, GPUHealth
 from tests.host import host_tree
-from tests.koordlet.report.agent_node import GIB, NAME, NOW_S, AgentNode, api, node_object
+from tests.koordlet.report.agent_node import NAME, NOW_S, AgentNode, api, cards, node_object
 from tests.koordlet.report.faulty_cluster import FaultyCluster
 
 ACCELERATORS, RDMA = "Accelerators=true", "RDMADevices=true"
-
-
-class Cards(GPUs):
-    """Two cards that tell of the errors that they are told to have."""
-
-    def __init__(self) -> None:
-        found = [
-            (
-                None,
-                GPUDevice(
-                    f"GPU-{minor}",
-                    minor,
-                    "NVIDIA A100 80GB",
-                    80 * GIB,
-                    f"0000:0{minor}:00.0",
-                    0,
-                    "pci0000:00",
-                ),
-            )
-            for minor in (0, 1)
-        ]
-        super().__init__(SimpleNamespace(NVMLError=OSError, nvmlEventSetCreate=_unsupported), found, "550.54")
-        self.without_health = frozenset()
-        self.pending: list[XidEvent] = []
-
-    def errors(self) -> list[XidEvent]:
-        pending, self.pending = self.pending, []
-        return pending
-
-
-def _unsupported() -> None:
-    raise OSError
 
 
 class Reporting:
@@ -126,7 +93,7 @@ def npu(minor: int, *, is_healthy: bool = True, peers: str = "") -> dict[str, An
 
 
 async def test_gpus_are_created_with_their_labels_and_owner(tmp_path: Path) -> None:
-    async with reporting(tmp_path, ACCELERATORS, Cards()) as found:
+    async with reporting(tmp_path, ACCELERATORS, cards()) as found:
         await found.round()
 
         made = await found.stored()
@@ -144,10 +111,10 @@ async def test_gpus_are_created_with_their_labels_and_owner(tmp_path: Path) -> N
 async def test_a_critical_error_makes_a_card_unhealthy_for_good_and_an_application_error_does_not(
     tmp_path: Path,
 ) -> None:
-    cards = Cards()
-    async with reporting(tmp_path, ACCELERATORS, cards) as found:
+    gpus = cards()
+    async with reporting(tmp_path, ACCELERATORS, gpus) as found:
         await found.round()
-        cards.pending = [XidEvent("GPU-0", 31), XidEvent("GPU-1", 79)]
+        gpus.pending = [XidEvent("GPU-0", 31), XidEvent("GPU-1", 79)]
         await found.round()
 
         assert await found.devices() == {("gpu", 0): True, ("gpu", 1): False}
@@ -163,9 +130,9 @@ async def test_a_critical_error_makes_a_card_unhealthy_for_good_and_an_applicati
 
 
 async def test_a_contained_error_passes_when_the_card_has_been_quiet(tmp_path: Path) -> None:
-    cards = Cards()
-    async with reporting(tmp_path, ACCELERATORS, cards) as found:
-        cards.pending = [XidEvent("GPU-0", 94)]
+    gpus = cards()
+    async with reporting(tmp_path, ACCELERATORS, gpus) as found:
+        gpus.pending = [XidEvent("GPU-0", 94)]
         await found.round()
         assert await found.devices() == {("gpu", 0): False, ("gpu", 1): True}
 
@@ -187,7 +154,7 @@ def test_an_error_without_a_card_is_of_all_and_a_passing_one_does_not_hide_it() 
 
 
 async def test_accelerators_of_files_go_before_the_drivers(tmp_path: Path) -> None:
-    async with reporting(tmp_path, ACCELERATORS, Cards()) as found:
+    async with reporting(tmp_path, ACCELERATORS, cards()) as found:
         found.xpu_file("npu", json.dumps([npu(0, peers="1"), npu(1, peers="0")]))
 
         await found.round()
@@ -297,7 +264,7 @@ async def test_rdma_cards_are_told_with_their_virtual_functions(tmp_path: Path) 
 
 
 async def test_an_object_that_was_deleted_comes_back(tmp_path: Path) -> None:
-    async with reporting(tmp_path, ACCELERATORS, Cards()) as found:
+    async with reporting(tmp_path, ACCELERATORS, cards()) as found:
         await found.round()
         await found.cluster.delete(Device, NAME)
         await found.round()
@@ -308,14 +275,14 @@ async def test_an_object_that_was_deleted_comes_back(tmp_path: Path) -> None:
 async def test_errors_of_cards_are_heard_while_the_api_is_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cards = Cards()
-    async with reporting(tmp_path, ACCELERATORS, cards) as found:
+    gpus = cards()
+    async with reporting(tmp_path, ACCELERATORS, gpus) as found:
         found.cluster.faults = [errors.ServiceUnavailable("away")] * 100
         for _ in range(40):
             await found.round()
-        cards.pending = [XidEvent("GPU-0", 79)]
+        gpus.pending = [XidEvent("GPU-0", 79)]
         await found.round()
-        assert cards.pending == []
+        assert gpus.pending == []
         assert len(found.cluster.faults) > 80
         assert caplog.text.count("report of Device") == 1
 

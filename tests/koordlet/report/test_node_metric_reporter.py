@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec, NodeMetricStatus
@@ -12,7 +13,7 @@ from koordinator.cluster.protocol import PatchType
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report.node_metric_reporter import RETRY_S, NodeMetricReporter
-from tests.koordlet.report.agent_node import GIB, NAME, NOW_S, AgentNode, api, node_object, pod_object
+from tests.koordlet.report.agent_node import GIB, NAME, NOW_S, AgentNode, api, cards, node_object, pod_object
 from tests.koordlet.report.faulty_cluster import FaultyCluster
 
 AWAY = errors.ServiceUnavailable("no answer")
@@ -244,3 +245,25 @@ async def test_the_spec_is_never_written(tmp_path: Path) -> None:
     spec = (await found.cluster.get(NodeMetric, NAME)).spec
     assert spec.metric_collect_policy is not None
     assert spec.metric_collect_policy.report_interval_seconds == 90
+
+
+async def test_gpus_are_told_with_what_is_used_of_them(tmp_path: Path) -> None:
+    found = await reporting(tmp_path)
+    found.node.use(3.5, 8 * GIB)
+    gpus = cards()
+    shared = msgspec.structs.replace(found.node.shared, gpus=gpus)
+    for gpu in gpus.devices[:1]:
+        at = {"gpu_minor": str(gpu.minor), "gpu_device_uuid": gpu.uuid}
+        found.node.sample(kinds.NODE_GPU_CORE, 55.0, **at)
+        found.node.sample(kinds.NODE_GPU_MEMORY, 20 * GIB, **at)
+
+    status = NodeMetricReporter(shared, found.trainer).status()
+
+    assert status.node_metric is not None
+    (device,) = status.node_metric.node_usage.devices
+    assert (device.id, device.minor) == ("GPU-0", 0)
+    assert device.resources == {
+        "koordinator.sh/gpu-core": "55",
+        "koordinator.sh/gpu-memory": "20Gi",
+        "koordinator.sh/gpu-memory-ratio": "25",
+    }

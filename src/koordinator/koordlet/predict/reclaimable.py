@@ -12,7 +12,7 @@ from koordinator.api.annotations.node import RAW_ALLOCATABLE
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
-from koordinator.api.quantity import ZERO
+from koordinator.api.quantity import ZERO, QuantityError
 
 SAFETY_MARGIN_PERCENT = 10
 COLD_START_S = 24 * 3600.0
@@ -67,7 +67,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def allocatable_of(node: Node) -> Amount:
-    """What the node offers to pods, before amplification where that is known."""
+    """What the node offers to pods, before amplification where that is known. Raises: QuantityError."""
     try:
         raw = RAW_ALLOCATABLE.read(node.metadata.annotations)
     except ProtocolError:
@@ -79,18 +79,22 @@ def allocatable_of(node: Node) -> Amount:
 
 
 def prod_pods(pods: Iterable[Pod], peaks: Mapping[str, Amount], ages_s: Mapping[str, float]) -> list[ProdPod]:
-    """The pods of class prod; `peaks` and `ages_s` by UID."""
+    """The pods of class prod; `peaks` and `ages_s` by UID. A pod whose request cannot be read lends nothing."""
     found = []
     for pod in pods:
         if priority.default(pod) in _PROD:
             uid = pod.metadata.uid
             is_over = pod.metadata.deletion_timestamp is not None or pod_labels.is_terminated(pod)
-            found.append(ProdPod(request_of(pod), ages_s[uid], peaks.get(uid), is_over))
+            try:
+                request = request_of(pod)
+            except QuantityError:
+                request = NOTHING
+            found.append(ProdPod(request, ages_s[uid], peaks.get(uid), is_over))
     return found
 
 
 def request_of(pod: Pod) -> Amount:
-    """The effective request of a pod."""
+    """The effective request of a pod. Raises: QuantityError."""
     amounts = pod_resources.requests(pod)
     return Amount(amounts.get(resources.CPU, ZERO).milli, amounts.get(resources.MEMORY, ZERO).value)
 

@@ -11,6 +11,7 @@ from koordinator import clock
 from koordinator.api import priority
 from koordinator.api.core import Pod
 from koordinator.api.priority import PriorityClass
+from koordinator.api.quantity import QuantityError
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.metrics import NodeGauge
@@ -56,7 +57,7 @@ class Trainer:
     def prod(self, pods: Sequence[Pod]) -> Prediction:
         """What of these pods' requests can be lent, and the peak of what stays: the cautious one of two predictors.
 
-        Raises: ModelError when the node or the use of its system is not known yet.
+        Raises: ModelError when the node or the use of its system is not known.
         """
         node = self._shared.view.node
         if node is None:
@@ -67,7 +68,10 @@ class Trainer:
         common = peaks[SYSTEM] + _of_class(peaks, PriorityClass.PROD)
         common += _of_class(peaks, PriorityClass.NONE)
         margin = self._config.safety_margin_percent
-        allocatable = reclaimable.allocatable_of(node)
+        try:
+            allocatable = reclaimable.allocatable_of(node)
+        except QuantityError as error:
+            raise ModelError(NODE, f"status.allocatable: {error}") from error
         prod = reclaimable.prod_pods(pods, peaks, self._ages_s(pods))
         by_pods = reclaimable.by_pods(allocatable, prod, margin, self._config.cold_start_s)
         by_class = reclaimable.by_class(allocatable, prod, common, margin)

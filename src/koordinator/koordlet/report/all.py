@@ -18,6 +18,6 @@ def reporters(shared: Shared, trainer: Trainer) -> list[Reporter]:
         found.append(NodeMetricReporter(shared, trainer))
     if shared.gates.is_on(device_reporter.GATE) or shared.gates.is_on(device_reporter.RDMA_GATE):
         found.append(DeviceReporter(shared))
-    if shared.gates.is_on(pod_resources_proxy.GATE):
+    if shared.gates.is_on(pod_resources_proxy.GATE) and shared.config.kubelet.pod_resources_proxy:
         found.append(PodResourcesProxy(shared))
     return found
