@@ -52,11 +52,17 @@ _KNOBS = {
     Feature.NET_CLASS: (Knob.NET_CLASS,),
     Feature.PRESSURE: (Knob.CPU_PRESSURE, Knob.MEMORY_PRESSURE, Knob.IO_PRESSURE),
 }
+_KNOBS_V2 = {
+    Feature.BLKIO_THROTTLE: (Knob.IO_MAX,),
+    Feature.BLKIO_COST: (Knob.IO_WEIGHT, Knob.BLKIO_QOS, Knob.BLKIO_MODEL),
+}
+"""What stands for them on cgroup v2, where that is something else."""
 
 
 def probe(host: Host, kubepods: str) -> Mapping[Feature, Support]:
     """Each feature with the answer of this host; `kubepods` is the group of all pods."""
-    found = {feature: _knobs(host, kubepods, knobs) for feature, knobs in _KNOBS.items()}
+    features = _KNOBS if host.cgroups.version == V1 else _KNOBS | _KNOBS_V2
+    found = {feature: _knobs(host, kubepods, knobs) for feature, knobs in features.items()}
     found[Feature.CORE_SCHED] = host.core_sched.support()
     found[Feature.CPI] = _cpi(host)
     found[Feature.RESCTRL] = host.resctrl.support()

@@ -17,7 +17,7 @@ CALL_S_MAX = 10.0
 """A runtime that hangs must not hold up the loop; killing takes it milliseconds."""
 SERVICES = ("runtime.v1.RuntimeService", "runtime.v1alpha2.RuntimeService")
 """Newest first; containerd before 1.6 knows only the second."""
-_GRPC = "grpc"
+_GRPC, _AIO = "grpc", "grpc.aio"
 _VARINT_LIMIT = 0x80
 _CONTAINER_ID_TAG, _TIMEOUT_TAG = 0x0A, 0x10  # field 1 as bytes, field 2 as a number
 
@@ -54,16 +54,22 @@ class ContainerRuntimes:
         places = [f"{base}/{name}" for base in self._bases for name in _SOCKETS[runtime]]
         return next((path for path in places if self._files.exists(path)), None)
 
-    async def stop(self, container: ContainerID, grace_s: int = 0) -> str:
-        """Stop a container, killing it after the grace period; empty when it does not run any more, else why not."""
-        path = self.socket(container.runtime)
-        if path is None:
-            return f"no socket of {container.runtime} below {' or '.join(self._bases)}"
+    def problem(self, runtime: Runtime) -> str:
+        """Why no container of a runtime can be stopped; empty when it can be tried."""
+        if self.socket(runtime) is None:
+            return f"no socket of {runtime} below {' or '.join(self._bases)}"
         try:
-            grpc = importlib.import_module(_GRPC)
-            importlib.import_module(f"{_GRPC}.aio")
+            importlib.import_module(_AIO)
         except ImportError:
             return "grpcio is not installed (pip install 'koordinator[node]')"
+        return ""
+
+    async def stop(self, container: ContainerID, grace_s: int = 0) -> str:
+        """Stop a container, killing it after the grace period; empty when it does not run any more, else why not."""
+        problem = self.problem(container.runtime)
+        if problem:
+            return problem
+        path, grpc = self.socket(container.runtime), importlib.import_module(_GRPC)
         request = stop_request(container.id, grace_s)
         try:
             async with (

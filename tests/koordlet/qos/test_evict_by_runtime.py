@@ -57,12 +57,13 @@ async def test_a_container_that_cannot_be_stopped_is_told_and_the_next_pod_goes(
     assert node.shared.metrics.eviction.values == {("node", "evicted"): 1}
 
 
-async def test_without_a_runtime_nobody_counts_as_evicted(tmp_path: Path) -> None:
+async def test_without_a_runtime_nobody_counts_as_evicted_and_one_is_told(tmp_path: Path) -> None:
     node = full_node(tmp_path, ("main", True))
 
     await MemoryEvict(node.shared, Evictor(node.shared)).run()
 
-    assert node.events.reasons() == [("a", EVENT_FAIL), ("b", EVENT_FAIL)]
+    assert node.events.reasons() == [("a", EVENT_FAIL)]
+    assert "no socket of containerd" in node.events.told[0][2]
     assert node.shared.metrics.eviction.values == {}
 
 

@@ -317,6 +317,84 @@ def test_a_target_out_of_reach_evicts_nobody_who_cannot_help(tmp_path: Path) -> 
     on_virtual_time(scenario())
 
 
+async def starved(node: ActingNode, strategy: CPUEvict, seconds: int, limit: float = 2_000) -> None:
+    """Batch asked for 10 cores, may use `limit` and uses all of it."""
+    for _ in range(seconds):
+        node.measure_best_effort(limit, 10_000, limit)
+        node.measure_pods(kinds.POD_CPU, {"a": 1.5, "b": 0.5, "c": 0.0})
+        await strategy.run()
+        await asyncio.sleep(1)
+
+
+def test_starved_batch_makes_room_for_the_rest_of_batch(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = ActingNode(tmp_path, gates="BECPUEvict=true")
+        node.view.slo = threshold(
+            cpu_evict_be_satisfaction_lower_percent=30,
+            cpu_evict_be_satisfaction_upper_percent=40,
+            cpu_evict_time_window_seconds=60,
+        )
+        requests = {"kubernetes.io/batch-cpu": "3000"}
+        node.set_pods([make_pod(name, requests=requests) for name in "abc"] + [make_pod("ls", qos="LS")])
+        strategy = CPUEvict(node.shared, Evictor(node.shared))
+
+        await starved(node, strategy, CPU_COOL_S)
+        assert node.api.names == []  # it rests first, and a third of the window must be covered
+        await starved(node, strategy, 1)
+        # 40 % of 10 cores less 2: 2 cores of requests, which the pod gives that uses most of what it asked for.
+        assert node.api.names == ["a"]
+        await starved(node, strategy, CPU_COOL_S)
+        assert node.api.names == ["a"]
+
+    on_virtual_time(scenario())
+
+
+def test_batch_that_is_starved_but_idle_stays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = ActingNode(tmp_path, gates="BECPUEvict=true")
+        node.view.slo = threshold(
+            cpu_evict_be_satisfaction_lower_percent=30, cpu_evict_be_satisfaction_upper_percent=40
+        )
+        node.set_pods([make_pod("a", requests={"kubernetes.io/batch-cpu": "3000"})])
+        strategy = CPUEvict(node.shared, Evictor(node.shared))
+        for _ in range(60):
+            node.measure_best_effort(500, 10_000, 2_000)
+            await strategy.run()
+            await asyncio.sleep(1)
+
+        assert node.api.asked == []
+
+    on_virtual_time(scenario())
+
+
+def test_a_busy_node_evicts_by_priority_and_rests_between(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = ActingNode(tmp_path, gates="CPUEvict=true")
+        node.view.slo = threshold(
+            cpu_evict_threshold_percent=90, cpu_evict_lower_percent=80, evict_enabled_priority_threshold=5999
+        )
+        low = make_pod("low", priority=5100)
+        spared = make_pod("spared", priority=5000, annotations={"koordinator.sh/eviction-policy": "[]"})
+        first = make_pod("first", priority=5900, annotations={"koordinator.sh/eviction-priority": "-5"})
+        plain = make_pod("plain", priority=5000, labels={"koordinator.sh/eviction-enabled": "false"})
+        node.set_pods([low, spared, first, plain, make_pod("mid", priority=7500, qos="LS")])
+        strategy = CPUEvict(node.shared, Evictor(node.shared))
+        evicted_at = []
+        for second in range(3 * CPU_COOL_S + 2):
+            node.measure(kinds.NODE_CPU, 9.5)
+            node.measure_pods(kinds.POD_CPU, dict.fromkeys(("low", "spared", "first", "plain", "mid"), 1.6))
+            before = len(node.api.names)
+            await strategy.run()
+            evicted_at += [second] * (len(node.api.names) - before)
+            node.set_pods(record.pod for uid, record in node.view.pods.items() if uid not in node.api.names)
+            await asyncio.sleep(1)
+
+        assert node.api.names == ["first", "low"]
+        assert evicted_at == [CPU_COOL_S, 2 * CPU_COOL_S]
+
+    on_virtual_time(scenario())
+
+
 POLICIES = st.sampled_from([None, '["BEMemoryEvict","CPUEvict"]', '["BECPUEvict"]', "[]", "broken"])
 PODS = st.lists(
     st.tuples(

@@ -16,7 +16,7 @@ from koordinator.cluster.transport import refused_by_budget
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_layout import Runtime
 from koordinator.host.cri import ContainerRuntimes
-from koordinator.koordlet.node_pods import ContainerRecord, PodRecord
+from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import eviction
 from koordinator.koordlet.qos.eviction import Arbitration, EvictionTask, Victim
@@ -167,7 +167,11 @@ class Evictor:
         if not running:
             self._victims.refused(record.uid, self._now_s())
             return Fate.REFUSED, "no container is running"
-        problems = await asyncio.gather(*map(self._stop, running))
+        ids = [cgroup_layout.parse_container_id(container.id) for container in running]
+        unreachable = next(filter(None, (self._runtimes.problem(each.runtime) for each in ids)), "")
+        if unreachable:
+            return self._away(None), unreachable
+        problems = await asyncio.gather(*map(self._runtimes.stop, ids))
         failed = [
             f"container {container.name}: {problem}"
             for container, problem in zip(running, problems, strict=True)
@@ -178,9 +182,6 @@ class Evictor:
             return Fate.REFUSED, "; ".join(failed)
         self._victims.killed(record.uid, [container.id for container in running], self._now_s())
         return Fate.EVICTED, ""
-
-    async def _stop(self, container: ContainerRecord) -> str:
-        return await self._runtimes.stop(cgroup_layout.parse_container_id(container.id))
 
     def _now_s(self) -> float:
         """The loop's time: that of the clock may be set back."""
