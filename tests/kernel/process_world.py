@@ -23,7 +23,8 @@ from koordinator.local.schema.catalog import Catalog
 
 NODE = "here"
 NAMESPACE = "default"
-WAIT_S = 20.0
+WAIT_S = 60.0
+"""Much, since a machine that is emulated takes its time; only what fails waits so long."""
 
 
 def sh(script: str, name: str = "main", **more: Any) -> dict[str, Any]:

@@ -83,5 +83,5 @@ async def test_a_mark_that_cannot_be_read_makes_the_groups_foreign(
 
 def _run_and_be_killed(group: str, folder: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(KILLED), group, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert done.returncode == -9, done.stderr

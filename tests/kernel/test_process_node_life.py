@@ -135,6 +135,7 @@ async def test_probes_decide_on_readiness_and_restarts(group: str, tmp_path: Pat
             "exec": {"command": ["test", "-e", str(path)]},
             "periodSeconds": 1,
             "failureThreshold": 1,
+            "timeoutSeconds": 20,
         } | more
 
     async with process_world(group, tmp_path) as world:
@@ -170,7 +171,11 @@ async def test_requests_and_connections_are_probes_too(group: str, tmp_path: Pat
     container |= {
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "ports": [{"name": "http", "containerPort": port}],
-        "readinessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1},
+        "readinessProbe": {
+            "httpGet": {"path": "/", "port": "http"},
+            "periodSeconds": 1,
+            "timeoutSeconds": 20,
+        },
         "startupProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1, "failureThreshold": 30},
     }
     async with process_world(group, tmp_path) as world:

@@ -73,7 +73,8 @@ class PodFiles:
                 raise MountError(volume.name, reason)
             place = places[volume.name] = self.folder / "volumes" / volume.name
             place.mkdir(parents=True, exist_ok=True)
-            place.chmod(0o777)
+            if volume.empty_dir is not None:
+                place.chmod(0o777)
             for name, data in contents.get(volume.name, {}).items():
                 (place / name).write_bytes(data)
         for container in (*pod.spec.init_containers, *pod.spec.containers):

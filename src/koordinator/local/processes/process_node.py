@@ -112,7 +112,8 @@ class ProcessNode:
         self._has_claimed = True
         folder = str(self._config.folder)
         self._claims.announce(folder)
-        self._config.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        self._config.folder.mkdir(parents=True, exist_ok=True)
+        self._config.folder.chmod(0o711)  # containers of other users find their way, and only theirs
         self.groups.make_tree()
         offered = amounts.of_all_pods(self.facts.allocatable_milli, self.facts.allocatable_bytes)
         self.groups.set_amounts(self.groups.root, offered)
