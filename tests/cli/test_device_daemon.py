@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from koordinator.cli import device_daemon
+from koordinator.koordlet.config import CollectConfig
 from koordinator.koordlet.device_daemon.daemon import OUTPUT
 from tests.koordlet.device_daemon import fake_tools
 
@@ -52,6 +54,21 @@ def test_flags_go_before_the_configuration_file(tmp_path: Path) -> None:
     assert (config.sleep_s, config.oneshot, config.output) == (60.0, True, "/b")
     assert device_daemon.configure({}).output == OUTPUT
     assert device_daemon.configure({}).sleep_s == 900.0
+
+
+def test_the_manifest_writes_where_the_agent_reads_and_finds_the_host() -> None:
+    folder = Path(__file__).parents[2] / "deploy/koordlet/device-daemon"
+    pod = yaml.safe_load((folder / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+
+    with device_daemon.main.make_context("koord-device-daemon", container["args"]) as context:
+        config = device_daemon.configure(context.params)
+
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    assert str(Path(config.output).parent) == CollectConfig().xpu_directory.rstrip("/")
+    assert paths[mounts[str(Path(config.output).parent)]] == CollectConfig().xpu_directory.rstrip("/")
+    assert paths[mounts[config.host_root]] == "/"
 
 
 @pytest.mark.parametrize(
