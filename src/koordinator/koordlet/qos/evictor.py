@@ -138,7 +138,7 @@ class Evictor:
                 return self._away(error), str(error)
             self._victims.refused(record.uid, self._now_s())
             return Fate.REFUSED, str(error)
-        except (errors.ServiceUnavailable, errors.Timeout) as error:
+        except (errors.ServiceUnavailable, errors.Timeout, errors.Unauthorized) as error:
             return self._away(error), str(error)
         except errors.ApiError as error:
             self._victims.refused(record.uid, self._now_s())
