@@ -140,7 +140,6 @@ SETTINGS: Mapping[str, _Setting] = {
         "kubelet.no_config", "Ask neither the kubelet's /configz nor its CPU manager's state."
     ),
     "enable-node-metric-report": _switch("kubelet.report_node_metric", "Report NodeMetric."),
-    "enable-pod-taskids": _switch("kubelet.pod_tasks", "Know the threads of each container."),
     "pod-resources-proxy-path": _text(
         "kubelet.pod_resources_proxy", "Directory of the socket of gate PodResourcesProxy."
     ),
@@ -270,6 +269,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-enable-prometheus-metric": _MEMORY,
+    "enable-pod-taskids": "strategies that place threads read them when they do",
     "enable-nri-runtime-hook": _NRI,
     "logtostderr": _LINES,
     "alsologtostderr": _LINES,

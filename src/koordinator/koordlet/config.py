@@ -39,8 +39,6 @@ class KubeletConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Do not read `/configz` nor the CPU manager's state."""
     topology_interval_s: float = 3.0
     report_node_metric: bool = True
-    pod_tasks: bool = False
-    """Thread ids of each container, which resctrl strategies need."""
     pod_resources_proxy: str = "/var/run/koordlet/pod-resources"
     """Directory of the proxy's socket; empty: no proxy."""
 

@@ -44,8 +44,6 @@ class NodeView:
         """By UID; the last list that the kubelet gave."""
         self.has_pods = False
         """The kubelet has answered once, perhaps with no pods."""
-        self.tasks: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
-        """Threads by group of the container or sandbox, by pod UID; empty unless `KubeletConfig.pod_tasks`."""
         self.topology: NodeResourceTopology | None = None
         """As this agent computed it, also where it is not reported."""
         self.metric_spec: NodeMetricSpec | None = None

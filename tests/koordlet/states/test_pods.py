@@ -23,10 +23,9 @@ from koordinator.host.mounts import CgroupMounts
 from koordinator.host.syscalls import LinuxSyscalls
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.metrics import AgentMetrics
-from koordinator.koordlet.states import driver, pod_resources, pod_tasks, pods
+from koordinator.koordlet.states import driver, pod_resources, pods
 from koordinator.koordlet.states.pods import PodsState
 from koordinator.koordlet.view import Topic
-from tests.host import host_tree
 from tests.koordlet.agent_world import BE, NODE, World, live
 from tests.koordlet.pods_node import PodsNode
 
@@ -175,29 +174,6 @@ def test_batch_amounts_have_their_own_units() -> None:
     assert metrics.container_limits.values == {(NODE, "kubernetes.io/batch-memory", "byte", *labels): 2 << 30}
     pod_resources.tell(metrics, [])
     assert not metrics.container_requests.values and not metrics.container_limits.values
-
-
-def test_threads_of_containers_and_the_sandbox_are_known_when_asked_for(tmp_path: Path) -> None:
-    for group in ("", BE, f"{BE}/podp", f"{BE}/podp/c", f"{BE}/podp/pause"):
-        host_tree.group(tmp_path, 1, group)
-    base = tmp_path / "sys/fs/cgroup/cpu" / BE / "podp"
-    (base / "c/tasks").write_text("5\n6\n")
-    (base / "pause/tasks").write_text("4\n")
-    cgroups = Cgroups(Files(), CgroupMounts(1, str(tmp_path / "sys/fs/cgroup")))
-    running = pod()
-    state = msgspec.convert({"running": {}}, type(running.status.container_statuses[0].state))
-    status = msgspec.structs.replace(running.status.container_statuses[0], state=state)
-    running = msgspec.structs.replace(
-        running, status=msgspec.structs.replace(running.status, container_statuses=[status])
-    )
-
-    def threads(made: Pod) -> dict[str, pod_tasks.Threads]:
-        return pod_tasks.threads(cgroups, Driver.CGROUPFS, [node_pods.record(made, Driver.CGROUPFS)])
-
-    assert threads(running) == {"p": {f"{BE}/podp/c": (5, 6), f"{BE}/podp/pause": (4,)}}
-    assert threads(pod(phase="Succeeded")) == {}
-    host_tree.remove_group(tmp_path, 1, f"{BE}/podp/c")
-    assert threads(running) == {"p": {f"{BE}/podp/pause": (4,)}}
 
 
 def test_a_guess_about_names_of_groups_is_corrected_by_what_comes(tmp_path: Path) -> None:

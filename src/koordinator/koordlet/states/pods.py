@@ -21,7 +21,7 @@ from koordinator.koordlet import node_pods
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Kubelet, Shared
 from koordinator.koordlet.pleg import Lifecycle, PodEvent, PodLifecycle
-from koordinator.koordlet.states import driver, pod_resources, pod_tasks
+from koordinator.koordlet.states import driver, pod_resources
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
@@ -135,8 +135,6 @@ class PodsState:
             pod_resources.tell(shared.metrics, records.values())
             for gone in ended(old, records):
                 shared.executor.forget(gone)
-        if shared.config.kubelet.pod_tasks:
-            view.tasks = pod_tasks.threads(shared.host.cgroups, view.driver, records.values())
         self._tries = max(self._tries - 1, 0) if any(map(is_starting, records.values())) else 0
         view.has_pods = True
         self.synced.set()
