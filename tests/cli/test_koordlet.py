@@ -77,7 +77,6 @@ def test_every_flag_of_a_setting_changes_its_field() -> None:
             "addr": ":1",
             "pprof-addr": ":1",
             "runtime-hooks-plugin-failure-policy": "Fail",
-            "default-runtime-type": "docker",
         }.get(name, text)
         more = ["-disable-query-kubelet-config"] if name == "kubelet-insecure-tls" else []
         changed = koordlet_flags._get(settings(f"-{name}={text}", *more).config, setting.field)
@@ -98,7 +97,6 @@ def test_flags_of_the_reference_without_effect_are_told() -> None:
         (["-kubelet-sync-timeout=0s"], "must be above 0"),
         (["-feature-gates=Nonsense=true"], "no such gate"),
         (["-prediction-safety-margin-percent=-1"], "-1"),
-        (["-default-runtime-type=rkt"], "rkt"),
         (["-no-such-flag"], "no-such-flag"),
         (["serve"], "serve"),
         (["-vmodule=x"], "is not pattern=N"),

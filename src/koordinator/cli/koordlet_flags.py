@@ -18,7 +18,6 @@ from koordinator.host.roots import HostRoots
 from koordinator.koordlet.config import AgentConfig
 
 NODE_NAME, AGENT_MODE = "NODE_NAME", "agent_mode"
-_RUNTIMES = ("containerd", "docker", "pouch", "cri-o")
 
 
 class FlagError(KoordinatorError, ValueError):
@@ -184,7 +183,6 @@ SETTINGS: Mapping[str, _Setting] = {
     "containerd-endpoint": _text("qos.containerd_endpoint", "Socket of containerd; empty: found by itself."),
     "docker-endpoint": _text("qos.docker_endpoint", "Socket of docker; empty: found by itself."),
     "pouch-endpoint": _text("qos.pouch_endpoint", "Socket of pouch; empty: found by itself."),
-    "default-runtime-type": _text("qos.runtime", "Runtime of containers whose id does not tell it."),
     "restore-on-exit": _switch(
         "qos.restore_on_exit", "Put back what was changed on the node when stopped (not in the reference)."
     ),
@@ -243,6 +241,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-min-block-duration": _MEMORY,
     "tsdb-max-block-duration": _MEMORY,
     "tsdb-head-chunks-write-buffer-size": _MEMORY,
+    "default-runtime-type": "ids in pods' statuses name their runtime; hooks' requests come with the runtime proxy",
     "qos-extension-plugins": "there are no extra strategies to switch on",
     "runtime-hooks-network": _HOOK_SERVER,
     "runtime-hooks-addr": _HOOK_SERVER,
@@ -403,7 +402,7 @@ def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
 
 
 def _check(settings: Settings) -> None:
-    kubelet, predict, qos = settings.config.kubelet, settings.config.predict, settings.config.qos
+    kubelet, predict = settings.config.kubelet, settings.config.predict
     if kubelet.insecure and not kubelet.no_config:
         reason = "needs disable-query-kubelet-config: the read-only port has no /configz"
         raise FlagError("kubelet-insecure-tls", reason)
@@ -421,8 +420,6 @@ def _check(settings: Settings) -> None:
     for name, value in positive.items():
         if value <= 0:
             raise FlagError(name, "must be above 0")
-    if qos.runtime not in _RUNTIMES:
-        raise FlagError("default-runtime-type", f"{qos.runtime!r} is none of {', '.join(_RUNTIMES)}")
     if (settings.client_certificate is None) != (settings.client_key is None):
         raise FlagError("kubelet-client-certificate", "certificate and key are given together or not at all")
     for name, text in (

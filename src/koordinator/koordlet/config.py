@@ -72,7 +72,6 @@ class QoSConfig(msgspec.Struct, frozen=True, kw_only=True):
     containerd_endpoint: str = ""
     docker_endpoint: str = ""
     pouch_endpoint: str = ""
-    runtime: str = "containerd"
     restore_on_exit: bool = False
     """Ours: put back what strategies changed when the agent stops."""
 
