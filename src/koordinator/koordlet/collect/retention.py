@@ -10,6 +10,10 @@ from koordinator.koordlet.report import node_metric
 INTERVAL_S = 60.0
 GROUP_WINDOW_S = 300.0
 """The longest window of strategies over series of pods and containers, where none is set."""
+ENDED_S = 150.0
+"""When a series of a group that gets no points any more goes: its pod has ended, and nobody reports it. Longer than the
+rarest series (CPI) pauses."""
+_INTERVALS = 2.5
 _SLACK = 1.2
 
 
@@ -25,14 +29,16 @@ class SeriesRetention:
     def collect(self) -> bool:
         shared = self._shared
         now_ms = int(shared.clock.now() * 1000)
-        for kept, window_s in self._windows_s():
-            points = window_s * _SLACK / shared.config.collect.used_interval_s
-            shared.store.retain(kept, int(points))
-            shared.store.expire(now_ms - int(window_s * _SLACK * 1000), kept)
+        node_s, group_s = self._windows_s()
+        for kept, window_s in ((kinds.NODE_KINDS, node_s), (kinds.GROUP_KINDS, group_s)):
+            shared.store.retain(kept, int(window_s * _SLACK / shared.config.collect.used_interval_s))
+        shared.store.expire(now_ms - int(node_s * _SLACK * 1000), kinds.NODE_KINDS)
+        ended_s = max(ENDED_S, _INTERVALS * shared.config.collect.cpi_interval_s)
+        shared.store.expire(now_ms - int(ended_s * 1000), kinds.GROUP_KINDS)
         return True
 
-    def _windows_s(self) -> list[tuple[frozenset[str], float]]:
-        """Kinds and the longest window that anybody asks for."""
+    def _windows_s(self) -> tuple[float, float]:
+        """The longest windows that anybody asks for, of series of the node and of groups."""
         shared = self._shared
         policy = node_metric.collect_policy(shared.view.metric_spec or NodeMetricSpec())
         slo = shared.view.slo
@@ -41,7 +47,7 @@ class SeriesRetention:
         group_s = max(policy.aggregate_duration_s, strategy_s, GROUP_WINDOW_S)
         node_s = max([group_s, *map(_seconds, policy.durations)])
         longest_s = shared.config.series_retention_s
-        return [(kinds.NODE_KINDS, min(node_s, longest_s)), (kinds.GROUP_KINDS, min(group_s, longest_s))]
+        return min(node_s, longest_s), min(group_s, longest_s)
 
 
 def _seconds(text: str) -> float:
