@@ -3,7 +3,8 @@
 Reading is what costs (2 to 15 us a file when nobody else has just touched it), so only what can have changed is read:
 
 * CPU time of each pod, and of its containers when that of the pod has grown;
-* quota periods and the whole memory of groups whose CPU time has grown;
+* quota periods and the whole memory of groups whose CPU time has grown (that of containers, which nobody acts upon,
+  each fifth round);
 * `memory.stat` (as dear as all others together: the kernel adds up statistics of the whole subtree) of groups whose
   whole memory has moved by more than `MEMORY_SHARE`.
 
@@ -26,6 +27,7 @@ GROUPS_AT_ONCE = 16
 """Pods that are read before the time is taken again, so that a pause in between falsifies few rates."""
 MEMORY_SHARE = 1 / 128
 MEMORY_ROUNDS = 10
+CONTAINER_MEMORY_ROUNDS = 5
 PERIOD_ROUNDS = 5
 CORES_TOLERANCE = 1.25
 """How much more than all CPUs a group may seem to use, since reading takes its time; above that it is no rate."""
@@ -53,12 +55,14 @@ class MeasuredGroup:
         "_at_s",
         "_identity",
         "_is_rate",
+        "_memory_every",
         "_memory_rounds_left",
         "_memory_seen",
         "_period_rounds_left",
         "_periods",
         "_throttled",
         "_usage_ns",
+        "_whole_rounds_left",
         "below",
         "cores",
         "cpu_stat_path",
@@ -72,7 +76,10 @@ class MeasuredGroup:
         "usage_path",
     )
 
-    def __init__(self, cgroups: Cgroups, group: str, rings: GroupRings, index: int = 0) -> None:
+    def __init__(
+        self, cgroups: Cgroups, group: str, rings: GroupRings, *, memory_every: int = 1, index: int = 0
+    ) -> None:
+        """`memory_every`: after how many rounds its memory is looked at; `index` tells apart when that is."""
         self.group = group
         self.rings = rings
         self.below: Sequence[MeasuredGroup] = ()
@@ -82,7 +89,9 @@ class MeasuredGroup:
         self.memory_stat_path = cgroups.path(Knob.MEMORY_STAT, group)
         self.cores = 0.0
         self.memory_bytes = self.page_cache_bytes = 0
+        self._memory_every = memory_every
         self._memory_rounds_left = index % MEMORY_ROUNDS  # not all in the same round
+        self._whole_rounds_left = index % memory_every
         self._forget()
 
     def _forget(self) -> None:
@@ -159,6 +168,16 @@ class MeasuredGroup:
         if not periods and self.cores > 0:
             self._period_rounds_left = PERIOD_ROUNDS  # it runs, and nobody counts: there is no quota
 
+    def wants_memory(self) -> bool:
+        """Whether to look at its memory now."""
+        self._memory_rounds_left -= 1
+        self._whole_rounds_left -= 1
+        if self._memory_seen >= 0 and self._whole_rounds_left > 0:
+            return False
+        if self._memory_seen >= 0:
+            self._whole_rounds_left = self._memory_every
+        return True
+
     def take_memory(self, memory: bytes | None) -> bool:
         """What its whole memory is; whether to ask what it consists of."""
         try:
@@ -167,7 +186,6 @@ class MeasuredGroup:
             self._memory_seen = _UNKNOWN
             return False
         seen = self._memory_seen
-        self._memory_rounds_left -= 1
         if seen >= 0 and self._memory_rounds_left > 0 and abs(whole - seen) <= seen * MEMORY_SHARE:
             return False
         if seen >= 0:
@@ -243,8 +261,9 @@ class GroupScan:
             counted = [each for each in active if each.wants_periods()]
             for each, stat in zip(counted, self._read(each.cpu_stat_path for each in counted), strict=True):
                 each.take_periods(version, stat)
-        whole = files.hot_many([each.memory_path for each in active])
-        moved = [each for each, memory in zip(active, whole, strict=True) if each.take_memory(memory)]
+        looked_at = [each for each in active if each.wants_memory()]
+        whole = files.hot_many([each.memory_path for each in looked_at])
+        moved = [each for each, memory in zip(looked_at, whole, strict=True) if each.take_memory(memory)]
         for each, stat in zip(moved, self._read(each.memory_stat_path for each in moved), strict=True):
             each.take_memory_stat(version, stat)
 

@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from koordinator.host import cgroup_counters
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect.group_usage import GroupRings, GroupScan, MeasuredGroup
+from koordinator.koordlet.collect.group_usage import (
+    CONTAINER_MEMORY_ROUNDS,
+    GroupRings,
+    GroupScan,
+    MeasuredGroup,
+)
 from koordinator.koordlet.collect.known import Known, NumaValues, Total
 from koordinator.koordlet.collect.node_usage import wants_page_cache
 from koordinator.koordlet.node_pods import ContainerRecord, PodRecord
@@ -86,7 +91,7 @@ class PodUsage:
             store.ring(kinds.POD_THROTTLED, names),
             store.ring(kinds.POD_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
         )
-        return self._made(pod.group, rings)
+        return self._made(pod.group, rings, 1)
 
     def _of_container(self, container: ContainerRecord) -> MeasuredGroup:
         known = self._containers.get(container.id)
@@ -100,11 +105,12 @@ class PodUsage:
             store.ring(kinds.CONTAINER_THROTTLED, names),
             store.ring(kinds.CONTAINER_MEMORY_PAGE_CACHE, names) if self._has_page_cache else None,
         )
-        return self._made(container.group, rings)
+        return self._made(container.group, rings, CONTAINER_MEMORY_ROUNDS)
 
-    def _made(self, group: str, rings: GroupRings) -> MeasuredGroup:
+    def _made(self, group: str, rings: GroupRings, memory_every: int) -> MeasuredGroup:
         self._made_count += 1
-        return MeasuredGroup(self._shared.host.cgroups, group, rings, self._made_count)
+        cgroups = self._shared.host.cgroups
+        return MeasuredGroup(cgroups, group, rings, memory_every=memory_every, index=self._made_count)
 
     def _is_complete(self, group: MeasuredGroup) -> bool:
         return (group.rings.page_cache is not None) == self._has_page_cache
