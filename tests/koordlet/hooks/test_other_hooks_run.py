@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from koordinator.api import labels
 from koordinator.api.qos import KubeQoS
+from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.files import Failure, Problem
 from koordinator.koordlet.config import HookConfig
 from koordinator.koordlet.hooks import pod_contexts
 from koordinator.koordlet.hooks.contexts import ContainerContext, Device, Mount, PodContext, Stage
 from tests.host import host_tree
-from tests.koordlet.hooks.hook_node import BURSTABLE, HookNode, native, pod
+from tests.koordlet.hooks.hook_node import BURSTABLE, LS_ON, HookNode, classes, native, pod
 
 # OOM scores
 
@@ -271,6 +273,21 @@ def test_hooks_of_a_stage_run_by_name_and_their_answers_add_up(tmp_path: Path) -
     assert result.response.environment == {"NVIDIA_VISIBLE_DEVICES": "1"}
     assert Stage.PRE_CREATE_CONTAINER in node.hooks.registry.stages()
     assert Stage.POST_STOP_CONTAINER not in node.hooks.registry.stages()
+
+
+def test_answers_about_a_pod_are_written_to_its_own_group(tmp_path: Path) -> None:
+    node = HookNode(tmp_path)
+    node.hooks.start()
+    node.policy(classes(ls=LS_ON))
+    node.run_pods(pod("web"))
+    context = pod_contexts.of_pod(node.view.pods["web"])
+    group = f"{BURSTABLE}/podnew"
+    node.group(group)
+    fresh = msgspec.structs.replace(context, uid="new", group=group)
+
+    node.hooks.deliver(fresh, node.hooks.run_stage(Stage.PRE_RUN_POD_SANDBOX, fresh))
+
+    assert node.says(Knob.CPU_BVT, group) == "2"
 
 
 def test_with_policy_fail_the_first_failure_stops_the_others(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from koordinator.cluster.supervise import Guard
 from koordinator.koordlet.hooks.batch_resource_run import BatchResource
 from koordinator.koordlet.hooks.commands import Runner
-from koordinator.koordlet.hooks.contexts import Context, Stage
+from koordinator.koordlet.hooks.contexts import Context, PodContext, Stage
 from koordinator.koordlet.hooks.core_sched_run import CoreSched
 from koordinator.koordlet.hooks.cpu_normalization_run import CPUNormalization
 from koordinator.koordlet.hooks.cpuset_allocator_run import CPUSetAllocator
@@ -81,6 +81,10 @@ class Hooks:
     def run_stage(self, stage: Stage, context: Context) -> StageResult:
         """What all hooks of a stage answer."""
         return self.registry.run_stage(stage, context)
+
+    def deliver(self, pod: PodContext, result: StageResult) -> None:
+        """Write what they answered about a pod into its own group, which no runtime does."""
+        self._reconciler.deliver(pod, result)
 
     async def run(self) -> None:
         """Reconcile groups every interval and do the work that waits, until cancelled."""

@@ -28,7 +28,7 @@ from koordinator.koordlet.hooks.contexts import (
 )
 from koordinator.koordlet.hooks.delivery import updates_of
 from koordinator.koordlet.hooks.hook import REASON
-from koordinator.koordlet.hooks.registry import ALL, Answer, Deliver, Entry, Level, Registry
+from koordinator.koordlet.hooks.registry import ALL, Answer, Deliver, Entry, Level, Registry, StageResult
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.update_plan import Outcome, Result, Update
@@ -168,6 +168,16 @@ class Reconciler:
         except ContentError:
             return False
         return now_us is not None and quota_us < now_us <= max_us
+
+    def deliver(self, pod: PodContext, result: StageResult) -> None:
+        """Write what hooks answered a runtime about a pod: no runtime sets the files of a pod's own group."""
+        for answer in result.answers:
+            updates = list(updates_of(answer.response, pod.group, REASON))
+            self._shared.executor.update(updates, owner=answer.hook)
+            for entry in self._registry.entries(Level.POD):
+                hooks = {hook for hook, _ in entry.functions.values()}
+                if entry.deliver is not None and answer.hook in hooks:
+                    self._guard.call(entry.deliver, pod, answer.response)
 
     # Everything else
 
