@@ -41,6 +41,8 @@ BUSY_S = 2.5
 CALM_S = (3.0, 4.0)
 NEAR_CORES = 0.1
 """So near to the least that was left counts as all being taken."""
+NEVER_S = float("inf")
+"""Nothing was taken while the jump lasted."""
 PERIOD_US = 100_000
 
 
@@ -130,15 +132,13 @@ def _jumps(
             os.kill(pid, signal.SIGSTOP)
         taken = [(at_s, _cores(text, policy)) for at_s, text in writes]
         least = min((cores for _, cores in taken), default=float("inf"))
-        if least >= before:
-            raise SystemExit(f"nothing was taken after a jump: {before:.2f} cores before, writes {writes}")
-        first_s = next(at_s for at_s, cores in taken if cores < before)
-        all_s = next(at_s for at_s, cores in taken if cores <= least + NEAR_CORES)
-        jumps.append(Jump(first_s - jumped_s, all_s - jumped_s))
+        first_s = next((at_s for at_s, cores in taken if cores < before), NEVER_S)
+        all_s = next((at_s for at_s, cores in taken if cores <= least + NEAR_CORES), NEVER_S)
+        jumps.append(Jump(first_s - jumped_s, all_s - jumped_s if first_s < NEVER_S else NEVER_S))
         if is_verbose:
             told = " ".join(f"{at_s - jumped_s:+.2f}:{cores:.2f}" for at_s, cores in taken)
             print(f"  from {before:.2f}: {told}", flush=True)
-        before = taken[-1][1]
+        before = taken[-1][1] if taken else before
     return jumps
 
 
