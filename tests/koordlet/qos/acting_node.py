@@ -36,7 +36,7 @@ from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.readings import Readings
 from koordinator.koordlet.restore_log import RestoreLog
-from koordinator.koordlet.series import Sample, SeriesStore
+from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView
 from tests.host import host_tree
 
@@ -142,8 +142,17 @@ def make_pod(
     )
 
 
+class SteppedClock(LoopClock):
+    """Follows the loop, and is set forth or back by `shift_s`."""
+
+    shift_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.shift_s
+
+
 class ActingNode:
-    """Everything a strategy is given. Needs a running loop, whose time the clock follows (`shift_s` steps it)."""
+    """Everything a strategy is given. Needs a running loop, whose time the clock follows."""
 
     def __init__(
         self,
@@ -155,6 +164,7 @@ class ActingNode:
         capacity: Mapping[str, str] | None = None,
         allocatable: Mapping[str, str] | None = None,
         host: Host | None = None,
+        api: FakeApi | None = None,
         **config: Any,
     ) -> None:
         self.root, self.version = root, version
@@ -163,7 +173,7 @@ class ActingNode:
                 self._make_tree(root, version)
             host = tree_host(str(root))
         self.host = host
-        self.clock = LoopClock(asyncio.get_running_loop(), EPOCH_S)
+        self.clock = SteppedClock(asyncio.get_running_loop(), EPOCH_S)
         self.store = SeriesStore()
         self.view = NodeView(Driver.CGROUPFS)
         self.view.has_pods = True
@@ -171,7 +181,7 @@ class ActingNode:
             capacity=dict(capacity or {"cpu": "10", "memory": "100Gi"}), allocatable=dict(allocatable or {})
         )
         self.view.node = Node(metadata=ObjectMeta(name="node"), status=node)
-        self.api = FakeApi()
+        self.api = api if api is not None else FakeApi()
         self.events = ToldEvents()
         self.told: list[PlannedWrite] = []
         self.audit = AuditLog(self.clock)
@@ -215,7 +225,7 @@ class ActingNode:
         self.view.pods = {pod.metadata.uid: node_pods.record(pod, Driver.CGROUPFS) for pod in pods}
 
     def measure(self, kind: str, value: float, **properties: str) -> None:
-        self.store.append([Sample(kind, int(self.clock.now() * 1000), value, properties)])
+        self.store.ring(kind, properties).append(int(self.clock.now() * 1000), value)
 
     def measure_pods(self, kind: str, used: Mapping[str, float]) -> None:
         for uid, value in used.items():
