@@ -11,11 +11,11 @@ from tests.koordlet.agent_world import World, live
 from tests.koordlet.test_agent import protecting
 
 
-async def suppressed(world: World) -> None:
+async def suppressed(world: World, within_s: float = 10) -> None:
     await world.create_objects(protecting())
     world.run_pod("web", batch=False, cores=1.5)
     world.run_pod("batch", batch=True, cores=1.0)
-    await asyncio.sleep(10)
+    await asyncio.sleep(within_s)
     assert int(world.quota()) > 0
 
 
@@ -76,3 +76,31 @@ def test_an_agent_that_measures_nothing_acts_on_nothing_by_samples(tmp_path: Pat
         assert world.quota() == "-1" and world.agent.is_started.is_set()
 
     live(tmp_path, scenario, used_interval_s=0.5)
+
+
+def test_an_agent_without_an_api_server_waits_says_for_what_and_can_be_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        world.cluster.away = True
+        await asyncio.sleep(600)
+        assert world.agent.troubles()["node"] == "the API server is away"
+        told = [record for record in caplog.records if record.message.startswith("waiting for")]
+        assert {record.message for record in told} == {
+            "waiting for node",
+            "waiting for pods",
+            "waiting for NodeSLO",
+        }
+        await stopped(world)
+
+    live(tmp_path, scenario, restore_on_exit=True)
+
+
+def test_an_api_server_that_comes_late_is_enough(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.cluster.away = True
+        await asyncio.sleep(600)
+        world.cluster.away = False
+        await suppressed(world, within_s=60)
+
+    live(tmp_path, scenario)
