@@ -104,8 +104,7 @@ class Cgroups:
 
     def forget(self, group: str) -> None:
         """Close the files of a group that has ended."""
-        for directory in self._directories(group):
-            self.files.forget(directory)
+        self.files.forget(*self._directories(group))
 
     def create(self, group: str) -> Problem | None:
         """Make a group (in each mounted hierarchy on v1), its parent being there; the first problem, if any."""

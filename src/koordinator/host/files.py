@@ -246,10 +246,10 @@ class Files:
         """Hot files that are open now."""
         return len(self._kept)
 
-    def forget(self, directory: str) -> None:
-        """Close what is open below a directory: an open file keeps a removed group in the kernel's memory."""
-        prefix = directory.rstrip("/") + "/"
-        for path in [path for path in self._kept if path.startswith(prefix)]:
+    def forget(self, *directories: str) -> None:
+        """Close what is open below directories: an open file keeps a removed group in the kernel's memory."""
+        prefixes = tuple(directory.rstrip("/") + "/" for directory in directories)
+        for path in [path for path in self._kept if path.startswith(prefixes)]:
             self._close(path)
 
     def sweep(self) -> int:
