@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -25,6 +26,8 @@ _NAME_CHARS_MAX = 63
 _RESTART_S, _RESTART_S_MAX = 1.0, 30.0
 _STOP_S = 5.0
 _HOST = "127.0.0.1"
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 
 def check_privileges() -> None:
@@ -118,6 +121,7 @@ async def _agent(arguments: list[str], environment: dict[str, str], log_file: Pa
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_end_with_us,
             )
             try:
                 code = await process.wait()
@@ -132,6 +136,11 @@ async def _agent(arguments: list[str], environment: dict[str, str], log_file: Pa
                 err=True,
             )
             await asyncio.sleep(pause_s)
+
+
+def _end_with_us() -> None:
+    """In the agent, before it begins: when we are killed, the kernel ends it, so that no two ever run."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
