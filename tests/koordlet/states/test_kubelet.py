@@ -8,6 +8,7 @@ from aiohttp.test_utils import TestServer
 
 from koordinator.api.core import DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeStatus
 from koordinator.clock import FixedClock
+from koordinator.cluster.config import ConfigError
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.kubelet import KubeletAccess, KubeletClient, KubeletError
 from koordinator.koordlet.config import KubeletConfig
@@ -81,6 +82,19 @@ async def test_a_token_goes_over_tls_only() -> None:
     assert await plain._headers() == {}
     assert await secure._headers() == {"Authorization": "Bearer secret"}
     await asyncio.gather(plain.close(), secure.close())
+
+
+async def test_credentials_that_cannot_be_had_are_a_problem_of_that_request() -> None:
+    async def identity() -> str:
+        raise ConfigError("kubeconfig", "users[0].exec", "the plugin failed")
+
+    view = NodeView(Driver.CGROUPFS)
+    view.node = node([("InternalIP", "127.0.0.1")], 1)
+    metrics = AgentMetrics("n", FixedClock())
+    kubelet = NodeKubelet(KubeletConfig(), view, metrics, KubeletIdentity(authorization=identity))
+    problem = await _problem(kubelet)
+    assert problem == "kubelet: no credentials: kubeconfig: users[0].exec: the plugin failed"
+    await kubelet.close()
 
 
 async def _problem(kubelet: NodeKubelet) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.core import Node, Pod
+from koordinator.cluster.config import ConfigError
 from koordinator.host.kubelet import KubeletAccess, KubeletClient, KubeletError
 from koordinator.koordlet.config import KubeletConfig
 from koordinator.koordlet.metrics import AgentMetrics
@@ -67,10 +68,17 @@ class NodeKubelet:
                 found,
                 timeout_s=self._config.timeout_s,
                 on_answer=functools.partial(_tell, self._metrics),
-                authorization=self._identity.authorization,
+                authorization=self._authorization if self._identity.authorization is not None else None,
             )
             log.info("kubelet reached by its Node", extra={"url": found.url})
         return self._client
+
+    async def _authorization(self) -> str:
+        assert self._identity.authorization is not None
+        try:
+            return await self._identity.authorization()
+        except ConfigError as error:
+            raise KubeletError("kubelet", 0, f"no credentials: {error}") from error
 
 
 def access(node: Node, config: KubeletConfig, identity: KubeletIdentity) -> KubeletAccess | None:
