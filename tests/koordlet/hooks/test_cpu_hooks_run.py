@@ -6,6 +6,7 @@ import pytest
 
 from koordinator.api import labels
 from koordinator.host.cgroup_knobs import V1, V2, Knob
+from koordinator.koordlet import node_pods
 from koordinator.koordlet.config import HookConfig
 from koordinator.koordlet.update_plan import Update
 from tests.koordlet.hooks.hook_node import BEST_EFFORT, BURSTABLE, ROOT, HookNode, batch, native, pod, slo
@@ -118,6 +119,19 @@ def test_best_effort_pods_get_the_limits_of_their_batch_resources(tmp_path: Path
     shares = cgroups.shares(f"{JOB}/job-c0")
     assert shares is not None
     assert abs(shares - 1024) < 27, "a weight is coarser than shares"
+
+
+def test_a_container_whose_group_comes_late_gets_its_limits_with_the_next_refresh(tmp_path: Path) -> None:
+    node = started(tmp_path)
+    job = pod("job", "BE", resources=[batch(1000)])
+    node.group(JOB)
+    node.view.pods = {"job": node_pods.record(job, node.view.driver)}
+    node.refresh()
+
+    node.group(f"{JOB}/job-c0")
+    node.refresh()
+
+    assert node.says(Knob.CPU_QUOTA, f"{JOB}/job-c0") == "100000"
 
 
 def test_a_container_without_batch_resources_leaves_the_pod_without_limit(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ class Hooks:
             self._guard.call(hook.disable)
         if not self._has_idle:
             self._idle.disable()
-        for topic in Topic:
+        followed = {topic for hook in self._hooks for rule in hook.rules() for topic in rule.topics}
+        for topic in followed | {Topic.PODS}:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
         self._on_change(Topic)
 

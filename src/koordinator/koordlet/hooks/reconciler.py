@@ -153,7 +153,12 @@ class Reconciler:
                 for level in levels
             ]
             results += self._shared.executor.update_leveled(due, owner=hook)
-        is_held = not any(result.outcome in _UNSETTLED for result in results)
+        running = {each.group for each in plan.record.containers if each.is_running}
+        is_held = not any(
+            result.outcome in _UNSETTLED
+            or (result.outcome is Outcome.MISSING and result.update.group in running)
+            for result in results
+        )
         plan.given_us = (
             {group: quota_us for group, (quota_us, _) in plan.raised_us.items()} if is_held else {}
         )
