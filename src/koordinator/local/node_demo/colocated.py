@@ -161,7 +161,7 @@ class OnACluster:
         return await self._group(name)
 
     async def _delete(self, name: str) -> None:
-        await self._api.delete(Pod, name, NAMESPACE, grace_period_s=0)
+        await self._api.delete(Pod, name, NAMESPACE)
 
         async def gone() -> str:
             try:

@@ -110,7 +110,7 @@ def _pod(
         "spec": {
             "schedulerName": _SCHEDULER,
             "priorityClassName": priority.value,
-            "terminationGracePeriodSeconds": 0,
+            "terminationGracePeriodSeconds": 1,
             "restartPolicy": "Never",
             "containers": [container],
         },
