@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from koordinator.host.cgroups import Cgroups
-from koordinator.local.node_demo import own_groups, show
+from koordinator.local.node_demo import manifests, own_groups, show
 from koordinator.local.node_demo.plan import Hog, Mode, Scenario
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -28,4 +28,23 @@ async def test_a_short_demonstration_measures_all_modes_and_leaves_nothing_behin
     assert managed.use.work_per_s > 0
     assert managed.use.service_ratio > 0.0
     assert list(managed.evidence.values()) == ["1"]
+    assert not real.exists(own_groups.name())
+
+
+@pytest.mark.timeout(300)  # batch resources appear half a minute after the agent's start
+async def test_on_a_cluster_the_node_agent_makes_best_effort_pods_yield(
+    real: Cgroups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(manifests, "BATCH_REQUEST_MILLI", 0)  # batch is placed on a busy machine, too
+    prepared = show.prepare([Scenario(2, Hog.CPU)], repeats=1, seconds=1.0, disk_dir=tmp_path)
+
+    shown = await show.show(prepared, lambda number, run: None)
+
+    managed = shown.measured[-1]
+    assert managed.use.work_per_s > 0
+    assert managed.use.agent_ratio >= 0.0
+    [idle] = [path for path in managed.evidence if path.endswith("cpu.idle")]
+    assert managed.evidence[idle] == "1"
+    assert idle in {each.path for each in shown.written}
     assert not real.exists(own_groups.name())

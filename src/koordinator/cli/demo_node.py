@@ -45,7 +45,7 @@ _HOGS = ("cpu", "memory", "disk")
 @click.option(
     "--seconds",
     type=click.FloatRange(SECONDS_MIN, SECONDS_MAX),
-    default=6.0,
+    default=5.0,
     show_default=True,
     help="Length of a measurement. p99.9 needs longer ones.",
 )
@@ -100,7 +100,7 @@ def demo_node(
     \b
     Try:
       koordinator demo-node                                     about six minutes
-      koordinator demo-node --load 40 --hogs cpu --repeats 1    less than one
+      koordinator demo-node --load 40 --hogs cpu --repeats 1    a little more than one
       koordinator demo-node --seconds 60 --repeats 5            for p99.9
     """
     from rich.console import Console
@@ -147,7 +147,7 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
     if quiet:
         return asyncio.run(show.show(prepared, lambda number, run: None))
     minutes = plan.expected_s(prepared.planned, prepared.seconds) / 60
-    notes.print(f"{len(prepared.planned)} measurements, about {minutes:.0f} minutes.", highlight=False)
+    notes.print(f"{len(prepared.planned)} measurements, about {minutes:.1f} minutes.", highlight=False)
     if not notes.is_terminal:  # a bar that cannot move would only fill the log
         return asyncio.run(show.show(prepared, lambda number, run: None))
     columns = (TextColumn("{task.description:40}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -185,6 +185,8 @@ def _tell(console: "Console", rows: "list[Row]", shown: "Shown") -> None:
     for verdict in verdicts.verdicts(rows):
         mark = "[green]kept  [/green]" if verdict.is_kept else "[red]missed[/red]"
         console.print(f"{mark} {verdict.text}: {verdict.found}", highlight=False)
+    for line in texts.held(shown.measured, shown.written):
+        console.print(line, highlight=False, soft_wrap=True)
     for sentence in results.disturbances(shown.measured):
         console.print(f"[yellow]not quiet[/yellow] {sentence}", highlight=False)
     console.print(f"{texts.COLUMNS} {texts.METHOD}", style="dim", highlight=False)

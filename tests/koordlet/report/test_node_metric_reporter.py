@@ -12,7 +12,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.protocol import PatchType
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.predict.trainer import Trainer
-from koordinator.koordlet.report.node_metric_reporter import RETRY_S, NodeMetricReporter
+from koordinator.koordlet.report.node_metric_reporter import RETRY_S, UNKNOWN_S, NodeMetricReporter
 from tests.koordlet.report.agent_node import GIB, NAME, NOW_S, AgentNode, api, cards, node_object, pod_object
 from tests.koordlet.report.faulty_cluster import FaultyCluster
 
@@ -60,6 +60,20 @@ async def test_the_first_report_comes_one_interval_after_the_start(tmp_path: Pat
     await found.reporter.run()
 
     assert found.cluster.writes == ["patch NodeMetric/status"]
+
+
+async def test_the_first_report_is_not_late_when_the_object_is_known_late(tmp_path: Path) -> None:
+    found = await reporting(tmp_path, reportIntervalSeconds=30)
+    spec, found.node.view.metric_spec = found.node.view.metric_spec, None
+    late = NodeMetricReporter(found.node.shared, found.trainer)
+    await late.run()
+    assert late.interval_s == UNKNOWN_S
+
+    found.node.view.metric_spec = spec
+    await late.run()
+
+    assert found.cluster.writes == []
+    assert late.interval_s == pytest.approx(30, rel=0.05)
 
 
 async def test_what_was_measured_is_reported(tmp_path: Path) -> None:

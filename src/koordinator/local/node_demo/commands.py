@@ -9,7 +9,7 @@ import msgspec
 
 from koordinator.local.node_demo.build import Programs
 from koordinator.local.node_demo.errors import DemoError
-from koordinator.local.node_demo.plan import BATCH_PODS, REQUEST_CPU_MS, Hog
+from koordinator.local.node_demo.plan import BATCH_PODS, DISK_BLOCK_KIB, REQUEST_CPU_MS, Hog
 
 _CALIBRATE_S_MAX = 60
 _DISK_THREADS = 8  # per batch pod: a queue at the disk, whatever the scheduler does
@@ -52,6 +52,7 @@ class Commands(msgspec.Struct, frozen=True):
             command += ["--mib", str(_STREAM_MIB)]
         if hog is Hog.DISK:
             command += ["--disk-file", str(self.disk_dir / f"batch-{number}.data")]
+            command += ["--block-kib", str(DISK_BLOCK_KIB)]
         return command
 
     def hog_memory_mib(self, hog: Hog) -> int:

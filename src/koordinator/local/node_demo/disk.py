@@ -7,9 +7,9 @@ import msgspec
 
 from koordinator.host.cgroup_knobs import Knob
 
-LIMIT_BPS = 20 * 2**20
+LIMIT_BPS = 50 * 2**20
 """Bytes per second, each way, that batch may move."""
-LIMIT_IOPS = 200
+LIMIT_IOPS = 1_000
 """Operations per second, each way."""
 
 

@@ -14,8 +14,8 @@ SERVICE = "service"
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 BATCH_REQUEST_MILLI = 50
 """What a managed batch pod must be lent to be placed; it may use more (its limit is that of the machine)."""
-REPORT_S = 2
-"""How often the node agent reports; a minute in a real cluster, where nobody watches."""
+REPORT_S, AVERAGE_S = 30, 60
+"""How often the node agent reports, and what it averages over: the shortest times that it accepts."""
 _MIB = 2**20
 _SERVICE_MEMORY_MIB = 256
 _SUPPRESS_PERCENT = 95
@@ -30,7 +30,7 @@ def configuration(disk: Disk | None) -> dict[str, str]:
     colocation = {
         "enable": True,
         "metricReportIntervalSeconds": REPORT_S,
-        "metricAggregateDurationSeconds": REPORT_S,
+        "metricAggregateDurationSeconds": AVERAGE_S,
         "cpuReclaimThresholdPercent": 100,
         "memoryReclaimThresholdPercent": 80,
     }

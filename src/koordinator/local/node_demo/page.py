@@ -36,7 +36,7 @@ def render(shown: Shown, rows: list[Row]) -> str:
         ),
         verdicts="\n".join(_verdict(each) for each in verdicts.verdicts(rows)),
         scenarios="\n".join(_scenario(each, shown, rows) for each in sorted({row.scenario for row in rows})),
-        evidence=_evidence(shown.measured),
+        evidence=_evidence(shown),
         method=html.escape(texts.METHOD),
         plotly=plotly.offline.get_plotlyjs(),
         version=html.escape(__version__),
@@ -69,14 +69,13 @@ def _scenario(scenario: Scenario, shown: Shown, rows: list[Row]) -> str:
     )
 
 
-def _evidence(measured: list[Measured]) -> str:
-    latest: dict[str, str] = {}
-    for each in measured:
-        latest |= each.evidence
-    lines = [
-        f"<tr><td><code>{html.escape(k)}</code></td><td>{html.escape(v)}</td></tr>" for k, v in latest.items()
-    ]
-    return f"<table>{''.join(lines)}</table>"
+def _evidence(shown: Shown) -> str:
+    lines = texts.held(shown.measured, shown.written)
+    return (
+        "<ul>"
+        + "".join(f"<li><code>{html.escape(line[len('held') :].strip())}</code></li>" for line in lines)
+        + "</ul>"
+    )
 
 
 def _runs(scenario: Scenario, mode: Mode, measured: list[Measured]) -> list[Measured]:

@@ -14,11 +14,14 @@ PILOT_S = 2.0
 """Before everything else: what a request costs here in all, so that loads are what they are called."""
 DISK_EVERY = 10
 """Beside a disk hog, every tenth request reads a page from the disk."""
+DISK_BLOCK_KIB = 16
+"""What a disk hog reads or writes at a time, at random places past the page cache: many small operations."""
 SETTLE_S = 1.5
 """After the pods of a mode run, before anything is measured: the agent's loops have seen them."""
 WARM_UP_S = 1.0
 """Requests at the start of each run that do not count."""
-_AROUND_A_RUN_S = 2.0  # pods come and go; measured
+_AROUND_A_RUN_S = 2.0  # pods come and go
+_START_S = 45.0  # the agent reports half a minute after its start, which is when batch resources appear
 
 
 class Mode(enum.StrEnum):
@@ -87,4 +90,4 @@ def alone_like(scenario: Scenario) -> Scenario:
 
 def expected_s(planned: list[Run], seconds: float) -> float:
     """About how long it takes."""
-    return len(planned) * (SETTLE_S + WARM_UP_S + seconds + _AROUND_A_RUN_S)
+    return _START_S + len(planned) * (SETTLE_S + WARM_UP_S + seconds + _AROUND_A_RUN_S)

@@ -6,9 +6,9 @@ from statistics import median
 import msgspec
 
 from koordinator.local.node_demo.measure import Measured
-from koordinator.local.node_demo.plan import Hog, Mode, Scenario, alone_like
+from koordinator.local.node_demo.plan import DISK_BLOCK_KIB, Hog, Mode, Scenario, alone_like
 
-_UNITS = {Hog.CPU: ("units", 1.0), Hog.MEMORY: ("GiB", 1 / 1024), Hog.DISK: ("MiB", 1.0)}
+_UNITS = {Hog.CPU: ("units", 1.0), Hog.MEMORY: ("GiB", 1 / 1024), Hog.DISK: ("MiB", DISK_BLOCK_KIB / 1024)}
 
 # When the machine does other things meanwhile, figures of single runs mean little.
 OTHER_RATIO_MAX = 0.05
@@ -47,12 +47,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def summarise(measured: Sequence[Measured]) -> list[Row]:
     """One row per scenario and mode, in the order of scenarios, then modes."""
-    scenarios = sorted({each.run.scenario for each in measured})
+    scenarios = sorted({each.run.scenario for each in measured if each.run.mode is not Mode.ALONE})
     rows = []
-    for scenario in scenarios:
+    for scenario in scenarios or sorted({each.run.scenario for each in measured}):
         alone = _of(measured, alone_like(scenario), Mode.ALONE)
         for mode in Mode:
-            runs = _of(measured, scenario, mode)
+            runs = alone if mode is Mode.ALONE else _of(measured, scenario, mode)
             if runs:
                 rows.append(_row(scenario, mode, runs, alone))
     return rows

@@ -1,7 +1,14 @@
 """What a mode and a scenario are called, and the cells of the table: for the terminal and the page alike."""
 
+import re
+from collections.abc import Sequence
+
+from koordinator.local.node_demo.measure import Measured
 from koordinator.local.node_demo.plan import Mode
 from koordinator.local.node_demo.results import Row
+from koordinator.local.node_demo.stage import Written
+
+_IDS = re.compile(r"(?<=/pod)[0-9a-f-]{36}|(?<=/)[0-9a-f]{64}|(?<=koordinator-demo-)[0-9]+")
 
 MODES = {Mode.ALONE: "alone", Mode.UNMANAGED: "unmanaged", Mode.MANAGED: "managed"}
 HEADER = ("", "p50", "p99", "p99.9", "× alone", "CPUs", "service", "batch", "of left", "work/s")
@@ -41,3 +48,19 @@ def _ms(value: float) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def held(measured: Sequence[Measured], written: Sequence[Written]) -> list[str]:
+    """What managed groups held while they were measured, each file once, and whether the agent had written it."""
+    by_agent = {each.path: each.reason for each in reversed(written)}
+    found: dict[str, str] = {}
+    for each in measured:
+        for path, value in each.evidence.items():
+            who = f", written by koordlet ({by_agent[path]})" if path in by_agent else ""
+            found.setdefault(_generic(path), f"held   {_generic(path)} = {value}{who}")
+    return list(found.values())
+
+
+def _generic(path: str) -> str:
+    """The path without what differs between runs and pods."""
+    return _IDS.sub("…", path)

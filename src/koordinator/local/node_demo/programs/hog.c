@@ -2,7 +2,7 @@
  *
  *   hog cpu    --counters FILE --loops N [--threads N]      one unit: the CPU work of one request of the service
  *   hog memory --counters FILE [--threads N] [--mib 64]     one unit: 1 MiB streamed through the caches
- *   hog disk   --counters FILE --disk-file FILE [--threads N] [--block-kib 128]   one unit: such a block
+ *   hog disk   --counters FILE --disk-file FILE [--threads N] [--block-kib 16]    one unit: such a block
  *                                                                           written to or read from the disk
  *
  * FILE holds one uint64 per thread, in shared memory.
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
         mib = number(argc, argv, "--mib", "64");
     } else if (strcmp(argv[1], "disk") == 0) {
         work = hammer_disk;
-        block_bytes = 1024 * (long)number(argc, argv, "--block-kib", "128");
+        block_bytes = 1024 * (long)number(argc, argv, "--block-kib", "16");
         disk = open_blocks(option(argc, argv, "--disk-file", NULL), DISK_BYTES);
     } else {
         die("cpu, memory or disk, not %s", argv[1]);
