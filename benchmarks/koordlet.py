@@ -36,7 +36,9 @@ from koordinator.local.apiserver import ApiServer
 from koordinator.local.patches.patcher import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
 
-WARM_UP_S = 15.0
+SETTLED_SAMPLES = 5
+"""So many samples with the same number of open files end the start: all groups are read, what is written once is."""
+START_S_MAX = 180.0
 SAMPLE_S = 5.0
 LISTED = "/pods/"
 
@@ -126,7 +128,7 @@ async def _measure(world: NodeWorld, options: argparse.Namespace) -> None:
 
 async def _watch(world: NodeWorld, processes: list[Process], options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(WARM_UP_S)
+    await _settled(processes, loop.time() + START_S_MAX)
     for each in processes:
         each.begin(loop.time())
     churn = asyncio.create_task(_churn(world, options.churn))
@@ -160,6 +162,21 @@ def _files(world: NodeWorld) -> list[str]:
     knobs = [Knob.CPU_USAGE, Knob.MEMORY_STAT] + ([Knob.CPU_STAT] if cgroups.version == V1 else [])
     groups = [each for pod in world.pods.values() for each in (pod.group, *(c.group for c in pod.containers))]
     return ["/proc/stat", "/proc/meminfo", *(cgroups.path(knob, group) for group in groups for knob in knobs)]
+
+
+async def _settled(processes: list[Process], until_s: float) -> None:
+    """Until everybody has started; what the start costs is not counted."""
+    loop = asyncio.get_running_loop()
+    while loop.time() < until_s:
+        await asyncio.sleep(SAMPLE_S)
+        for each in processes:
+            each.sample()
+        recent = [each.open_files[-SETTLED_SAMPLES:] for each in processes]
+        if all(len(files) == SETTLED_SAMPLES and max(files) - min(files) <= 2 for files in recent):
+            break
+    for each in processes:
+        each.open_files.clear()
+        each.rss_mib.clear()
 
 
 async def _churn(world: NodeWorld, per_minute: float) -> None:
