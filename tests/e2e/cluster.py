@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+START_S = 90.0
+"""Some seconds of CPU time, which take long on a machine that does much else."""
+
 
 class Cluster:
     """A running `koordinator up`."""
@@ -31,7 +34,11 @@ class Cluster:
             stderr=subprocess.PIPE,
             text=True,
         )
-        until(self.kubeconfig.exists, 30, self.process)
+        try:
+            until(self.kubeconfig.exists, START_S, self.process)
+        except AssertionError:
+            self.process.kill()
+            raise
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
         """Standard output of kubectl; any error or warning fails the test."""
