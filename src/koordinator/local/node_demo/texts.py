@@ -52,11 +52,12 @@ def _ratio(value: float) -> str:
 
 def held(measured: Sequence[Measured], written: Sequence[Written]) -> list[str]:
     """What managed groups held while they were measured, each file once, and whether the agent had written it."""
-    by_agent = {each.path: each.reason for each in reversed(written)}
+    by_agent = {(each.path, each.message.rpartition(" to ")[2]): each.reason for each in reversed(written)}
     found: dict[str, str] = {}
     for each in measured:
         for path, value in each.evidence.items():
-            who = f", written by koordlet ({by_agent[path]})" if path in by_agent else ""
+            reason = by_agent.get((path, value))
+            who = f", written by koordlet ({reason})" if reason is not None else ""
             found.setdefault(_generic(path), f"held   {_generic(path)} = {value}{who}")
     return list(found.values())
 
