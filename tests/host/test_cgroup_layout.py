@@ -60,11 +60,23 @@ def test_two_unknown_directories_are_no_sandbox() -> None:
     [
         pytest.param(CgroupPath(relative_path="../../etc"), id="dots"),
         pytest.param(CgroupPath(base="Elsewhere", relative_path="x"), id="unknown base"),
+        pytest.param(CgroupPath(base="KubepodsBesteffort", relative_path="../../system.slice"), id="base"),
+        pytest.param(CgroupPath(base="Kubepods"), id="all pods"),
+        pytest.param(CgroupPath(relative_path="/./"), id="the root itself"),
     ],
 )
 def test_a_host_application_cannot_leave_the_cgroup_tree(path: CgroupPath) -> None:
     with pytest.raises(LayoutError):
         cgroup_layout.host_application_dir(Driver.SYSTEMD, HostApplicationSpec(name="a", cgroup_path=path))
+
+
+@given(DRIVERS, st.sampled_from(["", ".", "..", "../x", "a/b"]))
+def test_a_name_that_is_none_leads_to_no_group_of_others(driver: Driver, name: str) -> None:
+    container = ContainerID(Runtime.CONTAINERD, name)
+    with pytest.raises(LayoutError):
+        cgroup_layout.pod_dir(driver, KubeQoS.BURSTABLE, name)
+    with pytest.raises(LayoutError):
+        cgroup_layout.container_dir(driver, "kubepods/podx", container)
 
 
 def test_the_smallest_cpu_set_is_only_known_when_all_can_be_read() -> None:

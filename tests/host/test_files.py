@@ -233,3 +233,14 @@ def test_a_cpuset_that_does_not_parse_is_bad_content(tmp_path: Path) -> None:
 
     with pytest.raises(ContentError):
         groups(tmp_path).cpus("kubepods")
+
+
+def test_problems_of_what_has_ended_are_not_kept_for_ever(tmp_path: Path) -> None:
+    files = Files()
+    gone = str(tmp_path / "kubepods/podx/cpu.stat")
+    assert files.read(gone) is None
+    assert files.why(gone) is not None
+
+    files.sweep()
+
+    assert files.why(gone) is None

@@ -104,3 +104,18 @@ def test_an_api_server_that_comes_late_is_enough(tmp_path: Path) -> None:
         await suppressed(world, within_s=60)
 
     live(tmp_path, scenario)
+
+
+def test_an_agent_that_measures_nothing_puts_back_what_a_former_one_changed(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await suppressed(world)
+        await stopped(world)
+
+        second = world.make_agent(used_interval_s=0.5)
+        running = asyncio.create_task(second.run())
+        await asyncio.sleep(20)
+        assert world.quota() == "-1"
+        running.cancel()
+        await asyncio.wait([running])
+
+    live(tmp_path, scenario)

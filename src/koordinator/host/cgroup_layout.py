@@ -111,8 +111,9 @@ def class_dir(driver: Driver, kube_qos: KubeQoS) -> str:
 
 
 def pod_dir(driver: Driver, kube_qos: KubeQoS, uid: str) -> str:
-    """Directory of a pod."""
+    """Directory of a pod. Raises: LayoutError when the UID cannot be part of a directory's name."""
     names = _NAMES[driver]
+    _check_name(uid)
     own = uid.replace("-", "_") if driver is Driver.SYSTEMD else uid
     return f"{names.class_dirs[kube_qos]}/{names.pod_prefixes[kube_qos]}{own}{names.pod_suffix}"
 
@@ -132,13 +133,17 @@ _RUNTIME_NAMES = frozenset(runtime.value for runtime in Runtime)
 
 
 def container_dirname(driver: Driver, container: ContainerID) -> str:
-    """Name of a container's directory within that of its pod."""
+    """Name of a container's directory within that of its pod.
+
+    Raises: LayoutError when the id cannot be part of a directory's name.
+    """
     names = _NAMES[driver]
+    _check_name(container.id)
     return f"{names.scope_prefixes[container.runtime]}{container.id}{names.scope_suffix}"
 
 
 def container_dir(driver: Driver, of_pod: str, container: ContainerID) -> str:
-    """Directory of a container below its pod's."""
+    """Directory of a container below its pod's. Raises: LayoutError as `container_dirname`."""
     return join(of_pod, container_dirname(driver, container))
 
 
@@ -196,18 +201,19 @@ def sandbox_id(driver: Driver, subdirs: Collection[str], containers: Sequence[Co
 def host_application_dir(driver: Driver, application: HostApplicationSpec) -> str:
     """Directory of an application that runs outside of pods.
 
-    Raises: LayoutError when its base is unknown.
+    Raises: LayoutError when its base is unknown, or the directory is none of its own below that: what is meant for one
+    application would be done to all pods of a class then.
     """
     path = application.cgroup_path
     if path is None:
         parent = _HOST_CLASS_DIRS.get(qos.of_name(application.qos), "")
-        return join(parent, application.name)
+        return _below(parent, application.name)
     base = ""
     if path.base in _HOST_BASES:
         base = class_dir(driver, _HOST_BASES[path.base])
     elif path.base not in ("", "CgroupRoot"):
         raise LayoutError(path.base, f"base of host application {application.name} is unknown")
-    return join(base, path.parent_dir, path.relative_path)
+    return _below(base, path.parent_dir, path.relative_path)
 
 
 def smallest_cpuset(root_text: str | None, texts_by_dir: Mapping[str, str | None]) -> CPUSet:
@@ -229,6 +235,19 @@ def join(*parts: str) -> str:
     if path.startswith(".."):
         raise LayoutError("/".join(parts), "leads out of the cgroup root")
     return "" if path == "." else path
+
+
+def _below(base: str, *parts: str) -> str:
+    found = join(base, *parts)
+    if found == base or not found.startswith(f"{base}/" if base else ""):
+        raise LayoutError("/".join((base, *parts)), "is no directory below its base")
+    return found
+
+
+def _check_name(name: str) -> None:
+    """What is empty or has slashes and dots of its own would name another group."""
+    if not name or "/" in name or name in (".", ".."):
+        raise LayoutError(name, "expected a name without slashes")
 
 
 def _cpus(text: str | None) -> CPUSet:

@@ -255,9 +255,11 @@ class Files:
     def sweep(self) -> int:
         """Close hot files that nobody has read since the sweep before the last; returns how many.
 
-        To be called from time to time (a minute, say): what is read more seldom is not hot.
+        To be called from time to time (a minute, say): what is read more seldom is not hot. Problems are forgotten,
+        too: who wants to know of one asks right after reading, and most are of groups that have ended.
         """
         self._sweeps += 1
+        self._problems.clear()
         idle = [path for path, kept in self._kept.items() if kept.used < self._sweeps - 1]
         for path in idle:
             self._close(path)

@@ -155,6 +155,7 @@ class Agent:
             loops.start(parts.strategies, shared, group)
         else:
             log.warning("strategies are off: collect-res-used-interval is below 1s")
+            loops.disable(parts.strategies)
         self.is_started.set()
 
     async def _end(self) -> None:

@@ -74,6 +74,7 @@ class AuditLog:
         self._files_max = max(disk_mb_max * 1024 * 1024 // ROTATE_BYTES, 1)
         self._is_enabled = is_enabled
         self._recent: deque[bytes] = deque(maxlen=EVENTS_IN_MEMORY_MAX)
+        """The newest events, where there are no files to read them from."""
         self._unwritten: deque[bytes] = deque()
         self._unwritten_bytes = 0
         self._size_bytes = -1
@@ -105,8 +106,8 @@ class AuditLog:
         if not self._is_enabled or line.level > self._verbose:
             return
         data = _encode(line) + b"\n"
-        self._recent.append(data)
         if not self._directory:
+            self._recent.append(data)
             return
         self._unwritten.append(data)
         self._unwritten_bytes += len(data)

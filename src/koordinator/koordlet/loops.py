@@ -36,6 +36,12 @@ def start(strategies: Iterable[Strategy], shared: Shared, group: asyncio.TaskGro
             guard.call(strategy.disable)
 
 
+def disable(strategies: Iterable[Strategy]) -> None:
+    """Let all put back what a former run of the agent changed."""
+    for strategy in strategies:
+        Guard(strategy.name).call(strategy.disable)
+
+
 def start_reporters(reporters: Iterable[Reporter], group: asyncio.TaskGroup) -> None:
     """Run reporters as tasks of `group`, with the caches that they read."""
     for reporter in reporters:

@@ -90,5 +90,13 @@ PROPERTIES: dict[str, frozenset[str]] = {
 _GROUP_NAMES = frozenset((POD_UID, CONTAINER_ID, HOST_APP_NAME))
 GROUP_KINDS = frozenset(kind for kind, names in PROPERTIES.items() if names & _GROUP_NAMES)
 """Kinds with a series for each pod, container or host application."""
+REPORTED_KINDS = frozenset(
+    (
+        *(POD_CPU, POD_MEMORY, POD_MEMORY_PAGE_CACHE, POD_MEMORY_HOT_PAGE),
+        *(HOST_APP_CPU, HOST_APP_MEMORY, HOST_APP_MEMORY_PAGE_CACHE, HOST_APP_MEMORY_HOT_PAGE),
+        *(POD_GPU_CORE, POD_GPU_MEMORY),
+    )
+)
+"""Those of pods and host applications that are reported, over windows that the cluster chooses."""
 NODE_KINDS = frozenset(PROPERTIES) - GROUP_KINDS
 """Kinds of the node, its NUMA nodes and cards."""

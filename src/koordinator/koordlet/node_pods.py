@@ -51,7 +51,10 @@ class PodRecord(msgspec.Struct, frozen=True):
 
 
 def record(pod: Pod, driver: Driver) -> PodRecord:
-    """What loops need to know of a pod. Containers whose id cannot be read are left out: they are not there yet."""
+    """What loops need to know of a pod. Containers whose id cannot be read are left out: they are not there yet.
+
+    Raises: LayoutError when the UID names no group.
+    """
     kube = qos.kube(pod)
     group = cgroup_layout.pod_dir(driver, kube, pod.metadata.uid)
     status = pod.status
@@ -77,12 +80,13 @@ def _containers(
     for status in statuses:
         try:
             container = cgroup_layout.parse_container_id(status.container_id)
+            of_container = cgroup_layout.container_dir(driver, group, container)
         except LayoutError:
             continue
         yield ContainerRecord(
             name=status.name,
             id=status.container_id,
-            group=cgroup_layout.container_dir(driver, group, container),
+            group=of_container,
             is_running=status.state.running is not None,
             is_init=is_init,
         )

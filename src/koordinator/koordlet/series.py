@@ -20,6 +20,8 @@ POINTS_MAX = 2_048
 """The longest window of a NodeMetric (30 minutes) at one point per second, and some."""
 GROUP_POINTS_MAX = 360
 """The same for series of pods, containers and host applications, of which there are many: 5 minutes, and some."""
+GROUP_WINDOW_S_MAX = 3600.0
+"""Longest window over which pods are averaged: 100 pods at one point per second take 11 MB then."""
 LATE_MS_MAX = 60_000
 """How much older than the newest point of its series a point may be."""
 

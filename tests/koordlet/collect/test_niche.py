@@ -19,9 +19,10 @@ from koordinator.koordlet.collect.cpi import CPI
 from koordinator.koordlet.collect.gpu_usage import GPUUsageCollector
 from koordinator.koordlet.collect.pressure import PressureCollector
 from koordinator.koordlet.collect.resctrl_monitors import CPU_FLAGS, ResctrlMonitors
-from koordinator.koordlet.collect.retention import INTERVAL_S, SeriesRetention
+from koordinator.koordlet.collect.retention import GROUP_WINDOW_S, INTERVAL_S, SeriesRetention
 from koordinator.koordlet.collect.storage_info import StorageInfo
 from koordinator.koordlet.config import CollectConfig
+from koordinator.koordlet.series import GROUP_WINDOW_S_MAX
 from tests.host import host_tree
 from tests.koordlet.collect.collecting_node import CollectingNode, life, make_pod, rounds
 
@@ -107,10 +108,11 @@ def test_cold_pages_start_the_scanner_and_split_memory(tmp_path: Path) -> None:
             text = host_tree.idle_page_stats(cold)
             host_tree.write(node.cgroups / "memory" / group, {"memory.idle_page_stats": text})
         node.counters(POD, anon=300, cache=200)
+        kidled = tmp_path / "sys/kernel/mm/kidled"
+        before = (kidled / "scan_period_in_seconds").read_text().strip()
 
         assert ColdPages(node.shared).collect()
 
-        kidled = tmp_path / "sys/kernel/mm/kidled"
         assert (kidled / "scan_period_in_seconds").read_text() == "5\n"
         assert (kidled / "use_hierarchy").read_text() == "1\n"
         assert node.shared.executor.owners() == [OWNER]
@@ -121,6 +123,10 @@ def test_cold_pages_start_the_scanner_and_split_memory(tmp_path: Path) -> None:
         assert node.values(kinds.POD_MEMORY_HOT_PAGE) == [400]
         assert node.values(kinds.CONTAINER_MEMORY_HOT_PAGE) == [0]
         assert node.values(kinds.HOST_APP_MEMORY_COLD_PAGE, host_app_name="nginx") == [10]
+
+        collectors(node.shared)  # as an agent does that starts without the gate
+        assert (kidled / "scan_period_in_seconds").read_text().strip() == before
+        assert node.shared.executor.owners() == []
 
     life(main)
 
@@ -280,6 +286,25 @@ def test_series_are_kept_as_long_as_somebody_asks_for_them_and_ended_pods_go(tmp
 
         assert len(node.values(kinds.NODE_CPU)) == 3600 * 1.2
         assert node.values(kinds.POD_CPU) == []
+
+    life(main)
+
+
+def test_no_policy_makes_the_many_series_of_pods_and_containers_fill_the_memory(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        policy = MetricCollectPolicy(aggregate_duration_seconds=12 * 3600)
+        node.shared.view.metric_spec = NodeMetricSpec(metric_collect_policy=policy)
+        pod = node.shared.store.ring(kinds.POD_CPU, {kinds.POD_UID: "web"})
+        container = node.shared.store.ring(kinds.CONTAINER_CPU, {kinds.CONTAINER_ID: "containerd://web-1"})
+        SeriesRetention(node.shared).collect()
+
+        for second in range(3 * 3600):
+            pod.append(1000 * second, 1.0)
+            container.append(1000 * second, 1.0)
+
+        assert len(node.values(kinds.POD_CPU)) == GROUP_WINDOW_S_MAX * 1.2
+        assert len(node.values(kinds.CONTAINER_CPU)) == GROUP_WINDOW_S * 1.2
 
     life(main)
 

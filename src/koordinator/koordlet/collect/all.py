@@ -2,6 +2,7 @@
 
 import logging
 
+from koordinator.koordlet.collect import cold_pages
 from koordinator.koordlet.collect.best_effort_usage import BestEffortUsage
 from koordinator.koordlet.collect.cold_pages import ColdPages
 from koordinator.koordlet.collect.cpi import CPI
@@ -28,6 +29,8 @@ INTERVAL_S_MIN = 1.0
 def collectors(shared: Shared) -> list[Collector]:
     """Those that are on, in the order in which one round of usage needs them."""
     config, gates = shared.config.collect, shared.gates
+    if not gates.is_on(cold_pages.OWNER):
+        shared.executor.restore(cold_pages.OWNER)  # a former run may have switched the kernel's scanner on
     if config.used_interval_s < INTERVAL_S_MIN:
         log.warning("nothing is collected", extra={"used_interval_s": config.used_interval_s})
         return []

@@ -6,6 +6,7 @@ from koordinator.api.scalars import ScalarError
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import node_metric
+from koordinator.koordlet.series import GROUP_WINDOW_S_MAX
 
 INTERVAL_S = 60.0
 GROUP_WINDOW_S = 300.0
@@ -28,26 +29,29 @@ class SeriesRetention:
 
     def collect(self) -> bool:
         shared = self._shared
+        config = shared.config.collect
         now_ms = int(shared.clock.now() * 1000)
-        node_s, group_s = self._windows_s()
-        for kept, window_s in ((kinds.NODE_KINDS, node_s), (kinds.GROUP_KINDS, group_s)):
-            shared.store.retain(kept, int(window_s * _SLACK / shared.config.collect.used_interval_s))
-        shared.store.expire(now_ms - int(node_s * _SLACK * 1000), kinds.NODE_KINDS)
-        ended_s = max(ENDED_S, _INTERVALS * shared.config.collect.cpi_interval_s)
-        shared.store.expire(now_ms - int(ended_s * 1000), kinds.GROUP_KINDS)
+        ended_s = max(ENDED_S, _INTERVALS * config.cpi_interval_s)
+        for kept, window_s in self._windows_s():
+            kept_s = min(window_s, shared.config.series_retention_s) * _SLACK
+            shared.store.retain(kept, int(kept_s / config.used_interval_s))
+            unused_s = kept_s if kept is kinds.NODE_KINDS else ended_s
+            shared.store.expire(now_ms - int(unused_s * 1000), kept)
         return True
 
-    def _windows_s(self) -> tuple[float, float]:
-        """The longest windows that anybody asks for, of series of the node and of groups."""
+    def _windows_s(self) -> list[tuple[frozenset[str], float]]:
+        """Kinds and the longest window that anybody asks for; an hour at most of the many series of groups."""
         shared = self._shared
         policy = node_metric.collect_policy(shared.view.metric_spec or NodeMetricSpec())
         slo = shared.view.slo
         threshold = slo.resource_used_threshold_with_be if slo is not None else None
         strategy_s = (threshold.cpu_evict_time_window_seconds if threshold is not None else None) or 0
-        group_s = max(policy.aggregate_duration_s, strategy_s, GROUP_WINDOW_S)
-        node_s = max([group_s, *map(_seconds, policy.durations)])
-        longest_s = shared.config.series_retention_s
-        return min(node_s, longest_s), min(group_s, longest_s)
+        reported_s = max(policy.aggregate_duration_s, GROUP_WINDOW_S)
+        return [
+            (kinds.NODE_KINDS, max([reported_s, strategy_s, *map(_seconds, policy.durations)])),
+            (kinds.REPORTED_KINDS, min(reported_s, GROUP_WINDOW_S_MAX)),
+            (kinds.GROUP_KINDS - kinds.REPORTED_KINDS, GROUP_WINDOW_S),
+        ]
 
 
 def _seconds(text: str) -> float:

@@ -27,7 +27,7 @@ from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.report import node_metric
 from koordinator.koordlet.report.node_metric import CollectPolicy, Known, KnownGPU
 from koordinator.koordlet.report.outage import Outage
-from koordinator.koordlet.series import GROUP_POINTS_MAX, POINTS_MAX
+from koordinator.koordlet.series import GROUP_POINTS_MAX, GROUP_WINDOW_S_MAX, POINTS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,6 @@ RETRY_S = 10.0
 UNKNOWN_S = 1.0
 """Until the object is known, which says how often to report."""
 WRITE_S_MAX = 20.0
-GROUP_WINDOW_S_MAX = 3600.0
-"""Longest window over which pods are averaged: 100 pods at one point per second take 11 MB then."""
 
 _NODE_KINDS = (
     kinds.NODE_CPU,
@@ -49,16 +47,6 @@ _NODE_KINDS = (
     kinds.NODE_MEMORY_HOT_PAGE,
     kinds.SYS_CPU,
     kinds.SYS_MEMORY,
-)
-_GROUP_KINDS = (
-    kinds.POD_CPU,
-    kinds.POD_MEMORY,
-    kinds.POD_MEMORY_PAGE_CACHE,
-    kinds.POD_MEMORY_HOT_PAGE,
-    kinds.HOST_APP_CPU,
-    kinds.HOST_APP_MEMORY,
-    kinds.HOST_APP_MEMORY_PAGE_CACHE,
-    kinds.HOST_APP_MEMORY_HOT_PAGE,
 )
 _UNITS = ((resources.CPU, "core"), (resources.MEMORY, "byte"))
 
@@ -152,7 +140,7 @@ class NodeMetricReporter:
         mean_s = min(windows_s[0], GROUP_WINDOW_S_MAX)
         longest_s = min(max(windows_s), self._shared.config.series_retention_s)
         self._shared.store.retain(_NODE_KINDS, max(_points(longest_s, every_s), POINTS_MAX))
-        self._shared.store.retain(_GROUP_KINDS, max(_points(mean_s, every_s), GROUP_POINTS_MAX))
+        self._shared.store.retain(kinds.REPORTED_KINDS, max(_points(mean_s, every_s), GROUP_POINTS_MAX))
 
     async def _write(self, status: NodeMetricStatus) -> None:
         """Replace the status. An object that is gone comes back through the manager, with the next reports."""
