@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -75,23 +76,28 @@ def run(image: Path, arguments: list[str]) -> int:
     vng = shutil.which("vng", path=_path())
     assert vng is not None
     boot = [vng, "--run", str(image), *_EMULATED, *_MACHINE, "--user", "root", "--", command]
+    process = subprocess.Popen(
+        boot,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=os.environ | {"PATH": _path()},
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            boot,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            env=os.environ | {"PATH": _path()},
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        print(expired.stdout or "", f"\nthe machine was stopped after {TIMEOUT_S} s")
+        told, _ = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the emulator, too
+        told, _ = process.communicate()
+        print(told, f"\nthe machine was stopped after {TIMEOUT_S} s")
         return 1
-    output, _, status = done.stdout.rpartition(_STATUS)
-    print(output or done.stdout)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    output, _, status = told.rpartition(_STATUS)
+    print(output or told)
     print(f"cgroup v2 in a virtual machine: {time.monotonic() - started_s:.0f} s")
     digits = status.strip().split()[:1]
     if not digits:
