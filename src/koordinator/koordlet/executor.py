@@ -87,6 +87,8 @@ class Executor(FileWriter):
             path for path in self._cache if path.startswith(directories[1]) or directories[0] in path
         ]:
             del self._cache[path]
+        for key in [key for key in self._warned if key[0] == group or key[0].startswith(directories[1])]:
+            del self._warned[key]
         self._cgroups.forget(group)
 
     # Putting back

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import qos
-from koordinator.api.core import ContainerStatus, Pod
+from koordinator.api import qos, quantity
+from koordinator.api.core import Container, ContainerStatus, Pod
 from koordinator.api.qos import KubeQoS, QoSClass
+from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import LayoutError
@@ -72,6 +73,43 @@ def record(pod: Pod, driver: Driver) -> PodRecord:
             *_containers(status.init_container_statuses, driver, group, is_init=True),
         ),
     )
+
+
+def readable(pod: Pod) -> tuple[Pod, list[str]]:
+    """The pod without amounts that are no quantities, and what was wrong: whoever adds up amounts of all pods must not
+    fail because of one. A pod without such amounts is answered as it is.
+    """
+    problems: list[str] = []
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=[_readable_container(each, "containers", problems) for each in pod.spec.containers],
+        init_containers=[
+            _readable_container(each, "initContainers", problems) for each in pod.spec.init_containers
+        ],
+        overhead=_readable_amounts(pod.spec.overhead, "spec.overhead", problems),
+    )
+    return (msgspec.structs.replace(pod, spec=spec) if problems else pod), problems
+
+
+def _readable_container(container: Container, kind: str, problems: list[str]) -> Container:
+    where, old = f"spec.{kind}[{container.name}].resources", container.resources
+    requests = _readable_amounts(old.requests, f"{where}.requests", problems)
+    limits = _readable_amounts(old.limits, f"{where}.limits", problems)
+    if requests is old.requests and limits is old.limits:
+        return container
+    cleaned = msgspec.structs.replace(old, requests=requests, limits=limits)
+    return msgspec.structs.replace(container, resources=cleaned)
+
+
+def _readable_amounts(amounts: ResourceList, where: str, problems: list[str]) -> ResourceList:
+    bad = set()
+    for name, raw in amounts.items():
+        try:
+            quantity.of(raw)
+        except QuantityError as error:
+            bad.add(name)
+            problems.append(f"{where}.{name}: {error}")
+    return {name: raw for name, raw in amounts.items() if name not in bad} if bad else amounts
 
 
 def _containers(

@@ -109,6 +109,33 @@ def test_pods_that_did_not_change_keep_their_records_and_everybody_is_told_each_
     live(tmp_path, scenario)
 
 
+def test_amounts_that_nobody_can_read_cost_only_themselves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        await started(world)
+        odd = world.run_pod("odd", batch=True, cores=0.1, listed=False)
+        amounts = ResourceRequirements(
+            requests={"cpu": "1", "kubernetes.io/batch-cpu": "much"}, limits={"memory": ""}
+        )
+        container = msgspec.structs.replace(odd.spec.containers[0], resources=amounts)
+        spec = msgspec.structs.replace(odd.spec, containers=[container])
+        world.kubelet.listed.append(msgspec.structs.replace(odd, spec=spec))
+        await asyncio.sleep(12)
+        known = world.agent.shared.view.pods["odd"]
+        assert known.pod.spec.containers[0].resources.requests == {"cpu": "1"}
+        assert known.pod.spec.containers[0].resources.limits == {}
+
+        await asyncio.sleep(60)
+        assert world.agent.shared.view.pods["odd"] is known
+        told = [record.__dict__["problem"] for record in caplog.records if record.msg == "pod cannot be read"]
+        assert len(told) == 1 and "batch-cpu: 'much' is not a quantity" in told[0]
+        assert not [record for record in caplog.records if " raised " in record.getMessage()]
+
+    gates = "CgroupReconcile=true,BEMemoryEvict=true,BECPUEvict=true,CPUAllocatableEvict=true"
+    live(tmp_path, scenario, gates=gates)
+
+
 def test_what_is_known_of_groups_goes_with_their_pods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,8 @@ class PodsState:
         self._kubelet = kubelet
         self._guard = Guard("pods of the kubelet")
         self._wake = asyncio.Event()
+        self._unreadable: dict[str, str] = {}
+        """What was wrong with pods of the last list, by UID; each is said once."""
         self._tries = 0
         """How often the kubelet is asked again soon, because a container that came has no id yet."""
         self._interval_s = shared.config.kubelet.sync_interval_s
@@ -116,15 +118,24 @@ class PodsState:
         """One record per pod; those of unchanged pods are the same objects."""
         view = self._shared.view
         records: dict[str, PodRecord] = {}
-        for pod in pods:
-            old = view.pods.get(pod.metadata.uid)
-            if old is not None and old.pod == pod and old.driver is view.driver:
-                records[old.uid] = old
+        told: dict[str, str] = {}
+        for listed in pods:
+            uid = listed.metadata.uid
+            old = view.pods.get(uid)
+            if old is not None and old.pod == listed and old.driver is view.driver:
+                records[uid] = old
                 continue
+            pod, problems = node_pods.readable(listed)
             try:
-                records[pod.metadata.uid] = node_pods.record(pod, view.driver)
+                is_same = problems and old is not None and old.pod == pod and old.driver is view.driver
+                records[uid] = old if is_same and old is not None else node_pods.record(pod, view.driver)
             except KoordinatorError as error:
-                log.warning("pod skipped", extra={"pod": pod.key, "problem": str(error)})
+                problems.append(f"pod skipped: {error}")
+            if problems:
+                told[uid] = "; ".join(problems)
+                if self._unreadable.get(uid) != told[uid]:
+                    log.warning("pod cannot be read", extra={"pod": pod.key, "problem": told[uid]})
+        self._unreadable = told
         return records
 
     def _take(self, records: dict[str, PodRecord]) -> None:
