@@ -318,7 +318,7 @@ def test_collectors_are_those_that_gates_and_flags_ask_for(tmp_path: Path) -> No
         usual = named(CollectingNode(tmp_path / "a", clock))
         gates = (
             "CPICollector=true,PSICollector=true,ColdPageCollector=true,ResctrlCollector=true,"
-            "BlkIOReconcile=true,Accelerators=true"
+            "BlkIOReconcile=true,Accelerators=true,Libpfm4=true"
         )
         config = CollectConfig(resctrl=True, psi_interval_s=0)
         everything = named(CollectingNode(tmp_path / "b", clock, gates=gates, collect=config))

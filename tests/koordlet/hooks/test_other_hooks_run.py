@@ -201,6 +201,17 @@ def test_a_container_is_told_its_gpus(tmp_path: Path) -> None:
     assert answer.mounts == answer.devices == ()
 
 
+def test_a_gate_whose_answers_nobody_asks_for_says_so_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    HookNode(tmp_path, gates="GPUEnvInject=true,OOMScoreAdj=true").hooks.start()
+
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "gate GPUEnvInject is on, but no container runtime asks hooks: containers get nothing of it"
+    ]
+
+
 def test_a_shared_gpu_comes_with_the_isolation_library_and_its_monitor(tmp_path: Path) -> None:
     gates = "GPUEnvInject=true,HamiCoreVGPUMonitor=true"
     node = HookNode(tmp_path, gates=gates, hooks=HookConfig(hami_core_library="/opt/vgpu/lib.so"))

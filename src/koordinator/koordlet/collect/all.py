@@ -49,6 +49,8 @@ def collectors(shared: Shared) -> list[Collector]:
         found.append(GPUUsageCollector(shared, shared.gpus))
     if gates.is_on("CPICollector"):
         found.append(CPI(shared))
+    if gates.is_on("Libpfm4"):
+        log.info("gate Libpfm4 has no effect: cycles and instructions are always counted as a group")
     if gates.is_on("PSICollector"):
         found.append(PressureCollector(shared))
     if gates.is_on("ColdPageCollector"):

@@ -7,6 +7,7 @@ make of their requests.
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import Iterable
 
 from koordinator.cluster.supervise import Guard
@@ -28,6 +29,8 @@ from koordinator.koordlet.hooks.tc_run import TCNetworkQoS
 from koordinator.koordlet.hooks.terway_run import TerwayQoS
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
+
+log = logging.getLogger(__name__)
 
 FOLLOW_GAP_S = 1.0
 """Least time between two rounds of work that waits: pods come in bursts."""
@@ -70,6 +73,12 @@ class Hooks:
 
     def start(self) -> None:
         """Put back what hooks that are off left behind, act by what is known now, and follow what changes."""
+        for hook in self._hooks:
+            if hook.needs_runtime:
+                log.warning(
+                    "gate %s is on, but no container runtime asks hooks: containers get nothing of it",
+                    hook.name,
+                )
         for hook in self._off:
             self._guard.call(hook.disable)
         if not self._has_idle:
@@ -77,7 +86,7 @@ class Hooks:
         followed = {topic for hook in self._hooks for rule in hook.rules() for topic in rule.topics}
         for topic in followed | {Topic.PODS}:
             self._shared.view.listen(topic, self.name, functools.partial(self._on_change, (topic,)))
-        self._on_change(Topic)
+        self._guard.call(self._on_change, Topic)
 
     def run_stage(self, stage: Stage, context: Context) -> StageResult:
         """What all hooks of a stage answer."""

@@ -24,6 +24,7 @@ class GPUEnvInject(Hook):
     """A container sees its GPUs, and no more of a shared one than it was given."""
 
     name = "GPUEnvInject"
+    needs_runtime = True
 
     def register(self, registry: Registry) -> None:
         registry.at_stage(Stage.PRE_CREATE_CONTAINER, self.name, self.of_container)
@@ -48,6 +49,7 @@ class RDMADeviceInject(Hook):
     """A container gets the device files of its network cards with RDMA."""
 
     name = "RDMADeviceInject"
+    needs_runtime = True
 
     def register(self, registry: Registry) -> None:
         registry.at_stage(Stage.PRE_CREATE_CONTAINER, self.name, self.of_container)

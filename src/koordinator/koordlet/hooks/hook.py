@@ -66,6 +66,9 @@ class Hook:
     waits: ClassVar[bool] = False
     """It has work of its own in `follow`."""
 
+    needs_runtime: ClassVar[bool] = False
+    """Only a container runtime that asks hooks can carry its answers out."""
+
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.invalidate: Callable[[], None] = lambda: None
