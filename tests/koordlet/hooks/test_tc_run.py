@@ -329,6 +329,19 @@ async def test_terway_is_told_in_bytes_and_no_more_when_the_policy_goes(tmp_path
     assert terway_files(node) == {}
 
 
+async def test_files_that_cannot_be_written_are_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host_tree.write(tmp_path, {"var/lib/terway": "no directory"})
+    node = NetNode(tmp_path, FakeNetwork())
+    node.hooks.start()
+    node.policy(network("terway-qos"))
+    node.run_pods(pod("web"))
+    node.run_pods(pod("web"), pod("job", "BE"))
+
+    assert [each.getMessage() for each in caplog.records].count("Terway not told") == 2, "of each file"
+
+
 async def test_terways_own_files_are_left_alone_while_the_gate_is_off(tmp_path: Path) -> None:
     host_tree.write(tmp_path, {"var/lib/terway/qos/pod.json": "{}"})
     node = NetNode(tmp_path, FakeNetwork(), gates="")

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from koordinator.koordlet.hooks.registry import Registry
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
+
+log = logging.getLogger(__name__)
 
 DIRECTORY = "terway/qos"
 NODE_FILE, PODS_FILE = "global_bps_config", "pod.json"
@@ -72,6 +75,7 @@ class TerwayQoS(Hook):
         )
         self._texts: dict[str, str] = {}
         """What the files were made to say."""
+        self._problems: dict[str, str] = {}
 
     def rules(self) -> Sequence[Rule[Any]]:
         return (self._rule,)
@@ -118,9 +122,16 @@ class TerwayQoS(Hook):
             problem = self.shared.executor.perform(
                 path, text, functools.partial(self._replace, path, text), self.name, REASON
             )
+            self._tell(path, "" if problem is None else str(problem))
             if problem is not None:
                 return
         self._texts[path] = text
+
+    def _tell(self, path: str, problem: str) -> None:
+        """Say once that Terway hears nothing: its directory may not be mounted into our container."""
+        if problem and problem != self._problems.get(path):
+            log.warning("Terway not told", extra={"problem": problem})
+        self._problems[path] = problem
 
     def _directory(self) -> str:
         """`/var/lib/terway/qos` of the host; the folder is mounted beside that of `/var/run`."""
