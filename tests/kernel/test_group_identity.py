@@ -17,6 +17,7 @@ GROUPS = {"service": WEB, "best effort": JOB}
 HOG = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
 MEASURED_NS = 400_000_000
 GIVE_UP_S = 20
+START_S = 60
 IDLE_SHARES, KUBELET_SHARES = 512, 1024
 
 
@@ -44,8 +45,16 @@ def node(real: Cgroups, group: str, spawn: Spawn, tmp_path: Path) -> RealNode:
         assert node.host.cgroups.write(Knob.CPU_SHARES, name, str(shares)) is None
     cpu = max(os.sched_getaffinity(0))
     for name in (f"{WEB}/web-c0", f"{JOB}/job-c0"):
-        spawn(f"{group}/{name}", HOG % cpu)
+        wait_until_pinned(spawn(f"{group}/{name}", HOG % cpu), cpu)
     return node
+
+
+def wait_until_pinned(pid: int, cpu: int) -> None:
+    """Until a hog has started, which takes an emulated machine some seconds."""
+    deadline = time.monotonic() + START_S
+    while os.sched_getaffinity(pid) != {cpu}:
+        assert time.monotonic() < deadline, f"process {pid} does not start"
+        time.sleep(0.05)
 
 
 def shares(node: RealNode) -> str | None:
