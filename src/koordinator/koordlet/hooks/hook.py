@@ -3,6 +3,7 @@
 Source: spec 11, sections 13.1 and 13.6.
 """
 
+import abc
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -57,7 +58,7 @@ class Rule(Generic[T]):
         return True
 
 
-class Hook:
+class Hook(abc.ABC):
     """One feature. Subclasses say what they answer where; nothing runs before `register`."""
 
     name: ClassVar[str]
@@ -82,19 +83,19 @@ class Hook:
         """What it follows."""
         return ()
 
+    @abc.abstractmethod
     def register(self, registry: Registry) -> None:
         """Say which functions answer where."""
-        raise NotImplementedError
 
-    def on_pods(self) -> None:
+    def on_pods(self) -> None:  # noqa: B027 - most hooks need none
         """All pods were reconciled: once per refresh."""
 
     def disable(self) -> None:
         """Put back what it changed."""
         self.shared.executor.restore(self.name)
 
-    async def follow(self) -> None:
+    async def follow(self) -> None:  # noqa: B027 - most hooks need none
         """Work that waits (commands, say), after each change and every reconcile interval."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - most hooks need none
         """Undo what `follow` did; awaited by whoever disables the hook."""

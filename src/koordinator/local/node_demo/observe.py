@@ -1,5 +1,6 @@
 """What the machine and the groups on it did between two moments."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -62,7 +63,7 @@ def look(cgroups: Cgroups, service: str, batch: list[str], counters: list[Path],
     """Counters now. `agents` are the processes of the node agent."""
     busy_s, idle_s, steal_s = cpu_times(Path("/proc/stat").read_text(encoding="utf-8"))
     return Moment(
-        at_s=time.monotonic(),
+        at_s=asyncio.get_running_loop().time(),
         busy_s=busy_s,
         idle_s=idle_s,
         steal_s=steal_s,

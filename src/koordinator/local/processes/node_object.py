@@ -7,17 +7,11 @@ import msgspec
 
 from koordinator import clock
 from koordinator.api.quantity import ResourceList
+from koordinator.local.nodes import kubelet
 
-KUBELET_VERSION = "v1.32.0"
-LEASE_NAMESPACE = "kube-node-lease"
 PODS_MAX = 110
 NODE_LABEL = "node.koordinator.sh/process-node"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_PRESSURES = (
-    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-)
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +91,7 @@ def status(facts: NodeFacts, now_s: float) -> dict[str, Any]:
             "containerRuntimeVersion": "containerd://2.0.0",
             "kernelVersion": platform.release(),
             "kubeProxyVersion": "",
-            "kubeletVersion": KUBELET_VERSION,
+            "kubeletVersion": kubelet.KUBELET_VERSION,
             "machineID": facts.boot_id.replace("-", ""),
             "operatingSystem": "linux",
             "osImage": platform.system(),
@@ -108,23 +102,14 @@ def status(facts: NodeFacts, now_s: float) -> dict[str, Any]:
 
 def conditions(facts: NodeFacts, now_s: float) -> list[dict[str, Any]]:
     """Conditions of a node that is well."""
-    times = {
-        "lastHeartbeatTime": clock.rfc3339(now_s),
-        "lastTransitionTime": clock.rfc3339(facts.started_s),
-    }
-    calm = [
-        {"type": kind, "status": "False", "reason": why, "message": text} for kind, why, text in _PRESSURES
-    ]
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    ready["message"] = "kubelet is posting ready status"
-    return [condition | times for condition in [*calm, ready]]
+    return kubelet.node_conditions(facts.started_s, now_s)
 
 
 def lease(facts: NodeFacts, owner_uid: str, duration_s: int, now_s: float) -> dict[str, Any]:
     """The Lease whose renewal is the node's heartbeat."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": owner_uid}
     return {
-        "metadata": {"name": facts.name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+        "metadata": {"name": facts.name, "namespace": kubelet.LEASE_NAMESPACE, "ownerReferences": [owner]},
         "spec": {"holderIdentity": facts.name, "leaseDurationSeconds": duration_s} | renewal(now_s),
     }
 

@@ -25,6 +25,7 @@ from koordinator.cluster.supervise import Guard, supervise
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.errors import ContentError
 from koordinator.host.host import Host
+from koordinator.local.nodes import kubelet
 from koordinator.local.processes import admission, amounts, node_object
 from koordinator.local.processes.amounts import GroupAmounts
 from koordinator.local.processes.claims import Claims
@@ -279,7 +280,7 @@ class ProcessNode:
             return LEASE_S
         renewal = {"spec": node_object.renewal(now_s)}
         try:
-            await self._cluster.patch(Lease, self._config.name, renewal, node_object.LEASE_NAMESPACE)
+            await self._cluster.patch(Lease, self._config.name, renewal, kubelet.LEASE_NAMESPACE)
             if now_s - self._told_s >= STATUS_S:
                 await self._tell_status(now_s)
             node = await self._cluster.get(Node, self._config.name)
@@ -300,7 +301,7 @@ class ProcessNode:
     async def _register(self, now_s: float) -> None:
         name = self._config.name
         with contextlib.suppress(errors.AlreadyExists):
-            await self._cluster.create(Namespace, {"metadata": {"name": node_object.LEASE_NAMESPACE}})
+            await self._cluster.create(Namespace, {"metadata": {"name": kubelet.LEASE_NAMESPACE}})
         try:
             node = await self._cluster.create(Node, node_object.node(self.facts, now_s))
             self._told_s = now_s
@@ -311,7 +312,7 @@ class ProcessNode:
             node = await self._cluster.get(Node, name)
         lease = node_object.lease(self.facts, node.metadata.uid, LEASE_DURATION_S, now_s)
         try:
-            await self._cluster.create(Lease, lease, node_object.LEASE_NAMESPACE)
+            await self._cluster.create(Lease, lease, kubelet.LEASE_NAMESPACE)
         except errors.AlreadyExists:
             renewal = {"spec": node_object.renewal(now_s)}
-            await self._cluster.patch(Lease, name, renewal, node_object.LEASE_NAMESPACE)
+            await self._cluster.patch(Lease, name, renewal, kubelet.LEASE_NAMESPACE)
