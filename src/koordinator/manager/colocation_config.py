@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from koordinator.api import label_selector, labels, node_labels, slo_config
-from koordinator.api.core import ConfigMap, Node
+from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy, NodeColocation
-from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory
 from koordinator.manager.noderesource.batch import CalculatePolicy, ReclaimPolicy
 from koordinator.manager.overlay import overlay
 
@@ -159,77 +157,41 @@ def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) ->
     )
 
 
-class ColocationConfigSource:
-    """Follows the ConfigMap. `strategy_of` remembers per node until the node or the configuration changes."""
+class NodeStrategies:
+    """The strategy of each node, remembered until the node or the configuration changes.
 
-    def __init__(
-        self,
-        factory: InformerFactory,
-        events: EventRecorder,
-        *,
-        namespace: str = slo_config.CONFIG_NAMESPACE,
-        name: str = slo_config.CONFIG_NAME,
-    ) -> None:
-        self.state = ColocationState()
-        self._events = events
-        self._name = name
-        self._listeners: list[Callable[[], None]] = []
-        self._strategies: dict[str, tuple[str, NodeStrategy]] = {}
-        self._maps = factory.informer(ConfigMap, namespace, field_selector=f"metadata.name={name}")
-        # A deleted ConfigMap changes nothing: the last configuration stays until a restart (spec 02 §3.2).
-        self._maps.add_handler(self._on_map, self._on_map_changed)
+    `state` gives the configuration in force; `clear` is to be called when it changed.
+    """
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the merged configuration has changed."""
-        self._listeners.append(listener)
+    def __init__(self, state: Callable[[], ColocationState]) -> None:
+        self._state = state
+        self._known: dict[str, tuple[str, NodeStrategy]] = {}
 
-    async def ready(self) -> None:
-        """Until the first configuration is known, even if it is that there is none."""
-        await self._maps.synced.wait()
-        if not self.state.available and not self._maps.objects:
-            self._apply(None)
-
-    def strategy_of(self, node: Node) -> NodeStrategy | None:
+    def of(self, node: Node) -> NodeStrategy | None:
         """None while no configuration was ever understood."""
-        if not self.state.available:
+        state = self._state()
+        if not state.available:
             return None
         name, version = node.metadata.name, _version(node)
-        known = self._strategies.get(name)
+        known = self._known.get(name)
         if known is not None and known[0] == version:
             return known[1]
-        config = self.state.config
-        found = resource_strategy(config, node_strategy(config, node))
-        self._strategies[name] = (version, found)
+        found = resource_strategy(state.config, node_strategy(state.config, node))
+        self._known[name] = (version, found)
         return found
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        self._known.clear()
 
     def forget(self, name: str) -> None:
         """Drop what is remembered of a node that is gone."""
-        self._strategies.pop(name, None)
+        self._known.pop(name, None)
 
     def shortest_degrade_s(self) -> float:
         """The shortest time after which any node's report may be too old, 0 if annotations shorten it."""
-        known = [strategy.degrade_s for _, strategy in self._strategies.values()]
+        known = [strategy.degrade_s for _, strategy in self._known.values()]
         return min(known, default=0.0)
-
-    def _on_map_changed(self, old: ConfigMap, new: ConfigMap) -> None:
-        if old.data != new.data:
-            self._on_map(new)
-
-    def _on_map(self, config_map: ConfigMap) -> None:
-        if config_map.metadata.name == self._name:
-            self._apply(config_map)
-
-    def _apply(self, config_map: ConfigMap | None) -> None:
-        outcome = sync(self.state, config_map.data if config_map is not None else None)
-        self.state = outcome.state
-        if outcome.problem:
-            log.warning("colocation-config not used", extra={"problem": outcome.problem})
-            if config_map is not None and outcome.unreadable:
-                self._events.warning(config_map, REASON_UNREADABLE, outcome.problem)
-        if outcome.changed:
-            self._strategies.clear()
-            for listener in self._listeners:
-                listener()
 
 
 def _version(node: Node) -> str:

@@ -10,10 +10,10 @@ from koordinator.api.core import Node
 from koordinator.api.node_metric import AggregatePolicy, MetricCollectPolicy, NodeMetric, NodeMetricSpec
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
-from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.protocol import Cluster
 from koordinator.manager import colocation_config
-from koordinator.manager.colocation_config import ColocationConfigSource, ColocationState
+from koordinator.manager.colocation_config import ColocationState
+from koordinator.manager.parts import Shared
+from koordinator.manager.slo_configs import Part
 
 WORKERS = 4
 
@@ -44,15 +44,15 @@ def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) 
 class NodeMetricController:
     """Creates, corrects and deletes NodeMetric objects."""
 
-    def __init__(self, cluster: Cluster, factory: InformerFactory, config: ColocationConfigSource) -> None:
-        self._cluster = cluster
-        self._config = config
-        self._nodes = factory.informer(Node)
-        self._metrics = factory.informer(NodeMetric)
+    def __init__(self, shared: Shared) -> None:
+        self._cluster = shared.cluster
+        self._configs = shared.configs
+        self._nodes = shared.factory.informer(Node)
+        self._metrics = shared.factory.informer(NodeMetric)
         self._controller: Controller[str] = Controller("nodemetric", self._reconcile, workers=WORKERS)
         self._nodes.add_handler(self._add_node, self._on_node, self._add_node)
         self._metrics.add_handler(self._add_metric, self._on_metric, self._add_metric)
-        config.on_change(self._on_config)
+        shared.configs.on_change(Part.COLOCATION, self._on_config)
 
     def _add_node(self, node: Node) -> None:
         self._controller.queue.add(node.metadata.name)
@@ -87,7 +87,7 @@ class NodeMetricController:
             if metric is not None:
                 await self._delete(name)
             return
-        state = self._config.state
+        state = self._configs.colocation
         if not (state.available or state.error):
             return  # every node is queued again once a configuration is known
         spec = wanted_spec(state, node, metric.spec if metric is not None else None)

@@ -3,83 +3,35 @@
 The object lives and dies with its node; each section that differs is replaced as a whole.
 """
 
-import logging
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, slo_config
-from koordinator.api.core import ConfigMap, Node
+from koordinator.api import labels
+from koordinator.api.core import Node
 from koordinator.api.slo import NodeSLO, NodeSLOSpec
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
-from koordinator.cluster.events import EventRecorder
-from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.protocol import Cluster, PatchType
+from koordinator.cluster.protocol import PatchType
 from koordinator.manager import nodeslo
-from koordinator.manager.nodeslo import NodeSLOConfig
-
-log = logging.getLogger(__name__)
+from koordinator.manager.parts import Shared
+from koordinator.manager.slo_configs import Part
 
 WORKERS = 4
-
-
-class NodeSLOConfigSource:
-    """Follows the ConfigMap. A deleted one changes nothing: the last configuration stays until a restart."""
-
-    def __init__(
-        self,
-        factory: InformerFactory,
-        events: EventRecorder,
-        *,
-        namespace: str = slo_config.CONFIG_NAMESPACE,
-        name: str = slo_config.CONFIG_NAME,
-    ) -> None:
-        self.config = NodeSLOConfig()
-        self._events = events
-        self._name = name
-        self._listeners: list[Callable[[], None]] = []
-        self._maps = factory.informer(ConfigMap, namespace, field_selector=f"metadata.name={name}")
-        self._maps.add_handler(self._on_map, self._on_map_changed)
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the merged configuration has changed."""
-        self._listeners.append(listener)
-
-    async def ready(self) -> None:
-        """Until the ConfigMap was read, or there is none."""
-        await self._maps.synced.wait()
-
-    def _on_map_changed(self, old: ConfigMap, new: ConfigMap) -> None:
-        if old.data != new.data:
-            self._on_map(new)
-
-    def _on_map(self, config_map: ConfigMap) -> None:
-        if config_map.metadata.name != self._name:
-            return
-        outcome = nodeslo.sync(self.config, config_map.data)
-        self.config = outcome.config
-        for key, problem in outcome.problems.items():
-            log.warning("configuration not used", extra={"key": key, "problem": problem})
-            self._events.warning(config_map, nodeslo.REASON_UNREADABLE, problem)
-        if outcome.changed:
-            for listener in self._listeners:
-                listener()
 
 
 class NodeSLOController:
     """Creates, corrects and deletes NodeSLO objects."""
 
-    def __init__(self, cluster: Cluster, factory: InformerFactory, config: NodeSLOConfigSource) -> None:
-        self._cluster = cluster
-        self._config = config
-        self._nodes = factory.informer(Node)
-        self._slos = factory.informer(NodeSLO)
+    def __init__(self, shared: Shared) -> None:
+        self._cluster = shared.cluster
+        self._configs = shared.configs
+        self._nodes = shared.factory.informer(Node)
+        self._slos = shared.factory.informer(NodeSLO)
         self._controller: Controller[str] = Controller("nodeslo", self._reconcile, workers=WORKERS)
         self._nodes.add_handler(self._add_node, self._on_node, self._add_node)
         self._slos.add_handler(self._add_slo, self._on_slo, self._add_slo)
-        config.on_change(self._on_config)
+        shared.configs.on_change(Part.NODE_SLO, self._on_config)
 
     def _add_node(self, node: Node) -> None:
         self._controller.queue.add(node.metadata.name)
@@ -102,7 +54,6 @@ class NodeSLOController:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._config.ready()
         await self._controller.run([self._nodes, self._slos])
 
     async def _reconcile(self, name: str) -> None:
@@ -112,7 +63,7 @@ class NodeSLOController:
                 await self._delete(name)
             return
         kept = nodeslo.plain_extensions(slo.spec.extensions) if slo is not None else {}
-        spec = nodeslo.wanted_spec(self._config.config, node, extensions=kept)
+        spec = nodeslo.wanted_spec(self._configs.node_slo, node, extensions=kept)
         if slo is None:
             body = {"metadata": {"name": name}, "spec": msgspec.to_builtins(spec)}
             try:

@@ -6,7 +6,6 @@ written one by one.
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,13 +18,13 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.cluster import errors
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, retry_after_s
-from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.workqueue import WorkQueue
-from koordinator.manager.colocation_config import ColocationConfigSource, NodeStrategy
+from koordinator.manager.colocation_config import NodeStrategies, NodeStrategy
 from koordinator.manager.noderesource import account, batch, decide, prepare, zones
 from koordinator.manager.noderesource.account import MetricFacts, NodeFacts, PodFacts
+from koordinator.manager.parts import Shared
+from koordinator.manager.slo_configs import Part
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +45,16 @@ class NodePlan(msgspec.Struct, frozen=True):
 
 
 class NodeResourceController:
-    """The loop; `start_informers` of `factory` is the caller's."""
+    """The loop of the leader."""
 
-    def __init__(
-        self, cluster: Cluster, factory: InformerFactory, config: ColocationConfigSource, rng: random.Random
-    ) -> None:
+    def __init__(self, shared: Shared) -> None:
+        factory = shared.factory
         self.guard = Guard("controller noderesource")
         self.write_count = 0
         self.calculate_count = 0
-        self._cluster = cluster
-        self._config = config
-        self._backoff = Backoff(RETRY, rng)
+        self._cluster = shared.cluster
+        self._strategies = NodeStrategies(lambda: shared.configs.colocation)
+        self._backoff = Backoff(RETRY, shared.rng)
         self._queue: WorkQueue[str] = WorkQueue()
         self._nodes = factory.informer(Node)
         self._metrics = factory.informer(NodeMetric)
@@ -71,6 +69,7 @@ class NodeResourceController:
         self._zones_written_s: dict[str, float] = {}
         self._writes = asyncio.Semaphore(CONCURRENT_WRITES_MAX)
         self._wire()
+        shared.configs.on_change(Part.COLOCATION, self._on_config)
 
     # Following the cluster
 
@@ -79,7 +78,10 @@ class NodeResourceController:
         self._metrics.add_handler(self._on_metric, lambda _, m: self._on_metric(m), self._on_metric_gone)
         self._pods.add_handler(self._on_pod, lambda _, pod: self._on_pod(pod), self._on_pod_gone)
         self._topologies.add_handler(lambda nrt: self._queue.add(nrt.metadata.name))
-        self._config.on_change(self.enqueue_all)
+
+    def _on_config(self) -> None:
+        self._strategies.clear()
+        self.enqueue_all()
 
     def enqueue_all(self) -> None:
         """Look at every node again."""
@@ -95,6 +97,7 @@ class NodeResourceController:
         for known in (self._node_facts, self._written_s, self._zones_written_s):
             known.pop(name, None)
         self._degraded.discard(name)
+        self._strategies.forget(name)
 
     def _on_metric(self, metric: NodeMetric) -> None:
         name = metric.metadata.name
@@ -142,7 +145,7 @@ class NodeResourceController:
     async def _sweep(self) -> float:
         """Queue the nodes whose last report has become too old: no event tells that."""
         now_s = self._cluster.clock.now()
-        oldest_s = now_s - self._config.shortest_degrade_s()
+        oldest_s = now_s - self._strategies.shortest_degrade_s()
         for name in self._node_facts:
             if name not in self._degraded and self._reported_s.get(name, 0.0) < oldest_s:
                 self._queue.add(name)
@@ -167,7 +170,7 @@ class NodeResourceController:
         ready: dict[batch.ReclaimPolicy, list[tuple[str, NodeStrategy]]] = {}
         for name in names:
             node = self._nodes.get(name)
-            strategy = self._config.strategy_of(node) if node is not None else None
+            strategy = self._strategies.of(node) if node is not None else None
             if node is None or strategy is None:
                 continue
             reason = decide.withdrawal(strategy, self._reported_s.get(name), now_s)

@@ -1,13 +1,11 @@
 """`/mutate-pod`: what happens to a pod at creation (spec 02 §14.1)."""
 
-import random
-
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
 from koordinator.api.quantity import QuantityError
 from koordinator.api.scheduling import PriorityClass
-from koordinator.cluster.informer import InformerFactory
 from koordinator.manager import colocation_profile, extended_resources
+from koordinator.manager.parts import Shared
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
 
 PATH = "/mutate-pod"
@@ -16,12 +14,13 @@ PATH = "/mutate-pod"
 class PodMutatingHandler:
     """Applies colocation profiles and notes the extended resources; everything it reads is cached."""
 
-    def __init__(self, factory: InformerFactory, rng: random.Random, *, skip_resources: bool = False) -> None:
+    def __init__(self, shared: Shared) -> None:
+        factory = shared.factory
         self._profiles = factory.informer(ClusterColocationProfile)
         self._namespaces = factory.informer(Namespace)
         self._priority_classes = factory.informer(PriorityClass)
-        self._rng = rng
-        self._skip_resources = skip_resources
+        self._rng = shared.rng
+        self._skip_resources = shared.gates.is_on("ColocationProfileSkipMutatingResources")
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
         """The pod as profiles want it; anything that is no pod creation passes untouched."""

@@ -1,0 +1,89 @@
+"""Metrics of the manager under the reference's names. Source: spec 02, section 2.4."""
+
+from koordinator.clock import Clock
+from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Registry, exponential
+
+SUCCEEDED, FAILED = "succeeded", "failed"
+ALLOWED, REJECTED = "allowed", "rejected"
+EXPIRES_S = 300.0
+"""Series of the node gauge go when nobody set them for so long."""
+EXPIRE_PERIOD_S = 60.0
+
+
+class ExpiringGauge(Gauge):
+    """A gauge whose series go when they have not been set for `EXPIRES_S`."""
+
+    def __init__(self, name: str, description: str, labels: tuple[str, ...], clock: Clock) -> None:
+        super().__init__(name, description, labels)
+        self._clock = clock
+        self._set_s: dict[Labels, float] = {}
+
+    def set(self, number: float, *values: str) -> None:
+        super().set(number, *values)
+        self._set_s[values] = self._clock.now()
+
+    def expire(self) -> None:
+        """Drop what nobody set for a while; once every `EXPIRE_PERIOD_S`."""
+        oldest_s = self._clock.now() - EXPIRES_S
+        for values in [values for values, at_s in self._set_s.items() if at_s < oldest_s]:
+            del self._set_s[values]
+            self.values.pop(values, None)
+
+
+class ManagerMetrics:
+    """All families, in two registries: `internal` is about the manager, `external` for users of the cluster.
+
+    Counters of reconciles take (status, reason); the reason of a success is "".
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.internal = Registry()
+        self.external = Registry()
+        outcome = ("status", "reason")
+        text = "Reconciles, by outcome."
+        self.noderesource_reconciles = self._counter(
+            "slo_controller_node_resource_reconcile_count", text, outcome
+        )
+        self.nodemetric_reconciles = self._counter("slo_controller_nodemetric_reconcile_count", text, outcome)
+        self.nodemetric_parses = self._counter(
+            "slo_controller_nodemetric_spec_parse_count", "Collect policies worked out.", outcome
+        )
+        self.nodeslo_reconciles = self._counter("slo_controller_nodeslo_reconcile_count", text, outcome)
+        self.nodeslo_parses = self._counter(
+            "slo_controller_nodeslo_spec_parse_count", "Sections of NodeSLOs worked out.", outcome
+        )
+        self.plugin_runs = self._counter(
+            "slo_controller_node_resource_run_plugin_status",
+            "What plugins of node resources did (reason: the stage).",
+            ("plugin", *outcome),
+        )
+        self.node_allocatable = ExpiringGauge(
+            "slo_controller_node_extended_resource_allocatable_internal",
+            "Batch and Mid resources as last calculated.",
+            ("node", "resource", "unit"),
+            clock,
+        )
+        self.internal.add(self.node_allocatable)
+        self.webhook_durations = Histogram(
+            "koord_manager_webhook_webhook_duration_milliseconds",
+            "Time that a step of an admission took.",
+            exponential(0.001, 2, 20),
+            ("webhook_type", "object_type", "operation", "plugin_name", "status"),
+        )
+        self.internal.add(self.webhook_durations)
+        self.quota_shared_weight = Gauge(
+            "koord_manager_webhook_quota_shared_weight",
+            "Shared weight of a quota as admitted.",
+            ("elasticquota_name", "resource_name"),
+        )
+        self.internal.add(self.quota_shared_weight)
+        self.binding_decisions = self._counter(
+            "koord_manager_webhook_binding_admission_decisions_total", "Bindings, by decision.", ("decision",)
+        )
+        self.is_leader = Gauge("koordinator_manager_is_leader", "1 while this instance leads.")
+        self.internal.add(self.is_leader)
+
+    def _counter(self, name: str, description: str, labels: tuple[str, ...]) -> Counter:
+        counter = Counter(name, description, labels)
+        self.internal.add(counter)
+        return counter

@@ -1,0 +1,87 @@
+"""What differs between installations of the manager: names, defaults and meaning are those of its flags.
+
+Source: spec 02, sections 2.1 and 2.2.
+"""
+
+import msgspec
+
+from koordinator.api import slo_config
+
+CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile")
+NODE_RESOURCE_PLUGINS = (
+    "CPUNormalization",
+    "ResourceAmplification",
+    "MidResource",
+    "BatchResource",
+    "GPUDeviceResource",
+    "RDMADeviceResource",
+)
+"""In the order in which they calculate and prepare."""
+
+
+class ProfileControllerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The controller that brings colocation profiles to pods that wait already (`--colocation-profile-*`)."""
+
+    reconcile_by_default: bool = False
+    reconcile_interval_s: float = 30.0
+    force_update_pod_s: float = 300.0
+    expire_pod_cache_s: float = 600.0
+    update_pod_qps: float = 10.0
+    update_pod_burst: int = 100
+
+
+class EnhancedValidatorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the label rules of pods are (`--pod-enhanced-validator-*`)."""
+
+    config_namespace: str = "koordinator-system"
+    config_name: str = "pod-enhanced-validator-config"
+    reconcile_interval_s: float = 300.0
+
+
+class QuotaUpdateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How quota evaluation writes (`--quota-update-*`)."""
+
+    max_retries: int = 3
+    retry_jitter_s: float = 0.0
+    max_total_jitter_s: float = 1.0
+    conflict_fresh_get: bool = False
+
+
+class BindingAdmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may bind pods (`--binding-admission-*`)."""
+
+    user_names: tuple[str, ...] = ()
+    dry_run: bool = False
+    namespaces: tuple[str, ...] = ()
+    exclude_namespaces: tuple[str, ...] = ("kube-system",)
+    bypass_labels: tuple[str, ...] = ("koordinator.sh/binding-admission-bypass",)
+    bypass_annotations: tuple[str, ...] = ()
+
+
+class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that controllers and admission handlers are told.
+
+    `controllers` and `node_resource_plugins` are lists of `*`, `name` and `-name`; the first entry that names
+    one decides, `*` otherwise.
+    """
+
+    namespace: str = ""
+    """Restricts caches of namespaced objects to one namespace; empty for all."""
+    config_namespace: str = slo_config.CONFIG_NAMESPACE
+    slo_config_name: str = slo_config.CONFIG_NAME
+    controllers: tuple[str, ...] = CONTROLLERS
+    node_resource_plugins: tuple[str, ...] = NODE_RESOURCE_PLUGINS
+    node_strategy_name_need_check: bool = False
+    profile_controller: ProfileControllerOptions = ProfileControllerOptions()
+    enhanced_validator: EnhancedValidatorOptions = EnhancedValidatorOptions()
+    quota_update: QuotaUpdateOptions = QuotaUpdateOptions()
+    binding_admission: BindingAdmissionOptions = BindingAdmissionOptions()
+    seed: int = 0
+
+
+def is_chosen(name: str, entries: tuple[str, ...]) -> bool:
+    """Whether a list of `*`, `name` and `-name` lets `name` run."""
+    for entry in entries:
+        if entry in (name, f"-{name}"):
+            return entry == name
+    return "*" in entries

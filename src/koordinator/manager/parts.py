@@ -1,0 +1,37 @@
+"""What controllers and admission handlers of the manager are given, and what the manager asks of a controller."""
+
+import random
+from typing import Protocol
+
+import msgspec
+
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.clock import Clock
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.protocol import Cluster
+from koordinator.manager.metrics import ManagerMetrics
+from koordinator.manager.options import ManagerOptions
+from koordinator.manager.slo_configs import SLOConfigs
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What all parts share. Informers asked of `factory` in constructors are started and waited for."""
+
+    cluster: Cluster
+    clock: Clock
+    rng: random.Random
+    factory: InformerFactory
+    events: EventRecorder
+    options: ManagerOptions
+    gates: FeatureGates
+    metrics: ManagerMetrics
+    configs: SLOConfigs
+
+
+class ManagerController(Protocol):
+    """A loop that runs on the leader only."""
+
+    async def run(self) -> None:
+        """Work until cancelled; all caches are filled."""
+        ...
