@@ -101,6 +101,12 @@ CPU_CORES_MAX = 1_024
     metavar="AMOUNTS",
     help="What pods of this machine may not request, such as cpu=500m,memory=1Gi.",
 )
+@click.option(
+    "--manager-feature-gates",
+    default="",
+    metavar="GATES",
+    help="Feature gates of the manager, such as NodeMutatingWebhook=true,MultiQuotaTree=true.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of everything that is drawn by chance.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the components do.")
 def up(
@@ -118,6 +124,7 @@ def up(
     process_node: bool,
     process_node_parent: str,
     process_node_reserved: str,
+    manager_feature_gates: str,
     seed: int,
     verbose: bool,
 ) -> None:
@@ -130,6 +137,7 @@ def up(
       kubectl get nodes
       kubectl create deployment web --image=web --replicas=5
     """
+    from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
     from koordinator.host.errors import HostError
     from koordinator.local import cluster as local
     from koordinator.local.apiserver import auth
@@ -179,10 +187,11 @@ def up(
             if process_node
             else None,
             scheduler_port=scheduler_port,
+            manager_gates=FeatureGates.of(Component.MANAGER, manager_feature_gates),
             seed=seed,
         )
         _run(clock, options, kubeconfig)
-    except (UnsafeBind, StorageError, auth.TokenFileError, HostError) as error:
+    except (UnsafeBind, StorageError, auth.TokenFileError, HostError, FeatureGateError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         hint = "; choose another with --port, or 0 for a free one" if error.errno in (98, 48) else ""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api import crd, defaults, kinds
+from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
@@ -72,6 +73,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: ServerTls | None = None
     hosts: tuple[str, ...] = ()
     scheduler_port: int = 0
+    manager_gates: FeatureGates | None = None
+    """Feature gates of the manager, their defaults without."""
     seed: int = 0
 
 
@@ -131,7 +134,7 @@ class LocalCluster:
             if self.kubelet is not None:
                 await self.kubelet.prepare()
             await install(self._client("koordinator-installer"))
-            manager = Manager(self._client("koord-manager"))
+            manager = Manager(self._client("koord-manager"), gates=self._options.manager_gates)
             certs = certificates.generate([WEBHOOK_HOST], self._clock.now())
             webhooks = WebhookServer(manager.handlers, certs, host=WEBHOOK_HOST, port=0)
             await webhooks.start()
@@ -141,7 +144,10 @@ class LocalCluster:
             async with serving as self.scheduler_url, asyncio.TaskGroup() as group:
                 self._start(group, manager.run(), "koord-manager")
                 await manager.synced.wait()
-                await self._configure_webhooks(configuration.mutating(webhooks.url, certs.ca_cert))
+                for wanted in configuration.configurations(
+                    webhooks.url, ca_cert=certs.ca_cert, paths=manager.handlers.keys()
+                ):
+                    await self._configure_webhooks(wanted)
                 self._start_components(group)
                 await self.server.start()
                 self.ready.set()

@@ -1,64 +1,32 @@
-"""Admission webhooks served in this process: the review protocol word for word, only without a socket."""
+"""Admission webhooks answered in this process: the review protocol word for word, only without a socket."""
 
-import base64
+import random
 from collections.abc import Mapping
-from typing import Any
 
-import msgspec
+from koordinator.api import kinds
+from koordinator.local.admission import WebhookAdmission
+from koordinator.local.admission.client import INPROC
+from koordinator.local.registry import Registry
+from koordinator.manager.webhooks import configuration, review
 
-from koordinator.api.meta import Resource
-from koordinator.cluster import errors
-from koordinator.cluster.backend import WriteOptions
-from koordinator.local.patches import json_patch
-from koordinator.manager.webhooks.review import Handler, review
+_NAME = "koord-manager"
 
 
-class InProcessAdmission:
-    """Asks the handlers of the manager about every pod that is created (`local.interfaces.Admission`)."""
+async def admit_by(handlers: Mapping[str, review.Handler], registry: Registry, rng: random.Random) -> None:
+    """Ask `handlers` (by path) whatever the manager's webhook configurations say, from now on."""
+    admission = WebhookAdmission.on(registry, rng)
+    for path, handler in handlers.items():
+        admission.register_handler(f"{_NAME}{path}", _answering(handler))
+    registry.admission = admission
+    for wanted in configuration.configurations(f"{INPROC}://{_NAME}", paths=handlers.keys()):
+        group, _, _ = wanted["apiVersion"].rpartition("/")
+        resource = kinds.by_kind(group, wanted["kind"])
+        assert resource is not None, wanted
+        await registry.create(resource, "", wanted)
 
-    def __init__(self, handlers: Mapping[str, Handler]) -> None:
-        self._handlers = list(handlers.values())
-        self._asked = 0
 
-    def wants(self, resource: Resource, operation: str, subresource: str) -> bool:
-        return (operation == "CREATE") and (resource.plural == "pods") and not (resource.group or subresource)
+def _answering(handler: review.Handler) -> review.Answering:
+    async def answer(body: bytes) -> bytes:
+        return await review.review(handler, body)
 
-    async def admit(
-        self,
-        operation: str,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        obj: dict[str, Any] | None,
-        old: dict[str, Any] | None,
-        options: WriteOptions,
-        subresource: str = "",
-    ) -> dict[str, Any] | None:
-        """The object as the handlers want it.
-
-        Raises: Forbidden with the webhook's message when it denies.
-        """
-        for handler in self._handlers:
-            self._asked += 1
-            request = {
-                "uid": str(self._asked),
-                "resource": {
-                    "group": resource.group,
-                    "version": resource.version,
-                    "resource": resource.plural,
-                },
-                "subResource": subresource,
-                "name": name,
-                "namespace": namespace,
-                "operation": operation,
-                "object": obj,
-                "oldObject": old,
-                "dryRun": options.dry_run,
-            }
-            envelope = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-            answer = msgspec.json.decode(await review(handler, msgspec.json.encode(envelope)))["response"]
-            if not answer["allowed"]:
-                raise errors.Forbidden(f"admission webhook denied the request: {answer['status']['message']}")
-            if "patch" in answer:
-                obj = json_patch.apply(obj, msgspec.json.decode(base64.b64decode(answer["patch"])))
-        return obj
+    return answer

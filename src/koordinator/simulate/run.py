@@ -22,8 +22,7 @@ from koordinator.local.nodes.usage import read_trace
 from koordinator.local.registry import Registry, in_memory
 from koordinator.manager.manager import Manager
 from koordinator.scheduler.scheduler import Scheduler
-from koordinator.simulate import batch_jobs, batch_platform, services
-from koordinator.simulate.admission import InProcessAdmission
+from koordinator.simulate import admission, batch_jobs, batch_platform, services
 from koordinator.simulate.batch_platform import BatchPlatform
 from koordinator.simulate.recorder import Recorder, Series
 from koordinator.simulate.scenario import (
@@ -139,7 +138,7 @@ class _Day:
                 manager = Manager(self.cluster)
                 start(manager.run(), "manager")
                 await manager.synced.wait()
-                self.registry.admission = InProcessAdmission(manager.handlers)
+                await admission.admit_by(manager.handlers, self.registry, random.Random(scenario.seed))
             scheduler = self._scheduler(load_aware=scenario.load_aware and self.colocation)
             start(scheduler.run(), "scheduler")
             start(platform.run(), "batch platform")

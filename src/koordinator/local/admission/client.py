@@ -36,7 +36,8 @@ class Caller:
         self._tls: dict[str, ssl.SSLContext] = {}
 
     def register(self, name: str, handler: Handler) -> None:
-        """Answer webhooks whose URL is `inproc://NAME` (any path) by a function, without a socket."""
+        """Answer webhooks whose URL is `inproc://NAME` by a function, without a socket: at any path, or at one
+        when `name` has it (`NAME/path`)."""
         self._handlers[name] = handler
 
     async def call(self, webhook: Webhook, body: bytes) -> bytes:
@@ -63,8 +64,9 @@ class Caller:
             await session.close()
 
     async def _call_handler(self, url: str, webhook: Webhook, body: bytes) -> bytes:
-        name = urlsplit(url).netloc
-        handler = self._handlers.get(name)
+        parts = urlsplit(url)
+        name = parts.netloc
+        handler = self._handlers.get(f"{name}{parts.path}") or self._handlers.get(name)
         if handler is None:
             raise CallFailed(f'Post "{url}": no handler is registered in this process as "{name}"')
         try:

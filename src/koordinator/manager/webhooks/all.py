@@ -1,18 +1,95 @@
 """The admission handlers that are switched on, by URL path (spec 02 §12)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from koordinator.manager.config_validation import ValidationOptions
 from koordinator.manager.parts import Shared
-from koordinator.manager.webhooks import pod_mutating
+from koordinator.manager.quota.validation import QuotaRules
+from koordinator.manager.webhooks import table
+from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler, NodeValidatingHandler
+from koordinator.manager.webhooks.node_status import NodeStatusHandler
+from koordinator.manager.webhooks.pod_binding import BindingRules, PodBindingHandler
+from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
+from koordinator.manager.webhooks.pod_validating import PodChecks, PodValidatingHandler
+from koordinator.manager.webhooks.quota_admission import QuotaMutatingHandler, QuotaValidatingHandler
+from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from koordinator.manager.webhooks.reservation_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.review import Handler
 
 
+class _Builders:
+    """How each handler is made; what several of them share is made once, when the first asks."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._topology: QuotaTopology | None = None
+
+    def topology(self) -> QuotaTopology:
+        if self._topology is None:
+            self._topology = QuotaTopology(self._shared.factory, self._shared.clock)
+        return self._topology
+
+    def by_path(self) -> Mapping[str, Callable[[], Handler]]:
+        return {
+            table.MUTATE_POD: lambda: PodMutatingHandler(self._shared),
+            table.MUTATE_RESERVATION: self._reservation_mutating,
+            table.MUTATE_NODE_STATUS: NodeStatusHandler,
+            table.MUTATE_QUOTA: lambda: QuotaMutatingHandler(self.topology()),
+            table.VALIDATE_POD: self._pod_validating,
+            table.VALIDATE_POD_BINDING: self._pod_binding,
+            table.VALIDATE_QUOTA: self._quota_validating,
+            table.VALIDATE_NODE: self._node_validating,
+            table.VALIDATE_CONFIG_MAP: self._config_map_validating,
+        }
+
+    def _reservation_mutating(self) -> Handler:
+        return ReservationMutatingHandler(self._shared.factory, self._shared.rng)
+
+    def _pod_validating(self) -> Handler:
+        shared, where = self._shared, self._shared.options.enhanced_validator
+        return PodValidatingHandler(
+            shared.factory,
+            self.topology(),
+            PodChecks.of(shared.gates),
+            rules_namespace=where.config_namespace,
+            rules_name=where.config_name,
+        )
+
+    def _pod_binding(self) -> Handler:
+        options = self._shared.options.binding_admission
+        rules = BindingRules(
+            user_names=options.user_names,
+            namespaces=options.namespaces,
+            exclude_namespaces=options.exclude_namespaces,
+            bypass_labels=options.bypass_labels,
+            bypass_annotations=options.bypass_annotations,
+            dry_run=options.dry_run,
+        )
+        return PodBindingHandler(self._shared.factory, rules)
+
+    def _quota_validating(self) -> Handler:
+        return QuotaValidatingHandler(self.topology(), QuotaRules.of(self._shared.gates))
+
+    def _node_validating(self) -> Handler:
+        options = self._shared.options
+        return NodeValidatingHandler(
+            self._shared.factory, namespace=options.config_namespace, name=options.slo_config_name
+        )
+
+    def _config_map_validating(self) -> Handler:
+        options = self._shared.options
+        rules = ValidationOptions(names_needed=options.node_strategy_name_need_check)
+        return ConfigMapValidatingHandler(
+            self._shared.factory, rules, namespace=options.config_namespace, name=options.slo_config_name
+        )
+
+
 def handlers(shared: Shared) -> Mapping[str, Handler]:
-    """One handler per path; a path is left out when the feature gate of its webhook is off."""
+    """One handler per path; a path is left out when a feature gate of its webhook is off."""
+    builders = _Builders(shared).by_path()
     gates = shared.gates
-    found: dict[str, Handler] = {}
-    if not gates.is_on("WebhookFramework"):
-        return found
-    if gates.is_on("PodMutatingWebhook"):
-        found[pod_mutating.PATH] = pod_mutating.PodMutatingHandler(shared)
-    return found
+    return {
+        path: builders[path]()
+        for path, needed in table.GATES_BY_PATH.items()
+        if all(gates.is_on(gate) for gate in needed)
+    }

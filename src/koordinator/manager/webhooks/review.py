@@ -67,6 +67,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 ALLOWED = Verdict()
 
 Handler = Callable[[AdmissionRequest], Awaitable[Verdict]]
+Answering = Callable[[bytes], Awaitable[bytes]]
+"""A handler behind the protocol: AdmissionReview in, AdmissionReview out, as JSON."""
 
 
 def denied(message: str, code: int = 400) -> Verdict:
