@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordinator.cli import flag_kinds, koordlet_flags
+from koordinator.cli import flag_kinds, flag_settings, koordlet_flags
 from koordinator.cli import koordlet as command
 from koordinator.cli.koordlet_flags import Settings
 from koordinator.host.roots import HostRoots
@@ -68,7 +68,7 @@ def test_paths_follow_the_mode_and_their_flags() -> None:
 def test_every_flag_of_a_setting_changes_its_field() -> None:
     others = {str: "other", bool: "true", float: "77s", int: "7"}
     for name, setting in koordlet_flags.SETTINGS.items():
-        value = koordlet_flags._get(AgentConfig(node_name="n"), setting.field)
+        value = flag_settings.get(AgentConfig(node_name="n"), setting.field)
         text = others[type(value)]
         if name.endswith("-seconds"):
             text = "77"
@@ -79,7 +79,7 @@ def test_every_flag_of_a_setting_changes_its_field() -> None:
             "runtime-hooks-plugin-failure-policy": "Fail",
         }.get(name, text)
         more = ["-disable-query-kubelet-config"] if name == "kubelet-insecure-tls" else []
-        changed = koordlet_flags._get(settings(f"-{name}={text}", *more).config, setting.field)
+        changed = flag_settings.get(settings(f"-{name}={text}", *more).config, setting.field)
         assert changed != value, name
 
 

@@ -13,7 +13,7 @@ import click
 
 from koordinator import __version__
 from koordinator.api.errors import KoordinatorError
-from koordinator.cli import koordlet_flags, listening, logs, process_metrics, running
+from koordinator.cli import flag_settings, koordlet_flags, listening, logs, process_metrics, running
 from koordinator.cli.flag_kinds import GoFlagCommand
 from koordinator.cli.koordlet_flags import Settings
 from koordinator.clock import SystemClock
@@ -110,7 +110,7 @@ def _host(settings: Settings) -> Host:
     host = open_host(settings.roots, HOT_FILES_MAX)
     if host.cgroups.children("") is None:
         path = host.cgroups.directory("")
-        raise koordlet_flags.FlagError("cgroup-root-dir", f"{path} is no cgroup file system that can be read")
+        raise flag_settings.FlagError("cgroup-root-dir", f"{path} is no cgroup file system that can be read")
     return host
 
 
@@ -142,7 +142,7 @@ async def served(agent: Agent, settings: Settings) -> AsyncIterator[None]:
         )
     app = http.application(shared.metrics.internal, shared.metrics.external, events, agent.troubles)
     async with contextlib.AsyncExitStack() as stack:
-        host, port = koordlet_flags.host_and_port("addr", options.address)
+        host, port = flag_settings.host_and_port("addr", options.address)
         await stack.enter_async_context(listening.served(app, host or None, port))
         if options.profiling:
             from aiohttp import web
@@ -151,7 +151,7 @@ async def served(agent: Agent, settings: Settings) -> AsyncIterator[None]:
 
             profiles = web.Application()
             profiling.add_routes(profiles)
-            host, port = koordlet_flags.host_and_port("pprof-addr", options.profiling_address)
+            host, port = flag_settings.host_and_port("pprof-addr", options.profiling_address)
             await stack.enter_async_context(listening.served(profiles, host or None, port))
         yield
 

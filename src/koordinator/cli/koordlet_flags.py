@@ -2,33 +2,20 @@
 spec 11, sections 2.1, 3.1 and 13.2.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from koordinator.api import duration
-from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import flag_kinds
-from koordinator.cli.flag_kinds import Decorate
+from koordinator.cli import flag_kinds, flag_settings
+from koordinator.cli.flag_settings import FlagError, Setting
 from koordinator.host.roots import HostRoots
 from koordinator.koordlet.config import AgentConfig
 
 NODE_NAME, AGENT_MODE = "NODE_NAME", "agent_mode"
-
-
-class FlagError(KoordinatorError, ValueError):
-    """A flag (or environment variable) that cannot be used."""
-
-    def __init__(self, flag: str, reason: str) -> None:
-        super().__init__(flag, reason)
-        self.flag, self.reason = flag, reason
-
-    def __str__(self) -> str:
-        return f"{self.flag}: {self.reason}"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,45 +37,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logs_as_json: bool = False
 
 
-class _Setting(msgspec.Struct, frozen=True):
-    """A flag that sets a field: `kind` gives the option from name, default and help, `read` the field's value."""
-
-    field: str
-    words: str
-    kind: Callable[..., Decorate] = flag_kinds.text
-    read: Callable[[Any], Any] = lambda value: value
-    show: Callable[[Any], Any] = lambda value: value
+_time, _switch, _text = flag_settings.time, flag_settings.switch, flag_settings.text
+_seconds, _number, _natural = flag_settings.whole_seconds, flag_settings.number, flag_settings.natural
 
 
-def _time(field: str, words: str) -> _Setting:
-    return _Setting(field, words, flag_kinds.time, duration.parse, duration.text_of)
-
-
-def _switch(field: str, words: str) -> _Setting:
-    return _Setting(field, words, flag_kinds.switch)
-
-
-def _seconds(field: str, words: str) -> _Setting:
-    return _Setting(field, words, _whole, float, int)
-
-
-def _number(field: str, words: str) -> _Setting:
-    return _Setting(field, words, _whole)
-
-
-def _whole(name: str, default: int, words: str) -> Decorate:
-    return flag_kinds.count(name, default, words, click.IntRange(min=0))
-
-
-def _natural(field: str, words: str) -> _Setting:
-    return _Setting(field, words, flag_kinds.count)
-
-
-def _text(field: str, words: str) -> _Setting:
-    return _Setting(field, words)
-
-
-SETTINGS: Mapping[str, _Setting] = {
+SETTINGS: Mapping[str, Setting] = {
     # serving
     "addr": _text("http.address", "Where metrics, health and audit events are served, as host:port."),
     "enable-pprof": _switch("http.profiling", "Serve profiles at --pprof-addr."),
@@ -127,7 +80,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "kubelet-sync-interval": _time("kubelet.sync_interval_s", "How often pods are asked for; 0: never."),
     "kubelet-sync-timeout": _time("kubelet.timeout_s", "How long the kubelet may take to answer."),
     "kubelet-insecure-tls": _switch("kubelet.insecure", "Plain HTTP to --kubelet-read-only-port."),
-    "kubelet-read-only-port": _Setting(
+    "kubelet-read-only-port": Setting(
         "kubelet.read_only_port",
         "Port of the kubelet without authentication.",
         lambda name, default, words: flag_kinds.count(name, default, words, flag_kinds.PORT),
@@ -190,7 +143,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "runtime-hooks-reconcile-interval": _time(
         "hooks.reconcile_interval_s", "How often QoS groups and host applications are looked at."
     ),
-    "runtime-hooks-plugin-failure-policy": _Setting(
+    "runtime-hooks-plugin-failure-policy": Setting(
         "hooks.plugin_failure_policy",
         "Ignore: the next hook runs after one that failed; Fail: the rest is left out.",
         lambda name, default, words: click.option(
@@ -226,7 +179,6 @@ ROOTS: Mapping[str, tuple[str, str]] = {
 _MEMORY = "samples are kept in memory, in rings of fixed length"
 _HOOK_SERVER = "hooks are delivered by the reconciler; the hook server comes with the runtime proxy"
 _NRI = "hooks are delivered by the reconciler; the NRI plugin comes later"
-_LINES = "lines go to standard error, at once"
 WITHOUT_EFFECT: Mapping[str, str] = {
     "configmap-name": "settings come from NodeSLO; the reference does not read it either",
     "configmap-namespace": "settings come from NodeSLO; the reference does not read it either",
@@ -257,12 +209,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "runtime-hooks-nri-backoff-factor": _NRI,
     "runtime-hooks-nri-backoff-cap": _NRI,
     "runtime-hooks-nri-backoff-steps": _NRI,
-    "log-backtrace-at": _LINES,
-    "log-dir": _LINES,
-    "log-file": _LINES,
-    "log-file-max-size": _LINES,
-    "log-flush-frequency": _LINES,
-    "stderrthreshold": _LINES,
+    **flag_settings.LOG_FLAGS,
 }
 """Flags of the reference's command line that are read so that it works, each with why it changes nothing."""
 
@@ -270,13 +217,7 @@ SWITCHES_WITHOUT_EFFECT: Mapping[str, str] = {
     "tsdb-enable-prometheus-metric": _MEMORY,
     "enable-pod-taskids": "strategies that place threads read them when they do",
     "enable-nri-runtime-hook": _NRI,
-    "logtostderr": _LINES,
-    "alsologtostderr": _LINES,
-    "add-dir-header": _LINES,
-    "one-output": _LINES,
-    "skip-headers": _LINES,
-    "skip-log-headers": _LINES,
-    "legacy-stderr-threshold-behavior": _LINES,
+    **flag_settings.LOG_SWITCHES,
 }
 """The same for switches."""
 
@@ -308,33 +249,14 @@ _CLIENT = (
         False,
         "Change nothing, neither on the node nor in the cluster: print what would be written, and why (ours).",
     ),
-    click.option(
-        "-v",
-        "--v",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Log 0: warnings, 1: changes, 4: decisions.",
-    ),
-    flag_kinds.text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
-    click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
+    *flag_settings.LOGGING,
 )
 
 
 def options(command: Any) -> Any:
     """Put all flags on a command."""
-    inert = [
-        *(flag_kinds.without_effect(name, why) for name, why in WITHOUT_EFFECT.items()),
-        *(
-            flag_kinds.without_effect(name, why, is_switch=True)
-            for name, why in SWITCHES_WITHOUT_EFFECT.items()
-        ),
-    ]
-    defaults = AgentConfig(node_name="")
-    settings = [
-        setting.kind(name, setting.show(_get(defaults, setting.field)), setting.words)
-        for name, setting in SETTINGS.items()
-    ]
+    inert = flag_settings.inert(WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT)
+    settings = flag_settings.options(SETTINGS, AgentConfig(node_name=""))
     shown = "DaemonSet: {}; host mode: {}"
     roots = [
         flag_kinds.text(
@@ -359,13 +281,9 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Setti
     if not node_name:
         reason = "the environment variable must hold the name of this node (in a pod: fieldRef spec.nodeName)"
         raise FlagError(NODE_NAME, reason)
-    inert = [
-        name
-        for name in (*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT)
-        if values[name.replace("-", "_")] is not None
-    ]
+    inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     settings = Settings(
-        config=_config(node_name, values),
+        config=flag_settings.read(SETTINGS, AgentConfig(node_name=node_name), values),
         roots=_roots(environment.get(AGENT_MODE, ""), values),
         gates=FeatureGates.of(Component.KOORDLET, values["feature_gates"]),
         kubeconfig=values["kubeconfig"],
@@ -382,13 +300,6 @@ def of(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Setti
     )
     _check(settings)
     return settings, inert
-
-
-def _config(node_name: str, values: Mapping[str, Any]) -> AgentConfig:
-    config = AgentConfig(node_name=node_name)
-    for name, setting in SETTINGS.items():
-        config = _with(config, setting.field, setting.read(values[name.replace("-", "_")]))
-    return config
 
 
 def _roots(agent_mode: str, values: Mapping[str, Any]) -> HostRoots:
@@ -426,27 +337,4 @@ def _check(settings: Settings) -> None:
         ("addr", settings.config.http.address),
         ("pprof-addr", settings.config.http.profiling_address),
     ):
-        host_and_port(name, text)
-
-
-def host_and_port(flag: str, text: str) -> tuple[str, int]:
-    """An address as Go has it: `:9316`, `127.0.0.1:9316`, `[::1]:9316`. Raises: FlagError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise FlagError(flag, f"{text!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _get(config: AgentConfig, field: str) -> Any:
-    value: Any = config
-    for name in field.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _with(config: AgentConfig, field: str, value: Any) -> AgentConfig:
-    section, dot, name = field.rpartition(".")
-    if not dot:
-        return msgspec.structs.replace(config, **{name: value})
-    changed = msgspec.structs.replace(_get(config, section), **{name: value})
-    return msgspec.structs.replace(config, **{section: changed})
+        flag_settings.host_and_port(name, text)

@@ -49,12 +49,12 @@ def add_to(registry: Registry, started_s: float) -> None:
     )
 
 
-def add_gates(registry: Registry, gates: FeatureGates) -> None:
+def add_gates(registry: Registry, component: Component, gates: FeatureGates) -> None:
     """Which feature gates are on, and the version."""
     # As upstream: features that are generally available have no stage.
     stages = {
         name: "" if gate.stage is Stage.GA else gate.stage.name
-        for name, gate in REGISTRIES[Component.SCHEDULER].items()
+        for name, gate in REGISTRIES[component].items()
     }
     states = {(name, stages[name]): float(is_on) for name, is_on in gates.states.items()}
     build = Gauge(

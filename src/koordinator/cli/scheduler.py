@@ -228,14 +228,9 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
         )
         metrics = scheduler.metrics
-        host = client.server.partition("://")[2]
-        cluster.transport.on_answer = lambda method, code, seconds: metrics.requested(
-            method, host, code, seconds
-        )
-        cluster.transport.on_limited = lambda method, seconds: metrics.limited(method, host, seconds)
-        cluster.transport.on_retry = lambda method, code: metrics.request_retries.inc(code, method, host)
+        metrics.client.count(cluster.transport, client.server)
         process_metrics.add_to(metrics.registry, clock.now())
-        process_metrics.add_gates(metrics.registry, gates)
+        process_metrics.add_gates(metrics.registry, Component.SCHEDULER, gates)
         for name in flags.disabled_metrics:
             if not metrics.registry.remove(name):
                 log.warning("no such metric to disable", extra={"metric": name})

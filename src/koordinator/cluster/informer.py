@@ -30,6 +30,8 @@ RECONNECT = BackoffPolicy(initial_s=0.8, max_s=30.0, factor=2.0, jitter_ratio=1.
 WATCH_S_MIN = 1.0
 # Watches that fail in a row before we stop trusting the version and list again (a restored server).
 FAILED_WATCHES_MAX = 3
+# Objects that a resync hands out before other tasks get their turn.
+RESYNC_TURN = 64
 
 
 class Informer(Generic[T]):
@@ -125,6 +127,16 @@ class Informer(Generic[T]):
             self._on_add.append(on_add)
             for obj in list(self._cache.values()):
                 self.guard.call(on_add, obj)
+
+    async def resync(self) -> None:
+        """Hand every object to the handlers of updates again, as if it had changed to what it is."""
+        for number, key in enumerate(list(self._cache), 1):
+            obj = self._cache.get(key)
+            if obj is not None:
+                for on_update in self._on_update:
+                    self.guard.call(on_update, obj, obj)
+            if number % RESYNC_TURN == 0:
+                await asyncio.sleep(0)
 
     # Running
 
@@ -295,10 +307,14 @@ class _Index(Generic[T]):
 
 
 class InformerFactory:
-    """One informer per view, namespace and selectors, shared by all who ask."""
+    """One informer per view, namespace and selectors, shared by all who ask.
 
-    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+    `namespace` restricts those of namespaced kinds that are asked for without one; empty: no restriction.
+    """
+
+    def __init__(self, cluster: Cluster, rng: random.Random, *, namespace: str = "") -> None:
         self._cluster = cluster
+        self._own_namespace = namespace
         self._rng = rng
         self._informers: dict[tuple[type[Object], str, str, str], Informer[Any]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -308,6 +324,8 @@ class InformerFactory:
         self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Informer[T]:
         """The shared informer; it runs at once when the factory has been started."""
+        if not namespace and view.resource.namespaced:
+            namespace = self._own_namespace
         identity = (view, namespace, label_selector, field_selector)
         found = self._informers.get(identity)
         if found is None:
@@ -335,6 +353,11 @@ class InformerFactory:
         """Until every informer asked for so far has its first list."""
         for informer in list(self._informers.values()):
             await informer.synced.wait()
+
+    async def resync(self) -> None:
+        """Hand all cached objects to the handlers of updates again."""
+        for informer in list(self._informers.values()):
+            await informer.resync()
 
     async def stop(self) -> None:
         """End all informers; their caches stay readable."""

@@ -180,10 +180,9 @@ class Transport:
 
     async def _answer(self, call: Call) -> exchange.Answer:
         if self._writes is not None and call.body is not None and len(call.body) <= SHORT_BODY_BYTES_MAX:
-            if self._bucket is not None:
-                await self._bucket.wait()
             headers = await self._headers(call)
             if _is_one_line(headers.get("Authorization", "")):
+                await self._within_rate(call)
                 self.request_count += 1
                 return await self._writes.exchange(self._composed(call, headers), self._timeout_s)
         async with await self._request(call, self._timeout) as response:
@@ -227,10 +226,7 @@ class Transport:
     async def _request(self, call: Call, timeout: aiohttp.ClientTimeout) -> _Answer:
         if self._session is None:
             raise errors.ConnectionFailed("the cluster client is closed; open it with `async with`")
-        if self._bucket is not None:
-            waited_s = await self._bucket.wait()
-            if self.on_limited is not None:
-                self.on_limited(call.method, waited_s)
+        await self._within_rate(call)
         self.request_count += 1
         return self._session.request(
             call.method,
@@ -242,6 +238,12 @@ class Transport:
             proxy=self._config.proxy_url or None,
             server_hostname=self._config.server_name or None,
         )
+
+    async def _within_rate(self, call: Call) -> None:
+        if self._bucket is not None:
+            waited_s = await self._bucket.wait()
+            if self.on_limited is not None:
+                self.on_limited(call.method, waited_s)
 
     async def _headers(self, call: Call) -> dict[str, str]:
         headers = {} if call.body is None else {"Content-Type": call.content_type}

@@ -5,7 +5,7 @@ afterwards, once.
 """
 
 import asyncio
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -28,10 +28,27 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 RETRIES = RetryPolicy()
 
 
+class QueueObserver(Protocol):
+    """Hears what happens to the keys of a queue."""
+
+    def added(self, key: Any) -> None:
+        """It waits for a worker, for the first time since it was taken."""
+
+    def taken(self, key: Any) -> None:
+        """A worker holds it."""
+
+    def done(self, key: Any) -> None:
+        """The worker has finished with it."""
+
+    def retried(self, key: Any) -> None:
+        """Its work failed, and it will come back."""
+
+
 class WorkQueue(Generic[K]):
     """First in, first out. Bounded by the number of distinct keys, which is that of the objects watched."""
 
     def __init__(self, policy: RetryPolicy = RETRIES) -> None:
+        self.observer: QueueObserver | None = None
         self._policy = policy
         self._bucket: TokenBucket | None = None
         self._ready: asyncio.Queue[K] = asyncio.Queue()
@@ -54,6 +71,8 @@ class WorkQueue(Generic[K]):
         if key in self._dirty:
             return
         self._dirty.add(key)
+        if self.observer is not None:
+            self.observer.added(key)
         if key not in self._held:
             self._ready.put_nowait(key)
 
@@ -76,6 +95,8 @@ class WorkQueue(Generic[K]):
         now_s = asyncio.get_running_loop().time()
         if self._bucket is None:
             self._bucket = TokenBucket(self._policy.overall, now_s)
+        if self.observer is not None:
+            self.observer.retried(key)
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         # 2.0 ** failures overflows a float near 1,024 failures.
@@ -95,11 +116,15 @@ class WorkQueue(Generic[K]):
         key = await self._ready.get()
         self._dirty.discard(key)
         self._held.add(key)
+        if self.observer is not None:
+            self.observer.taken(key)
         return key
 
     def done(self, key: K) -> None:
         """Give the key back; it is queued again if it was added meanwhile."""
         self._held.discard(key)
+        if self.observer is not None:
+            self.observer.done(key)
         if key in self._dirty:
             self._ready.put_nowait(key)
 

@@ -34,7 +34,7 @@ class Manager:
         gates: FeatureGates | None = None,
     ) -> None:
         rng = random.Random(options.seed)
-        factory = InformerFactory(cluster, rng)
+        factory = InformerFactory(cluster, rng, namespace=options.namespace)
         events = EventRecorder(cluster, COMPONENT, rng=rng)
         self.shared = Shared(
             cluster=cluster,
@@ -63,6 +63,8 @@ class Manager:
                 group.create_task(self.shared.events.run(), name="manager events"),
                 group.create_task(self._expire(), name="manager metrics"),
             ]
+            if self.shared.options.resync_s > 0:
+                tasks.append(group.create_task(self._resync(), name="manager resync"))
             await self.shared.factory.wait_synced()
             await self.shared.configs.ready()
             self.synced.set()
@@ -73,14 +75,24 @@ class Manager:
 
     async def lead(self) -> None:
         """Run the controllers until cancelled; only while `following`."""
-        async with asyncio.TaskGroup() as group:
-            for name, controller in self.controllers.items():
-                group.create_task(controller.run(), name=name)
+        is_leader = self.shared.metrics.is_leader
+        is_leader.set(1)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, controller in self.controllers.items():
+                    group.create_task(controller.run(), name=name)
+        finally:
+            is_leader.set(0)
 
     async def run(self) -> None:
         """Follow and lead until cancelled, where there is one instance only."""
         async with self.following():
             await self.lead()
+
+    async def _resync(self) -> None:
+        while True:
+            await asyncio.sleep(self.shared.options.resync_s)
+            await self.shared.factory.resync()
 
     async def _expire(self) -> None:
         while True:

@@ -1,6 +1,8 @@
 """Metrics of the manager under the reference's names. Source: spec 02, section 2.4."""
 
 from koordinator.clock import Clock
+from koordinator.cluster.client_metrics import ClientMetrics
+from koordinator.cluster.queue_metrics import QueueMetrics
 from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Registry, exponential
 
 SUCCEEDED, FAILED = "succeeded", "failed"
@@ -31,12 +33,16 @@ class ExpiringGauge(Gauge):
 
 
 class ManagerMetrics:
-    """All families, in two registries: `internal` is about the manager, `external` for users of the cluster.
+    """All families, in three registries: `runtime` is about the process and its queues, `internal` about what the
+    manager decides, `external` for users of the cluster (none so far, as upstream).
 
     Counters of reconciles take (status, reason); the reason of a success is "".
     """
 
     def __init__(self, clock: Clock) -> None:
+        self.runtime = Registry()
+        self.client = ClientMetrics(self.runtime)
+        self.queues = QueueMetrics(self.runtime)
         self.internal = Registry()
         self.external = Registry()
         outcome = ("status", "reason")
@@ -81,6 +87,7 @@ class ManagerMetrics:
             "koord_manager_webhook_binding_admission_decisions_total", "Bindings, by decision.", ("decision",)
         )
         self.is_leader = Gauge("koordinator_manager_is_leader", "1 while this instance leads.")
+        self.is_leader.set(0)
         self.internal.add(self.is_leader)
 
     def _counter(self, name: str, description: str, labels: tuple[str, ...]) -> Counter:

@@ -50,6 +50,7 @@ class NodeMetricController:
         self._nodes = shared.factory.informer(Node)
         self._metrics = shared.factory.informer(NodeMetric)
         self._controller: Controller[str] = Controller("nodemetric", self._reconcile, workers=WORKERS)
+        shared.metrics.queues.watch("nodemetric", self._controller.queue)
         self._nodes.add_handler(self._add_node, self._on_node, self._add_node)
         self._metrics.add_handler(self._add_metric, self._on_metric, self._add_metric)
         shared.configs.on_change(Part.COLOCATION, self._on_config)

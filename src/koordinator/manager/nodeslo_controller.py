@@ -29,6 +29,7 @@ class NodeSLOController:
         self._nodes = shared.factory.informer(Node)
         self._slos = shared.factory.informer(NodeSLO)
         self._controller: Controller[str] = Controller("nodeslo", self._reconcile, workers=WORKERS)
+        shared.metrics.queues.watch("nodeslo", self._controller.queue)
         self._nodes.add_handler(self._add_node, self._on_node, self._add_node)
         self._slos.add_handler(self._add_slo, self._on_slo, self._add_slo)
         shared.configs.on_change(Part.NODE_SLO, self._on_config)

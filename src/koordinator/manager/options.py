@@ -19,6 +19,10 @@ NODE_RESOURCE_PLUGINS = (
 """In the order in which they calculate and prepare."""
 
 
+RESYNC_S = 36_000.0
+"""Upstream's, where nothing else is said."""
+
+
 class ProfileControllerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The controller that brings colocation profiles to pods that wait already (`--colocation-profile-*`)."""
 
@@ -67,6 +71,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str = ""
     """Restricts caches of namespaced objects to one namespace; empty for all."""
+    resync_s: float = RESYNC_S
+    """How often controllers look at everything again although nothing changed; 0: never."""
     config_namespace: str = slo_config.CONFIG_NAMESPACE
     slo_config_name: str = slo_config.CONFIG_NAME
     controllers: tuple[str, ...] = CONTROLLERS

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from koordinator import profiling, prometheus
+from koordinator import health, profiling, prometheus
 from koordinator.api import scalars
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler import effective_config, gauges, health
+from koordinator.health import Check, SliMetrics
+from koordinator.scheduler import effective_config, gauges
 from koordinator.scheduler.capabilities import ApiRequest, Endpoint
 from koordinator.scheduler.explain import service as explanations
-from koordinator.scheduler.health import Check, SliMetrics
 from koordinator.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)

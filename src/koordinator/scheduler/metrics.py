@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping
 
+from koordinator.cluster.client_metrics import ClientMetrics
 from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Reading, Registry, Series, exponential
 
 ATTEMPTS_LABEL_MAX = 15
@@ -20,7 +21,6 @@ _PLUGIN_S = exponential(0.00001, 1.5, 20)
 _NEXT_POD_S = exponential(0.00001, 2, 24)
 _HINT_S = exponential(0.00001, 2, 12)
 _NODES = exponential(1, 2, 24)
-_REQUEST_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
 
 class ProfileMetrics:
@@ -148,17 +148,6 @@ class Metrics:
             "name.",
             ("name",),
         )
-        self.requests = Counter(
-            "rest_client_requests_total",
-            "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
-            ("code", "host", "method"),
-        )
-        self.request_duration = Histogram(
-            "rest_client_request_duration_seconds",
-            "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
-            _REQUEST_S,
-            ("verb", "host"),
-        )
         self.batch_duration = Histogram(
             "scheduler_inline_batch_schedule_duration_seconds",
             "[ALPHA] Duration of placing all pods of a plan in one cycle.",
@@ -215,20 +204,10 @@ class Metrics:
             "used to identify the lease. Please make sure to group by name.",
             ("name",),
         )
-        self.rate_limiter = Histogram(
-            "rest_client_rate_limiter_duration_seconds",
-            "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
-            _REQUEST_S,
-            ("verb", "host"),
-        )
-        self.request_retries = Counter(
-            "rest_client_request_retries_total",
-            "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
-            ("code", "verb", "host"),
-        )
         self.registry = Registry(
             family for family in vars(self).values() if isinstance(family, Counter | Histogram)
         )
+        self.client = ClientMetrics(self.registry)
         # The first and the last line of most dashboards; derived, so that a pod counts once.
         self.registry.add(
             Reading(
@@ -260,15 +239,6 @@ class Metrics:
             return {(value,): number for value, number in read().items()}
 
         self.registry.add(Reading(name, description, (label,), labelled))
-
-    def requested(self, method: str, host: str, code: str, seconds: float) -> None:
-        """A request to the API ended; `code` is `<error>` when there was no answer."""
-        self.requests.inc(code, host, method)
-        self.request_duration.of(method, host).observe(seconds)
-
-    def limited(self, method: str, host: str, seconds: float) -> None:
-        """A request waited for the client's own rate limit, perhaps not at all."""
-        self.rate_limiter.of(method, host).observe(seconds)
 
     def text(self) -> str:
         """All metrics in the Prometheus text format."""

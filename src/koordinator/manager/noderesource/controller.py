@@ -68,6 +68,7 @@ class NodeResourceController:
         self._written_s: dict[str, float] = {}
         self._zones_written_s: dict[str, float] = {}
         self._writes = asyncio.Semaphore(CONCURRENT_WRITES_MAX)
+        shared.metrics.queues.watch("noderesource", self._queue)
         self._wire()
         shared.configs.on_change(Part.COLOCATION, self._on_config)
 

@@ -1,4 +1,4 @@
-"""Whether the scheduler is alive and ready, check by check, in the words of upstream's endpoints."""
+"""Whether a component is alive and ready, check by check, in the words of upstream's endpoints."""
 
 from collections.abc import Callable, Iterable, Mapping
 

@@ -1,0 +1,167 @@
+"""Flags that set the fields of a configuration, as tables: name of the flag -> field, and what it is for.
+
+Defaults are those of the fields, so that a flag and the code that reads the field cannot disagree.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from koordinator.api import duration
+from koordinator.api.errors import KoordinatorError
+from koordinator.cli import flag_kinds
+from koordinator.cli.flag_kinds import Decorate
+
+C = TypeVar("C", bound=msgspec.Struct)
+
+
+class FlagError(KoordinatorError, ValueError):
+    """A flag (or environment variable) that cannot be used."""
+
+    def __init__(self, flag: str, reason: str) -> None:
+        super().__init__(flag, reason)
+        self.flag, self.reason = flag, reason
+
+    def __str__(self) -> str:
+        return f"{self.flag}: {self.reason}"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A flag that sets a field (`section.name` for those of a section): `kind` gives the option from name, default
+    and help, `read` the field's value from the flag's, `show` the flag's default from the field's."""
+
+    field: str
+    words: str
+    kind: Callable[..., Decorate] = flag_kinds.text
+    read: Callable[[Any], Any] = lambda value: value
+    show: Callable[[Any], Any] = lambda value: value
+
+
+def text(field: str, words: str) -> Setting:
+    return Setting(field, words)
+
+
+def switch(field: str, words: str) -> Setting:
+    return Setting(field, words, flag_kinds.switch)
+
+
+def time(field: str, words: str) -> Setting:
+    """A duration; the field has seconds."""
+    return Setting(field, words, flag_kinds.time, duration.parse, duration.text_of)
+
+
+def listed(field: str, words: str) -> Setting:
+    """Texts separated by commas; the field has a tuple."""
+    return Setting(field, words, flag_kinds.listed, show=",".join)
+
+
+def number(field: str, words: str) -> Setting:
+    """A whole number from 0 on."""
+    return Setting(field, words, _whole)
+
+
+def natural(field: str, words: str) -> Setting:
+    """A whole number from 1 on."""
+    return Setting(field, words, flag_kinds.count)
+
+
+def whole_seconds(field: str, words: str) -> Setting:
+    """A whole number of seconds; the field has a float."""
+    return Setting(field, words, _whole, float, int)
+
+
+def _whole(name: str, default: int, words: str) -> Decorate:
+    return flag_kinds.count(name, default, words, click.IntRange(min=0))
+
+
+def options(settings: Mapping[str, Setting], defaults: msgspec.Struct) -> list[Decorate]:
+    """The options of a command."""
+    return [
+        setting.kind(name, setting.show(get(defaults, setting.field)), setting.words)
+        for name, setting in settings.items()
+    ]
+
+
+def read(settings: Mapping[str, Setting], config: C, values: Mapping[str, Any]) -> C:
+    """The configuration as the values of a command say."""
+    for name, setting in settings.items():
+        config = put(config, setting.field, setting.read(values[name.replace("-", "_")]))
+    return config
+
+
+def get(config: msgspec.Struct, field: str) -> Any:
+    """The value of `name` or `section.name`."""
+    value: Any = config
+    for name in field.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def put(config: C, field: str, value: Any) -> C:
+    """The same with another value of `name` or `section.name`."""
+    section, dot, name = field.rpartition(".")
+    if not dot:
+        return msgspec.structs.replace(config, **{name: value})
+    changed = msgspec.structs.replace(get(config, section), **{name: value})
+    return msgspec.structs.replace(config, **{section: changed})
+
+
+# Flags that every component has
+
+_LINES = "lines go to standard error, at once"
+LOG_FLAGS: Mapping[str, str] = {
+    "log-backtrace-at": _LINES,
+    "log-dir": _LINES,
+    "log-file": _LINES,
+    "log-file-max-size": _LINES,
+    "log-flush-frequency": _LINES,
+    "stderrthreshold": _LINES,
+}
+"""Flags of klog that are read so that command lines work, each with why it changes nothing."""
+
+LOG_SWITCHES: Mapping[str, str] = {
+    "logtostderr": _LINES,
+    "alsologtostderr": _LINES,
+    "add-dir-header": _LINES,
+    "one-output": _LINES,
+    "skip-headers": _LINES,
+    "skip-log-headers": _LINES,
+    "legacy-stderr-threshold-behavior": _LINES,
+}
+"""The same for switches."""
+
+LOGGING: tuple[Decorate, ...] = (
+    click.option(
+        "-v",
+        "--v",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Log 0: warnings, 1: changes, 4: decisions.",
+    ),
+    flag_kinds.text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
+    click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
+)
+
+
+def inert(flags: Mapping[str, str], switches: Mapping[str, str]) -> list[Decorate]:
+    """Options of flags without effect, each with why."""
+    return [
+        *(flag_kinds.without_effect(name, why) for name, why in flags.items()),
+        *(flag_kinds.without_effect(name, why, is_switch=True) for name, why in switches.items()),
+    ]
+
+
+def given(names: Iterable[str], values: Mapping[str, Any]) -> list[str]:
+    """Which flags without effect were given."""
+    return [name for name in names if values[name.replace("-", "_")] is not None]
+
+
+def host_and_port(flag: str, text: str) -> tuple[str, int]:
+    """An address as Go has it: `:9316`, `127.0.0.1:9316`, `[::1]:9316`. Raises: FlagError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise FlagError(flag, f"{text!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

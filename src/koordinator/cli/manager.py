@@ -1,0 +1,154 @@
+"""`koord-manager`: the manager against a real API server, with the flags that the reference's has."""
+
+import contextlib
+import logging
+import os
+import random
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import click
+from aiohttp import web
+
+from koordinator import __version__, profiling
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.feature_gates import Component
+from koordinator.cli import listening, logs, manager_flags, process_metrics, running
+from koordinator.cli.manager_flags import Settings
+from koordinator.cluster import connect, garbage
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.manager import http
+from koordinator.manager.manager import Manager
+
+log = logging.getLogger(__name__)
+
+USER_AGENT = "koordinator-manager"
+LEASE = "koordinator-manager"
+
+
+@click.command(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "max_content_width": 120,
+    }
+)
+@manager_flags.options
+@click.version_option(__version__, prog_name="koord-manager")
+def main(**values: Any) -> None:
+    """Work out what every node can lend to batch pods and how its agent protects services; answer the API server's
+    questions about pods, quotas and configuration: the Koordinator manager.
+
+    Run two: one leads and runs the controllers, both answer webhooks. What to change for the whole cluster is in the
+    ConfigMap slo-controller-config, not in flags.
+    """
+    try:
+        settings, inert = manager_flags.of(values)
+        logs.set_up(
+            logs.level_of(settings.verbosity),
+            as_json=settings.logs_as_json,
+            modules=logs.modules_of(settings.module_verbosity),
+        )
+        client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
+    except (KoordinatorError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    _tell(settings, inert)
+    try:
+        with garbage.collected_rarely():
+            running.run(_main(settings, client))
+    except (KoordinatorError, OSError, ExceptionGroup) as error:
+        # A lost lease, a port that is taken: expected ends, which need no traceback.
+        cause = running.cause_of(error)
+        if not isinstance(cause, KoordinatorError | OSError):
+            raise
+        raise click.ClickException(str(cause)) from error
+
+
+def _tell(settings: Settings, inert: list[str]) -> None:
+    for remark in settings.remarks:
+        log.warning("flag understood otherwise: %s", remark)
+    reasons = {**manager_flags.WITHOUT_EFFECT, **manager_flags.SWITCHES_WITHOUT_EFFECT}
+    for name in inert:
+        log.info("flag has no effect", extra={"flag": f"--{name}", "why": reasons[name]})
+    if settings.options.namespace:
+        facts = {"flag": "--namespace", "namespace": settings.options.namespace}
+        log.warning("pods of other namespaces are not seen: nodes seem emptier than they are", extra=facts)
+
+
+async def _main(settings: Settings, client: ClientConfig) -> None:
+    # Jitter must differ between instances.
+    rng = random.Random()
+    async with (
+        KubeCluster(
+            client,
+            rng=random.Random(rng.getrandbits(64)),
+            component=USER_AGENT,
+            rate=settings.rate,
+        ) as cluster,
+        # The lease has a client of its own: behind a thousand writes that wait for their turn it would be lost.
+        KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
+    ):
+        manager = Manager(cluster, settings.options, settings.gates)
+        metrics = manager.shared.metrics
+        for each in (cluster, lease_cluster):
+            metrics.client.count(each.transport, client.server)
+        process_metrics.add_to(metrics.runtime, cluster.clock.now())
+        process_metrics.add_gates(metrics.runtime, Component.MANAGER, settings.gates)
+        election = LeaderElection(
+            lease_cluster,
+            election_config(settings.election_namespace, rng),
+            rng=random.Random(rng.getrandbits(64)),
+        )
+        async with served(manager, election, settings), manager.following():
+            garbage.set_aside()
+            log.info("caches filled")
+            if settings.is_elected:
+                await election.run(manager.lead)
+            else:
+                await manager.lead()
+
+
+def election_config(namespace: str, rng: random.Random) -> ElectionConfig:
+    """Durations are upstream's, which has no flags for them either."""
+    identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
+    return ElectionConfig(name=LEASE, namespace=namespace, identity=identity)
+
+
+@contextlib.asynccontextmanager
+async def served(manager: Manager, election: LeaderElection, settings: Settings) -> AsyncIterator[None]:
+    """Serve metrics, health and profiles, where they are asked for. Raises: OSError for an address that is taken."""
+    alive, ready = health_checks(manager, election)
+    profiles = web.Application()
+    profiling.add_routes(profiles)
+    async with contextlib.AsyncExitStack() as stack:
+        for address, app in (
+            (settings.metrics, http.metrics_application(manager.shared.metrics)),
+            (settings.health, http.health_application(alive, ready)),
+            (settings.profiling, profiles),
+        ):
+            if address is not None:
+                host, port = address
+                await stack.enter_async_context(listening.served(app, host or None, port))
+        yield
+
+
+def health_checks(
+    manager: Manager, election: LeaderElection
+) -> tuple[Mapping[str, http.Check], Mapping[str, http.Check]]:
+    """Why the process should be restarted, and why it should not be asked: by name."""
+
+    async def lease() -> str:
+        return election.trouble
+
+    async def caches() -> str:
+        return "" if manager.synced.is_set() else "caches are not filled yet"
+
+    return {"ping": http.well, "leaderElection": lease}, {"ping": http.well, "informer-sync": caches}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What work queues hold and how long keys stay in them, under the names of client-go's queues (`workqueue_*`)."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koordinator.cluster.workqueue import WorkQueue
+from koordinator.prometheus import Counter, Histogram, Labels, Reading, Registry, Series, exponential
+
+_SECONDS = exponential(1e-8, 10, 10)
+
+
+class QueueMetrics:
+    """The families of all queues of a process; `watch` adds a queue under a name."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._watched: dict[str, tuple[WorkQueue[Any], _Observer]] = {}
+        self._adds = Counter("workqueue_adds_total", "Total number of adds handled by workqueue", ("name",))
+        self._retries = Counter(
+            "workqueue_retries_total", "Total number of retries handled by workqueue", ("name",)
+        )
+        self._waits = Histogram(
+            "workqueue_queue_duration_seconds",
+            "How long in seconds an item stays in workqueue before being requested",
+            _SECONDS,
+            ("name",),
+        )
+        self._works = Histogram(
+            "workqueue_work_duration_seconds",
+            "How long in seconds processing an item from workqueue takes.",
+            _SECONDS,
+            ("name",),
+        )
+        registry.add(
+            self._adds,
+            self._retries,
+            self._waits,
+            self._works,
+            self._reading("workqueue_depth", "Current depth of workqueue", lambda queue, _: len(queue)),
+            self._reading(
+                "workqueue_unfinished_work_seconds",
+                "How many seconds of work has been done that is in progress and hasn't been observed by "
+                "work_duration.",
+                lambda _, seen: sum(seen.working_s()),
+            ),
+            self._reading(
+                "workqueue_longest_running_processor_seconds",
+                "How many seconds has the longest running processor for workqueue been running.",
+                lambda _, seen: max(seen.working_s(), default=0.0),
+            ),
+        )
+
+    def watch(self, name: str, queue: WorkQueue[Any]) -> None:
+        """Count what happens to `queue`; a queue that had the name before is counted no longer."""
+        observer = _Observer(name, self._adds, self._retries, self._waits.of(name), self._works.of(name))
+        self._watched[name] = (queue, observer)
+        queue.observer = observer
+
+    def _reading(
+        self, name: str, description: str, read: "Callable[[WorkQueue[Any], _Observer], float]"
+    ) -> Reading:
+        def of_all() -> Mapping[Labels, float]:
+            return {(each,): read(*watched) for each, watched in self._watched.items()}
+
+        return Reading(name, description, ("name",), of_all)
+
+
+class _Observer:
+    """Notes since when each key waits or is worked on."""
+
+    def __init__(self, name: str, adds: Counter, retries: Counter, waits: Series, works: Series) -> None:
+        self._name = name
+        self._adds, self._retries = adds, retries
+        self._waits, self._works = waits, works
+        self._added_s: dict[Any, float] = {}
+        self._taken_s: dict[Any, float] = {}
+
+    def added(self, key: Any) -> None:
+        self._adds.inc(self._name)
+        self._added_s[key] = asyncio.get_running_loop().time()
+
+    def taken(self, key: Any) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._waits.observe(now_s - self._added_s.pop(key, now_s))
+        self._taken_s[key] = now_s
+
+    def done(self, key: Any) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._works.observe(now_s - self._taken_s.pop(key, now_s))
+
+    def retried(self, key: Any) -> None:
+        self._retries.inc(self._name)
+
+    def working_s(self) -> list[float]:
+        """For how long each key that a worker holds has been held."""
+        now_s = asyncio.get_running_loop().time()
+        return [now_s - taken_s for taken_s in self._taken_s.values()]

@@ -1,0 +1,74 @@
+"""What the manager serves besides webhooks: metrics and health (spec 02, section 2.4)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from koordinator import health, prometheus
+from koordinator.manager.metrics import ManagerMetrics
+from koordinator.prometheus import Registry
+
+Check = Callable[[], Awaitable[str]]
+"""Why something is not well; empty when it is."""
+CHECK_S_MAX = 5.0
+"""A check that takes longer has failed: probes do not wait for long."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def metrics_application(metrics: ManagerMetrics) -> web.Application:
+    """`/metrics` tells of the process, its client and its queues; the others as their names say."""
+    app = web.Application()
+    app.router.add_get("/metrics", _metrics(metrics.runtime))
+    app.router.add_get("/internal-metrics", _metrics(metrics.internal))
+    app.router.add_get("/external-metrics", _metrics(metrics.external))
+    app.router.add_get("/all-metrics", _metrics(metrics.runtime, metrics.internal, metrics.external))
+    return app
+
+
+def health_application(alive: Mapping[str, Check], ready: Mapping[str, Check]) -> web.Application:
+    """`/healthz` and `/readyz` with their checks, together and one by one; 500 when one fails, as upstream."""
+    app = web.Application()
+    for endpoint, checks in (("healthz", alive), ("readyz", ready)):
+        app.router.add_get(f"/{endpoint}", _health(endpoint, checks))
+        for name, check in checks.items():
+            app.router.add_get(f"/{endpoint}/{name}", _health(endpoint, {name: check}))
+    return app
+
+
+async def well() -> str:
+    """The check of a process that answers."""
+    return ""
+
+
+def _metrics(*registries: Registry) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        text = "".join(registry.text() for registry in registries)
+        return web.Response(body=text.encode(), headers={"Content-Type": prometheus.CONTENT_TYPE})
+
+    return handle
+
+
+def _health(endpoint: str, checks: Mapping[str, Check]) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        excluded = request.query.getall("exclude", [])
+        found = {name: await _reason(check) for name, check in checks.items() if name not in excluded}
+        known = {name: _saying(found.get(name, "")) for name in checks}
+        report = health.report(endpoint, known, verbose="verbose" in request.query, excluded=excluded)
+        headers = {"X-Content-Type-Options": "nosniff"}
+        return web.Response(text=report.text, status=200 if report.is_well else 500, headers=headers)
+
+    return handle
+
+
+def _saying(reason: str) -> health.Check:
+    return lambda: reason
+
+
+async def _reason(check: Check) -> str:
+    try:
+        async with asyncio.timeout(CHECK_S_MAX):
+            return await check()
+    except TimeoutError:
+        return f"no answer within {CHECK_S_MAX:g} s"
