@@ -25,6 +25,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "Why a pod is pending or where it is, and what would change that.",
     ),
+    "doctor": (
+        "koordinator.cli.doctor",
+        "main",
+        "What is wrong with an installation, why it matters, and what to do.",
+    ),
     "simulate": (
         "koordinator.cli.simulate",
         "main",

@@ -1,0 +1,146 @@
+"""`koordinator doctor`: what is wrong with an installation, why that matters, and what to do."""
+
+import asyncio
+import json
+import random
+import sys
+from typing import Any
+
+import click
+import msgspec
+import yaml
+from rich.console import Console
+
+from koordinator.api.errors import KoordinatorError
+from koordinator.cli import logs
+from koordinator.cli.doctor_text import print_report
+from koordinator.cluster import connect
+from koordinator.cluster.kube import KubeCluster
+from koordinator.doctor import gather
+from koordinator.doctor.checks.all import CHECKS, Report, examine
+from koordinator.doctor.finding import Severity
+from koordinator.doctor.snapshot import Snapshot
+from koordinator.simulate import dump as dumps
+
+NAMESPACE = "koordinator-system"
+
+
+class NoAnswer(click.ClickException):
+    """The cluster, or the dump, cannot be read."""
+
+    exit_code = 3
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-n",
+    "--namespace",
+    default=NAMESPACE,
+    show_default=True,
+    help="Namespace that the components are installed in.",
+)
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    metavar="NAME",
+    type=click.Choice([check.name for check in CHECKS]),
+    help="Run only this check; may be given several times. --list-checks names them.",
+)
+@click.option("--list-checks", is_flag=True, help="Name all checks and end.")
+@click.option(
+    "--dump",
+    "dump_files",
+    multiple=True,
+    metavar="FILE",
+    help="Look at a dump instead of a running cluster: JSON or YAML of `kubectl get … -o json` or `kubectl "
+    "cluster-info dump`; - is standard input. May be given several times.",
+)
+@click.option(
+    "--no-trial",
+    is_flag=True,
+    help="Do not try the webhooks with two pods that are created for trial only (dry run).",
+)
+@click.option("--kubeconfig", default="", help="kubeconfig file of the running cluster.")
+@click.option("--context", default="", help="Context of the kubeconfig.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True
+)
+def main(
+    namespace: str,
+    checks: tuple[str, ...],
+    list_checks: bool,
+    dump_files: tuple[str, ...],
+    no_trial: bool,
+    kubeconfig: str,
+    context: str,
+    output: str,
+) -> None:
+    """What is wrong with this installation, why does it matter, and what to do?
+
+    \b
+    Try:
+      koordinator doctor
+      koordinator doctor --check config --check profiles
+      kubectl get nodes,pods,configmaps -A -o json | koordinator doctor --dump -
+
+    Ends with 0 when all is well (notices do not count), 1 with warnings, 2 with errors, 3 when the cluster
+    does not answer. It changes nothing.
+    """
+    logs.keep_quiet()
+    if list_checks:
+        for check in CHECKS:
+            click.echo(f"{check.name:18} {check.question}")
+        return
+    try:
+        if dump_files:
+            snapshot = gather.from_objects(dumps.read(dump_files), namespace)
+        else:
+            snapshot = asyncio.run(_from_cluster(namespace, kubeconfig, context, not no_trial))
+    except (KoordinatorError, OSError) as error:
+        raise NoAnswer(str(error)) from error
+    report = examine(snapshot, checks)
+    _write(report, output)
+    sys.exit(exit_code(report))
+
+
+def exit_code(report: Report) -> int:
+    """By the worst finding."""
+    if report.count(Severity.ERROR):
+        return 2
+    return 1 if report.count(Severity.WARNING) else 0
+
+
+async def _from_cluster(namespace: str, kubeconfig: str, context: str, tries_admission: bool) -> Snapshot:
+    client = connect.load(kubeconfig_file=kubeconfig, context=context)
+    console = Console(stderr=True)
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator-doctor") as cluster:
+        with console.status("asking the cluster") as status:  # shows on terminals only
+            return await gather.from_cluster(
+                cluster,
+                namespace,
+                tries_admission=tries_admission,
+                progress=lambda text: status.update(f"{text} …"),
+            )
+
+
+def _write(report: Report, output: str) -> None:
+    if output == "text":
+        # Files and pipes get the lines whole, whatever the terminal's width is.
+        print_report(Console(highlight=False, width=None if sys.stdout.isatty() else 200), report)
+        return
+    body = as_json(report)
+    if output == "json":
+        click.echo(json.dumps(body, indent=2))
+    else:
+        click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report for tools: counts, findings (worst first), names of checks."""
+    return {
+        "counts": {severity.value: report.count(severity) for severity in Severity},
+        "findings": [msgspec.to_builtins(each) for each in report.findings],
+        "passed": list(report.passed),
+        "notDone": list(report.not_done),
+    }

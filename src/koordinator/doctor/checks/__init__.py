@@ -1,0 +1,1 @@
+"""The checks, one module per area: pure functions from a snapshot to findings."""

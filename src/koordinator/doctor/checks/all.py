@@ -1,0 +1,121 @@
+"""All checks by name, in the order in which they are told of, and running them."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from koordinator.api.apps import Deployment
+from koordinator.api.coordination import Lease
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.meta import Object
+from koordinator.api.scheduling import PriorityClass
+from koordinator.doctor.checks import api_server, components, crds, leases, priority_classes
+from koordinator.doctor.finding import Finding, Severity, finding, some_of
+from koordinator.doctor.snapshot import NOT_SERVED, RawDefinition, Snapshot
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A check. `needs` are the kinds without which it can say nothing."""
+
+    name: str
+    question: str
+    run: Callable[[Snapshot], Iterable[Finding]]
+    needs: tuple[type[Object], ...] = ()
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("api-server", "is the API server new enough?", api_server.check),
+    Check("crds", "are our kinds known to the API server?", crds.check, (RawDefinition,)),
+    Check("components", "do the components run?", components.check, (Deployment,)),
+    Check("leases", "does exactly one instance lead?", leases.check, (Lease,)),
+    Check("priority-classes", "are the four classes there?", priority_classes.check, (PriorityClass,)),
+)
+BY_NAME = {check.name: check for check in CHECKS}
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What all checks said, worst first; `passed` and `not_done` are names of checks."""
+
+    findings: Sequence[Finding]
+    passed: Sequence[str]
+    not_done: Sequence[str]
+
+    def count(self, severity: Severity) -> int:
+        """How many findings are that bad."""
+        return sum(each.severity is severity for each in self.findings)
+
+
+def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> Report:
+    """Run the named checks, or all."""
+    chosen = [BY_NAME[name] for name in names] or list(CHECKS)
+    findings: list[Finding] = []
+    passed: list[str] = []
+    blocked: dict[type[Object], list[str]] = {}
+    for check in chosen:
+        gaps = [view for view in check.needs if not snapshot.knows(view)]
+        for view in gaps:
+            blocked.setdefault(view, []).append(check.name)
+        if gaps:
+            continue
+        found = _run(check, snapshot)
+        findings += found
+        if not found:
+            passed.append(check.name)
+    findings += _gaps(snapshot, blocked)
+    findings += _unreadable(snapshot)
+    not_done = sorted({name for names in blocked.values() for name in names})
+    return Report(sorted(findings, key=lambda each: each.order), passed, not_done)
+
+
+def _run(check: Check, snapshot: Snapshot) -> list[Finding]:
+    """Its findings; an object that it cannot make sense of becomes one."""
+    found: list[Finding] = []
+    try:
+        for each in check.run(snapshot):
+            found.append(msgspec.structs.replace(each, check=check.name))
+    except KoordinatorError as error:
+        broken = finding(Severity.WARNING, "check", f"not finished: {error}")
+        found.append(msgspec.structs.replace(broken, check=check.name))
+    return found
+
+
+def _gaps(snapshot: Snapshot, blocked: dict[type[Object], list[str]]) -> list[Finding]:
+    """What could not be read. A kind that is not served has a finding of its own."""
+    found = []
+    for view, names in blocked.items():
+        gap = snapshot.gap(view)
+        if gap == NOT_SERVED:
+            continue
+        plural = view.resource.qualified
+        steps = (
+            (f"kubectl auth can-i list {plural} -A",)
+            if snapshot.is_live
+            else (f"kubectl get {plural} -A -o json > more.json    # then --dump more.json besides",)
+        )
+        found.append(
+            finding(
+                Severity.NOTICE,
+                plural,
+                f"not read: {gap}",
+                why=f"not checked: {some_of(names)}",
+                do=steps,
+            )
+        )
+    return found
+
+
+def _unreadable(snapshot: Snapshot) -> list[Finding]:
+    return [
+        finding(
+            Severity.WARNING,
+            view.resource.qualified,
+            f"objects that do not have the form of their kind: {some_of(keys)}",
+            why="components skip them",
+            do=(
+                f"kubectl get {view.resource.qualified} -A -o yaml    # see the log of koord-manager for the field",
+            ),
+            objects=keys,
+        )
+        for view in snapshot.listings
+        if (keys := snapshot.unreadable(view))
+    ]

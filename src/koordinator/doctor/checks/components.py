@@ -1,0 +1,145 @@
+"""Do the components run: all replicas, one version, on every node that they should?"""
+
+from collections.abc import Iterator
+
+from koordinator.api.apps import DaemonSet, Deployment
+from koordinator.api.coordination import Lease
+from koordinator.api.core import Pod
+from koordinator.doctor.checks import leases
+from koordinator.doctor.finding import Finding, Severity, finding, some_of
+from koordinator.doctor.installation import Installation, Name, Workload
+from koordinator.doctor.snapshot import Snapshot
+
+_LOSS = {
+    Name.MANAGER: "Batch resources, node policies and pod admission stand still",
+    Name.SCHEDULER: "pods that name koord-scheduler stay Pending",
+    Name.KOORDLET: "nodes report no usage, so they lend nothing, and services are not protected",
+}
+_KIND = {Name.KOORDLET: DaemonSet}
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Missing workloads, replicas that are not ready and why, images of different versions."""
+    installation = snapshot.installation
+    for component, loss in _LOSS.items():
+        workload = installation.get(component)
+        if workload is not None:
+            yield from _replicas(workload, loss)
+        elif not installation.is_in_process(component):
+            yield from _missing(snapshot, component, loss)
+    descheduler = installation.get(Name.DESCHEDULER)
+    if descheduler is not None:
+        yield from _replicas(descheduler, "pods stay on hot nodes")
+    yield from _versions(installation)
+
+
+def _missing(snapshot: Snapshot, component: Name, loss: str) -> Iterator[Finding]:
+    view = _KIND.get(component, Deployment)
+    if not snapshot.knows(view):
+        return
+    about = f"{view.resource.kind} {snapshot.namespace}/{component}"
+    elsewhere = snapshot.installation.elsewhere
+    if elsewhere:
+        yield finding(
+            Severity.WARNING,
+            about,
+            f"missing, but components run in namespace {some_of(elsewhere)}",
+            do=(f"koordinator doctor --namespace {elsewhere[0]}",),
+        )
+        return
+    lease = snapshot.find(Lease, leases.NAMES.get(component, ""), snapshot.namespace)
+    if lease is not None and leases.is_fresh(lease, snapshot.now_s):
+        yield finding(
+            Severity.NOTICE,
+            about,
+            f"missing, but {lease.spec.holder_identity} holds the lease: it runs outside of the cluster",
+        )
+        return
+    yield finding(
+        Severity.ERROR,
+        about,
+        "missing",
+        why=loss,
+        do=("koordinator install --dry-run    # shows what is missing", "koordinator install --apply"),
+    )
+
+
+def _replicas(workload: Workload, loss: str) -> Iterator[Finding]:
+    if workload.ready >= workload.wanted > 0:
+        return
+    if workload.wanted == 0:
+        problem = "no pod is wanted"
+        steps: tuple[str, ...] = (f"kubectl describe {_address(workload)}",)
+        if isinstance(workload.obj, Deployment):
+            problem = "scaled to 0 replicas"
+            steps = (f"kubectl scale {_address(workload)} --replicas=2",)
+    else:
+        causes = sorted({cause for pod in workload.pods if (cause := pod_trouble(pod))})
+        problem = f"{workload.ready} of {workload.wanted} pods are ready" + (
+            f": {'; '.join(causes[:3])}" if causes else ""
+        )
+        steps = (
+            f"kubectl -n {workload.obj.metadata.namespace} describe pods -l koord-app={workload.component}",
+            f"kubectl -n {workload.obj.metadata.namespace} logs -l koord-app={workload.component} --tail=50",
+        )
+    severity = Severity.ERROR if workload.ready == 0 else Severity.WARNING
+    yield finding(severity, workload.obj, problem, why=loss if workload.ready == 0 else "", do=steps)
+
+
+def _address(workload: Workload) -> str:
+    kind = workload.obj.resource.singular
+    return f"-n {workload.obj.metadata.namespace} {kind} {workload.obj.metadata.name}"
+
+
+def pod_trouble(pod: Pod) -> str:
+    """Why a pod is not ready, in a few words; empty when it is, or when nothing tells."""
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting, ended = status.state.waiting, status.last_state.terminated or status.state.terminated
+        if waiting is not None and waiting.reason not in ("", "PodInitializing", "ContainerCreating"):
+            words = f"{waiting.reason} {status.image}" if "Image" in waiting.reason else waiting.reason
+            if ended is not None:
+                words += f" (exit code {ended.exit_code}, {status.restart_count} restarts)"
+            return words
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return f"not scheduled: {condition.message}"
+    return ""
+
+
+def _versions(installation: Installation) -> Iterator[Finding]:
+    tags: dict[str, list[str]] = {}
+    for component, workload in sorted(installation.workloads.items()):
+        for image in workload.images[:1]:
+            tags.setdefault(_tag(image), []).append(component)
+        if workload.ready and workload.updated < workload.wanted:
+            yield finding(
+                Severity.NOTICE,
+                workload.obj,
+                f"a rollout is under way: {workload.updated} of {workload.wanted} pods are of the new version",
+                do=(f"kubectl rollout status {_address(workload)}",),
+            )
+    if len(tags) > 1:
+        words = "; ".join(f"{some_of(names)}: {tag or 'no tag'}" for tag, names in sorted(tags.items()))
+        yield finding(
+            Severity.WARNING,
+            "component versions",
+            f"the components' images are of different versions ({words})",
+            why="components agree on annotations and CRDs of their own version only",
+            do=("koordinator install --apply    # brings all of them to one version",),
+        )
+    for workload in installation.workloads.values():
+        if workload.images and _tag(workload.images[0]) in ("", "latest"):
+            yield finding(
+                Severity.NOTICE,
+                workload.obj,
+                f"image {workload.images[0]} has no fixed version",
+                why="nodes may run different builds under one name",
+                do=("name a version in the image",),
+            )
+
+
+def _tag(image: str) -> str:
+    """The tag, or the digest, of an image."""
+    name, _, digest = image.partition("@")
+    last = name.rpartition("/")[2]
+    return last.partition(":")[2] or digest

@@ -1,0 +1,182 @@
+"""How the components run: which Deployments and DaemonSets there are, with which flags and images."""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from koordinator.api.apps import DaemonSet, Deployment
+from koordinator.api.core import Container, Pod, PodTemplateSpec
+from koordinator.api.decode import from_builtins
+from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
+
+APP_LABEL = "koord-app"
+LOCAL_BUILD = "+koordinator"
+"""How the version of the API server of `koordinator up` ends: there, components are tasks of its process."""
+
+WEBHOOK_SECRET = "koordinator-webhook-certs"
+
+
+class Name(enum.StrEnum):
+    """Components, by the names of their workloads."""
+
+    MANAGER = "koord-manager"
+    SCHEDULER = "koord-scheduler"
+    DESCHEDULER = "koord-descheduler"
+    KOORDLET = "koordlet"
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """A component's Deployment or DaemonSet. Counts are pods; `flags` are those of the first container."""
+
+    component: Name
+    obj: Deployment | DaemonSet
+    template: PodTemplateSpec
+    wanted: int
+    ready: int
+    updated: int
+    pods: tuple[Pod, ...] = ()
+    flags: Mapping[str, str] = {}
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Images of the template's containers."""
+        return tuple(container.image for container in self.template.spec.containers)
+
+    @property
+    def service_account(self) -> str:
+        """Whose permissions the pods have."""
+        return self.template.spec.service_account_name or "default"
+
+
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """The workloads found in the components' namespace.
+
+    `is_local` tells that the API server is that of `koordinator up`. `elsewhere` are other namespaces with
+    pods of the components.
+    """
+
+    is_local: bool = False
+    workloads: Mapping[Name, Workload] = {}
+    elsewhere: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        namespace: str,
+        server_version: str,
+        deployments: Sequence[Deployment],
+        daemon_sets: Sequence[DaemonSet],
+        pods: Sequence[Pod],
+    ) -> Self:
+        """What the objects say."""
+        members: dict[str, list[Pod]] = {}
+        elsewhere = set()
+        for pod in pods:
+            app = pod.metadata.labels.get(APP_LABEL, "")
+            if not app:
+                continue
+            if pod.metadata.namespace == namespace:
+                members.setdefault(app, []).append(pod)
+            elif app in list(Name):
+                elsewhere.add(pod.metadata.namespace)
+        found: dict[Name, Workload] = {}
+        objects: list[Deployment | DaemonSet] = [*deployments, *daemon_sets]
+        for obj in objects:
+            component = _component(obj)
+            if component is not None:
+                found[component] = _workload(component, obj, members.get(component, []))
+        return cls(
+            is_local=server_version.endswith(LOCAL_BUILD),
+            workloads=found,
+            elsewhere=tuple(sorted(elsewhere)),
+        )
+
+    def get(self, component: Name) -> Workload | None:
+        """The workload of a component, None when there is none."""
+        return self.workloads.get(component)
+
+    def is_in_process(self, component: Name) -> bool:
+        """Whether the component is a task of `koordinator up`, so that there is no workload to look for."""
+        return self.is_local and component not in self.workloads and component is not Name.DESCHEDULER
+
+    @property
+    def manager_flags(self) -> Mapping[str, str]:
+        """Flags of the manager, none when they are not known."""
+        found = self.get(Name.MANAGER)
+        return found.flags if found is not None else {}
+
+    @property
+    def webhook_secret_name(self) -> str:
+        """The Secret that holds the certificates of the webhooks, as the manager's environment says."""
+        found = self.get(Name.MANAGER)
+        named = [
+            variable.value
+            for container in (found.template.spec.containers if found is not None else ())
+            for variable in container.env
+            if variable.name == "SECRET_NAME" and variable.value
+        ]
+        return named[0] if named else WEBHOOK_SECRET
+
+    def manager_gate(self, name: str) -> bool | None:
+        """Whether a feature gate of the manager is on, None when its flags are not known."""
+        found = self.get(Name.MANAGER)
+        if found is None:
+            # `koordinator up` has no flags for gates: they are as by default.
+            return FeatureGates.of(Component.MANAGER).is_on(name) if self.is_local else None
+        try:
+            return FeatureGates.of(Component.MANAGER, found.flags.get("feature-gates", "")).is_on(name)
+        except FeatureGateError:
+            return None  # the manager does not start with them, and its own log says why
+
+
+def _component(obj: Deployment | DaemonSet) -> Name | None:
+    """By label, else by name."""
+    for text in (obj.metadata.labels.get(APP_LABEL), obj.metadata.name):
+        if text in list(Name):
+            return Name(text)
+    return None
+
+
+def _workload(component: Name, obj: Deployment | DaemonSet, pods: Sequence[Pod]) -> Workload:
+    template = _template(obj.spec.template)
+    if isinstance(obj, Deployment):
+        counts = (obj.spec.replicas, obj.status.ready_replicas, obj.status.updated_replicas)
+    else:
+        status = obj.status
+        counts = (status.desired_number_scheduled, status.number_ready, status.updated_number_scheduled)
+    wanted, ready, updated = counts
+    containers = template.spec.containers
+    return Workload(
+        component=component,
+        obj=obj,
+        template=template,
+        wanted=wanted,
+        ready=ready,
+        updated=updated,
+        pods=tuple(pods),
+        flags=flags_of(containers[0]) if containers else {},
+    )
+
+
+def _template(body: dict[str, Any]) -> PodTemplateSpec:
+    try:
+        return from_builtins(body, PodTemplateSpec)
+    except msgspec.ValidationError:
+        return PodTemplateSpec()  # the API server has checked it; whatever it means, we cannot read it
+
+
+def flags_of(container: Container) -> dict[str, str]:
+    """`--name=value` and `--name value` of the command line, without dashes; a lone flag is `true`."""
+    words = [*container.command, *container.args]
+    found: dict[str, str] = {}
+    for index, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        name, has_value, value = word.lstrip("-").partition("=")
+        if not has_value:
+            follower = words[index + 1] if index + 1 < len(words) else "-"
+            value = "true" if follower.startswith("-") else follower
+        found[name] = value
+    return found

@@ -1,0 +1,188 @@
+"""A cluster as it was read once: what all checks look at."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from koordinator.api import labels, slo_config
+from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from koordinator.api.apps import DaemonSet, Deployment
+from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.coordination import Lease
+from koordinator.api.core import ConfigMap, Namespace, Node, Pod, Secret, Service
+from koordinator.api.device import Device
+from koordinator.api.meta import Object, Resource
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.scheduling import PriorityClass
+from koordinator.api.sigs import ElasticQuota
+from koordinator.api.slo import NodeSLO
+from koordinator.clock import parse_rfc3339
+from koordinator.doctor.access import AccessAnswer
+from koordinator.doctor.admission_test import AdmissionTest
+from koordinator.doctor.handshake import Handshake
+from koordinator.doctor.installation import Installation
+
+T = TypeVar("T", bound=Object)
+
+
+class RawDefinition(Object, frozen=True, kw_only=True):
+    """A CustomResourceDefinition with its schemas, as the server has it."""
+
+    resource: ClassVar[Resource] = Resource(
+        group="apiextensions.k8s.io",
+        version="v1",
+        kind="CustomResourceDefinition",
+        plural="customresourcedefinitions",
+        namespaced=False,
+    )
+
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+IN_NAMESPACE: tuple[type[Object], ...] = (ConfigMap, Service, Deployment, DaemonSet, Lease)
+"""Kinds of which only the objects in the components' namespace are read."""
+IN_CLUSTER: tuple[type[Object], ...] = (
+    Node,
+    Namespace,
+    Pod,
+    PriorityClass,
+    RawDefinition,
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+    NodeMetric,
+    NodeSLO,
+    ClusterColocationProfile,
+    ElasticQuota,
+    ElasticQuotaProfile,
+    Device,
+    NodeResourceTopology,
+)
+KINDS = (*IN_CLUSTER, *IN_NAMESPACE)
+"""Kinds that are listed. Of Secrets, only the one with the certificates of the webhooks is read."""
+NOT_SERVED = "the API server does not serve this kind"
+"""The gap of a kind whose CRD is missing."""
+
+
+class Listing(msgspec.Struct, Generic[T], frozen=True):
+    """Objects of a kind; `gap` tells why they could not be read, empty when they were.
+
+    `unreadable` are the keys of objects that exist, but do not fit the view.
+    """
+
+    items: Sequence[T] = ()
+    gap: str = ""
+    unreadable: tuple[str, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Everything that checks may look at.
+
+    `server_version` is the API server's `gitVersion`, empty when unknown. What only a running cluster can
+    answer (`admission`, `handshakes`, `access`) is None where nobody asked it.
+    """
+
+    now_s: float
+    namespace: str
+    is_live: bool = True
+    server_version: str = ""
+    listings: Mapping[type[Object], Listing[Any]] = {}
+    admission: AdmissionTest | None = None
+    handshakes: Mapping[str, Handshake] | None = None
+    access: Sequence[AccessAnswer] | None = None
+
+    def of(self, view: type[T]) -> Sequence[T]:
+        """The objects of a kind, none when they could not be read."""
+        return self._listing(view).items
+
+    def knows(self, view: type[Object]) -> bool:
+        """Whether the objects of a kind could be read."""
+        return not self._listing(view).gap
+
+    def gap(self, view: type[Object]) -> str:
+        """Why the objects of a kind could not be read."""
+        return self._listing(view).gap
+
+    def unreadable(self, view: type[Object]) -> Sequence[str]:
+        """Keys of objects that do not fit the view."""
+        return self._listing(view).unreadable
+
+    def _listing(self, view: type[Object]) -> Listing[Any]:
+        return self.listings.get(view, Listing(gap="not read"))
+
+    def find(self, view: type[T], name: str, namespace: str = "") -> T | None:
+        """The object of that name, None when there is none (or nobody knows)."""
+        wanted = f"{namespace}/{name}" if namespace else name
+        return self._by_key(view).get(wanted)
+
+    def _by_key(self, view: type[T]) -> dict[str, T]:
+        known: dict[type[Object], dict[str, Any]] = self._indexes
+        if view not in known:
+            known[view] = {obj.key: obj for obj in self.of(view)}
+        return known[view]
+
+    @functools.cached_property
+    def _indexes(self) -> dict[type[Object], dict[str, Any]]:
+        return {}
+
+    @functools.cached_property
+    def installation(self) -> Installation:
+        """How the components run here, and with which flags."""
+        return Installation.of(
+            self.namespace,
+            self.server_version,
+            self.of(Deployment),
+            self.of(DaemonSet),
+            self.of(Pod),
+        )
+
+    @functools.cached_property
+    def nodes(self) -> Sequence[Node]:
+        """Nodes that can be co-located: virtual ones have no agent and are left out."""
+        return [node for node in self.of(Node) if node.metadata.labels.get("type") != "virtual-kubelet"]
+
+    @functools.cached_property
+    def slo_config(self) -> ConfigMap | None:
+        """The manager's ConfigMap."""
+        flags = self.installation.manager_flags
+        name = flags.get("slo-config-name", slo_config.CONFIG_NAME)
+        return self.find(ConfigMap, name, flags.get("config-namespace", self.namespace))
+
+    @functools.cached_property
+    def slo_data(self) -> Mapping[str, str]:
+        """What the manager's ConfigMap says; nothing when there is none."""
+        return self.slo_config.data if self.slo_config is not None else {}
+
+    @property
+    def webhook_secret(self) -> Secret | None:
+        """The certificates of the webhooks."""
+        return next(iter(self.of(Secret)), None)
+
+    @functools.cached_property
+    def namespace_labels(self) -> dict[str, Mapping[str, str]]:
+        """Labels of namespaces by name, with the one that the API server adds."""
+        return {
+            each.metadata.name: {"kubernetes.io/metadata.name": each.metadata.name, **each.metadata.labels}
+            for each in self.of(Namespace)
+        }
+
+    def is_watched(self, namespace: str) -> bool:
+        """Whether the pod webhooks, as shipped, look at pods of the namespace."""
+        return labels.NAMESPACE_CONTROL_PLANE not in self.namespace_labels.get(namespace, {})
+
+    def age_s(self, obj: Object) -> float:
+        """Seconds since the object was created, 0 when that is unknown."""
+        created_s = seconds(obj.metadata.creation_timestamp)
+        return 0.0 if created_s is None else max(self.now_s - created_s, 0.0)
+
+
+def seconds(text: str | None) -> float | None:
+    """A time of an object in seconds since 1970, None when it is absent or unreadable."""
+    try:
+        return parse_rfc3339(text) if text else None
+    except ValueError:
+        return None
