@@ -13,14 +13,24 @@ import msgspec
 from koordinator.api import slo_config
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.errors import ProtocolError
-from koordinator.api.slo_config import ColocationConfig, ResourceQOSConfig, SystemConfig
+from koordinator.api.slo_config import (
+    ColocationConfig,
+    CPUNormalizationConfig,
+    HostApplicationConfig,
+    ResourceAmplificationConfig,
+    ResourceQOSConfig,
+    SystemConfig,
+)
 from koordinator.manager import config_validation_network as network
 from koordinator.manager import config_validation_rules as rules
 from koordinator.manager import config_validation_selectors as selectors
 from koordinator.manager.config_validation_selectors import NodeLabels, Overlap
-from koordinator.manager.node_entries import NodeEntry
+from koordinator.manager.node_entries import EntryTable, NodeEntry
 
 Data = Mapping[str, str]
+
+_FLAT = (ColocationConfig, HostApplicationConfig, CPUNormalizationConfig, ResourceAmplificationConfig)
+"""Keys whose cluster strategy stands at the top level, with entries in `nodeConfigs`."""
 
 
 class Reason(enum.StrEnum):
@@ -66,10 +76,14 @@ class ValidationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Section(msgspec.Struct, frozen=True):
-    """A checked key: how it is decoded, what rule each of its layers obeys."""
+    """A checked key: how it is decoded, what rule each of its layers obeys.
+
+    `is_exclusive`: every entry needs a selector, and no two may match the same node.
+    """
 
     codec: Annotation[Any]
     rule: Callable[[Any], list[str]]
+    is_exclusive: bool = True
 
 
 _SECTIONS = (
@@ -79,18 +93,24 @@ _SECTIONS = (
     _Section(slo_config.SYSTEM, rules.system),
     _Section(slo_config.CPU_BURST, rules.burst),
 )
-"""In the order in which they are checked; other keys are not."""
-_BY_KEY = {section.codec.key: section for section in _SECTIONS}
+"""In the order in which they are checked."""
+_MORE_SECTIONS = (
+    _Section(slo_config.HOST_APPLICATION, rules.host_applications, is_exclusive=False),
+    _Section(slo_config.CPU_NORMALIZATION, rules.normalization, is_exclusive=False),
+    _Section(slo_config.RESOURCE_AMPLIFICATION, rules.amplification, is_exclusive=False),
+)
+"""The reference lets these pass unseen. Their entries may overlap, since configurations that do work there."""
+_BY_KEY = {section.codec.key: section for section in (*_SECTIONS, *_MORE_SECTIONS)}
 
 
 def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: ValidationOptions) -> ConfigVerdict:
     """The first objection to a created or updated ConfigMap; `old` is {} for a new one.
 
-    Only keys that changed and are not empty are looked at. Their entries must not overlap, neither by their
-    selectors nor on any of `nodes`.
+    Only keys that changed and are not empty are looked at. Entries of most keys must not overlap, neither by
+    their selectors nor on any of `nodes`.
     """
     parsed: list[tuple[str, Sequence[NodeEntry]]] = []
-    for section in _SECTIONS:
+    for section in _BY_KEY.values():
         key = section.codec.key
         text = new.get(key, "")
         if text == "" or text == old.get(key, ""):
@@ -102,7 +122,8 @@ def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: Valida
             return ConfigVerdict(Reason.PARSE, str(error))
         if not (verdict := _check(section, config, system, options)).allowed:
             return verdict
-        parsed.append((key, _entries(config)))
+        if section.is_exclusive:
+            parsed.append((key, _entries(config)))
     return _first_conflict(parsed, nodes)
 
 
@@ -119,13 +140,13 @@ def _system_config(key: str, data: Data, options: ValidationOptions) -> SystemCo
 
 def _check(section: _Section, config: Any, system: SystemConfig, options: ValidationOptions) -> ConfigVerdict:
     key, path, entries = section.codec.key, _entries_path(config), _entries(config)
-    problems = selectors.selector_problems(path, entries)
+    problems = selectors.selector_problems(path, entries, may_be_empty=not section.is_exclusive)
     problems = problems or content_problems(key, config, system, as_reference=options.as_reference)
-    if not problems and options.names_needed:
+    if not problems and options.names_needed and section.is_exclusive:
         problems = selectors.name_problems(path, entries)
     if problems:
         return ConfigVerdict(Reason.PARAMETER, f"{key}: {'; '.join(problems)}")
-    if found := selectors.overlap(entries):
+    if section.is_exclusive and (found := selectors.overlap(entries)):
         return ConfigVerdict(Reason.OVERLAP, _overlap_message(key, found))
     return ALLOWED
 
@@ -145,20 +166,33 @@ def content_problems(key: str, config: Any, system: SystemConfig, *, as_referenc
 def validate_node_labels(
     data: Data, node: str, old: Mapping[str, str], new: Mapping[str, str]
 ) -> ConfigVerdict:
-    """Whether a node may change its labels: no configuration may then have several entries for it.
+    """Whether a node may change its labels: no configuration may then have several entries for it."""
+    return ALLOWED if old == new else NodeRules(data).check(node, new)
 
-    Keys of the ConfigMap's `data` that cannot be understood are skipped.
+
+class NodeRules:
+    """What the entries of a ConfigMap's `data` ask of the labels of nodes.
+
+    Keys that cannot be understood are skipped.
     """
-    if old == new:
+
+    def __init__(self, data: Data) -> None:
+        self._tables: list[tuple[str, EntryTable[NodeEntry]]] = []
+        for section in _SECTIONS:
+            try:
+                if text := data.get(section.codec.key, ""):
+                    entries = _entries(section.codec.decode(text))
+                    self._tables.append((section.codec.key, EntryTable(entries)))
+            except ProtocolError:
+                continue
+
+    def check(self, node: str, node_labels: Mapping[str, str]) -> ConfigVerdict:
+        """Refused when several entries of one key match."""
+        for key, table in self._tables:
+            names = tuple(entry.name for entry in table.matching(node_labels))
+            if len(names) > 1:
+                return ConfigVerdict(Reason.CONFLICT, _overlap_message(key, Overlap(names, node)))
         return ALLOWED
-    parsed: list[tuple[str, Sequence[NodeEntry]]] = []
-    for section in _SECTIONS:
-        try:
-            if text := data.get(section.codec.key, ""):
-                parsed.append((section.codec.key, _entries(section.codec.decode(text))))
-        except ProtocolError:
-            continue
-    return _first_conflict(parsed, {node: new})
 
 
 def _first_conflict(parsed: Sequence[tuple[str, Sequence[NodeEntry]]], nodes: NodeLabels) -> ConfigVerdict:
@@ -176,7 +210,7 @@ def _overlap_message(key: str, found: Overlap) -> str:
 
 def _layers(config: Any) -> Iterator[tuple[str, Any]]:
     """The cluster's strategy and each entry, with where it stands."""
-    if isinstance(config, ColocationConfig):
+    if isinstance(config, _FLAT):
         yield "", config
     elif config.cluster_strategy is not None:
         yield "clusterStrategy", config.cluster_strategy
@@ -185,11 +219,11 @@ def _layers(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(config: Any) -> Sequence[NodeEntry]:
-    found: Sequence[NodeEntry] = (
-        config.node_configs if isinstance(config, ColocationConfig) else config.node_strategies
+    found: Sequence[NodeEntry] = getattr(
+        config, "node_configs" if isinstance(config, _FLAT) else "node_strategies"
     )
     return found
 
 
 def _entries_path(config: Any) -> str:
-    return "nodeConfigs" if isinstance(config, ColocationConfig) else "nodeStrategies"
+    return "nodeConfigs" if isinstance(config, _FLAT) else "nodeStrategies"

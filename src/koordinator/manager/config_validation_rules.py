@@ -10,8 +10,22 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api.slo import CPUBurstStrategy, ResourceThresholdStrategy, SystemStrategy
-from koordinator.api.slo_config import ColocationStrategy
+from koordinator.api.priority import PriorityClass
+from koordinator.api.qos import QoSClass
+from koordinator.api.slo import (
+    CPUBurstStrategy,
+    HostApplicationSpec,
+    ResourceThresholdStrategy,
+    SystemStrategy,
+)
+from koordinator.api.slo_config import (
+    ColocationStrategy,
+    CPUNormalizationStrategy,
+    HostApplicationConfig,
+    NodeHostApplications,
+    RatioModel,
+    ResourceAmplificationStrategy,
+)
 from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 
 INT_MAX = 2**63 - 1
@@ -122,6 +136,10 @@ _IO = {
     "model_read_rand_iops": AT_LEAST_1,
     "model_write_rand_iops": AT_LEAST_1,
 }
+_NORMALIZATION_RATIO = Bounds(1, 5)
+_AMPLIFICATION_RATIO = Bounds(1)
+_RATIO_MODEL = dict.fromkeys(RatioModel.__struct_fields__, _NORMALIZATION_RATIO)
+_GROUP_BASES = ("", "CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort")
 _QOS_CLASSES = ("lsr_class", "ls_class", "be_class", "system_class", "cgroup_root")
 
 
@@ -154,6 +172,49 @@ def qos(strategy: ResourceQOSStrategy) -> list[str]:
             name = _wire_name(strategy, field)
             problems += [f"{name}.{problem}" for problem in _qos_class(settings)]
     return problems
+
+
+def normalization(strategy: CPUNormalizationStrategy) -> list[str]:
+    """Problems of a CPU normalization strategy: ratios that the controller would not use."""
+    problems = list(_out_of_bounds(strategy, {"default_ratio": _NORMALIZATION_RATIO}))
+    for model, ratios in sorted(strategy.ratio_model.items()):
+        problems += _prefixed(f"ratioModel[{model!r}]", _out_of_bounds(ratios, _RATIO_MODEL))
+    return problems
+
+
+def amplification(strategy: ResourceAmplificationStrategy) -> list[str]:
+    """Problems of an amplification strategy: one ratio below 1 would switch all of them off on its nodes."""
+    found = (
+        _AMPLIFICATION_RATIO.problem(f"resourceAmplificationRatio[{name!r}]", ratio)
+        for name, ratio in sorted(strategy.resource_amplification_ratio.items())
+    )
+    return [problem for problem in found if problem]
+
+
+def host_applications(layer: HostApplicationConfig | NodeHostApplications) -> list[str]:
+    """Problems of a list of host applications."""
+    problems: list[str] = []
+    seen: set[str] = set()
+    for index, application in enumerate(layer.applications):
+        path = f"applications[{index}]"
+        if not application.name:
+            problems.append(f"{path}.name is missing")
+        elif application.name in seen:
+            problems.append(f"{path}.name {application.name!r} is used twice")
+        seen.add(application.name)
+        problems += _prefixed(path, _unknown_words(application))
+    return problems
+
+
+def _unknown_words(application: HostApplicationSpec) -> Iterator[str]:
+    base = application.cgroup_path.base if application.cgroup_path is not None else ""
+    for name, value, words in (
+        ("qos", application.qos, tuple(QoSClass)),
+        ("priority", application.priority, tuple(PriorityClass)),
+        ("cgroupPath.base", base, _GROUP_BASES),
+    ):
+        if value not in words:
+            yield f"{name} must be one of {', '.join(filter(None, words))}, not {value!r}"
 
 
 def _qos_class(settings: ResourceQOS) -> Iterator[str]:

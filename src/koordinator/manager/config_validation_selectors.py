@@ -5,14 +5,14 @@ refuses them while they are written.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
-from koordinator.manager.node_entries import NodeEntry
+from koordinator.manager.node_entries import EntryTable, NodeEntry
 
 SAMPLES_MAX = 4_096  # label sets tried per selector; more would let one ConfigMap stall the webhook
 
@@ -31,13 +31,17 @@ class Overlap(msgspec.Struct, frozen=True):
         return bool(self.entries)
 
 
-def selector_problems(path: str, entries: Sequence[NodeEntry]) -> list[str]:
-    """What is wrong with the selectors of the entries in the list `path`, in words."""
+def selector_problems(path: str, entries: Sequence[NodeEntry], *, may_be_empty: bool = False) -> list[str]:
+    """What is wrong with the selectors of the entries in the list `path`, in words.
+
+    An empty selector is meant as "all other nodes" where it `may_be_empty`.
+    """
     problems = []
     for index, entry in enumerate(entries):
         where = f"{path}[{index}].nodeSelector"
         selector = entry.node_selector
-        if selector is None or selector == LabelSelector():
+        is_empty = selector == LabelSelector()
+        if selector is None or (is_empty and not may_be_empty):
             problems.append(f"{where} is missing or empty, so it would match no node or hide all others")
             continue
         try:
@@ -67,34 +71,29 @@ def overlap(entries: Sequence[NodeEntry]) -> Overlap:
     one of two selectors names are found by nodes only (`conflict`).
     """
     if len(entries) > 1:
+        table = EntryTable(entries)
         for entry in entries:
             assert entry.node_selector is not None, f"selector of {entry.name} was not checked"
             for labels in _samples(entry.node_selector):
-                if found := _matching(entries, labels):
+                if found := _several(table, labels):
                     return Overlap(found)
     return Overlap()
 
 
 def conflict(entries: Sequence[NodeEntry], nodes: NodeLabels) -> Overlap:
-    """The first node, by name, that matches several entries."""
+    """The first node, by name, that matches several entries; invalid selectors match nothing."""
     if len(entries) > 1:
-        for node in sorted(nodes):
-            if found := _matching(entries, nodes[node]):
-                return Overlap(found, node)
+        table = EntryTable(entries)
+        several = (name for name, labels in nodes.items() if _several(table, labels))
+        if node := min(several, default=""):
+            return Overlap(_several(table, nodes[node]), node)
     return Overlap()
 
 
-def _matching(entries: Iterable[NodeEntry], labels: Labels) -> tuple[str, ...]:
-    """Names of the matching entries when there are several, else none; invalid selectors match nothing."""
-    names = tuple(entry.name for entry in entries if _matches(entry, labels))
+def _several(table: EntryTable[NodeEntry], labels: Labels) -> tuple[str, ...]:
+    """Names of the matching entries when there are several, else none."""
+    names = tuple(entry.name for entry in table.matching(labels))
     return names if len(names) > 1 else ()
-
-
-def _matches(entry: NodeEntry, labels: Labels) -> bool:
-    try:
-        return entry.node_selector is not None and label_selector.matches(entry.node_selector, labels)
-    except ProtocolError:
-        return False
 
 
 def _samples(selector: LabelSelector) -> Iterator[dict[str, str]]:

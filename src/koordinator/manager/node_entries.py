@@ -1,14 +1,21 @@
 """Which entry of a configuration counts for a node: the first whose selector matches (spec 02 §3.1)."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.errors import ProtocolError
+from koordinator.api.label_selector import Predicate
 
 log = logging.getLogger(__name__)
+
+REMEMBERED_MAX = 16_384
+"""Different label values whose answer is remembered; twice the nodes of a large cluster, if all differ."""
+
+Signature = tuple[str | None, ...]
+"""The values of the labels that a configuration asks for, in a fixed order; None for a missing label."""
 
 
 class NodeEntry(Protocol):
@@ -28,12 +35,51 @@ E = TypeVar("E", bound=NodeEntry)
 
 def first_match(entries: Sequence[E], node_labels: Mapping[str, str]) -> E | None:
     """The entry that counts for a node with these labels; entries with an invalid selector are skipped."""
+    return EntryTable(entries).first(node_labels) if entries else None
+
+
+def selector_keys(entries: Iterable[NodeEntry]) -> frozenset[str]:
+    """The labels that the selectors look at: nodes that agree in them are treated alike."""
+    found: set[str] = set()
     for entry in entries:
-        if entry.node_selector is None:
-            continue
-        try:
-            if label_selector.matches(entry.node_selector, node_labels):
-                return entry
-        except ProtocolError as error:
-            log.warning("node entry skipped", extra={"entry": entry.name, "error": str(error)})
-    return None
+        if entry.node_selector is not None:
+            found.update(entry.node_selector.match_labels)
+            found.update(condition.key for condition in entry.node_selector.match_expressions)
+    return frozenset(found)
+
+
+class EntryTable(Generic[E]):
+    """Entries with their selectors made ready once, for a configuration that many nodes are held against.
+
+    What an answer depends on are the labels that selectors name, so each combination of their values is
+    worked out once: most clusters have a handful of pools and thousands of nodes.
+    """
+
+    def __init__(self, entries: Sequence[E]) -> None:
+        self.keys = tuple(sorted(selector_keys(entries)))
+        self._rules: list[tuple[E, Predicate]] = []
+        self._known: dict[Signature, tuple[E, ...]] = {}
+        for entry in entries:
+            if entry.node_selector is None:
+                continue
+            try:
+                self._rules.append((entry, label_selector.compile_selector(entry.node_selector)))
+            except ProtocolError as error:
+                log.warning("node entry skipped", extra={"entry": entry.name, "error": str(error)})
+
+    def matching(self, node_labels: Mapping[str, str]) -> tuple[E, ...]:
+        """All entries that match, in order."""
+        get = node_labels.get
+        signature = tuple([get(key) for key in self.keys])
+        found = self._known.get(signature)
+        if found is None:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            found = tuple(entry for entry, matches in self._rules if matches(node_labels))
+            self._known[signature] = found
+        return found
+
+    def first(self, node_labels: Mapping[str, str]) -> E | None:
+        """The entry that counts."""
+        found = self.matching(node_labels)
+        return found[0] if found else None

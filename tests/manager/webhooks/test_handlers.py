@@ -11,7 +11,7 @@ from koordinator import clock as clocks
 from koordinator.api import crd, labels
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.config_group import ClusterColocationProfile
-from koordinator.api.core import ConfigMap, Namespace, Node, Pod
+from koordinator.api.core import ConfigMap, Namespace, Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.scheduling import PriorityClass
@@ -19,10 +19,8 @@ from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.manager.config_validation import ValidationOptions
 from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import (
-    config_validating,
     pod_binding,
     pod_injecting,
     pod_validating,
@@ -60,8 +58,6 @@ class Webhooks:
                 factory, self.topology, checks, evaluate_quota=self._evaluate
             ),
             "binding": pod_binding.PodBindingHandler(factory, rules),
-            "configmap": config_validating.ConfigMapValidatingHandler(factory, ValidationOptions()),
-            "node": config_validating.NodeValidatingHandler(factory),
             "reservation": reservation_mutating.ReservationMutatingHandler(factory, random.Random(0)),
         }
 
@@ -252,35 +248,6 @@ def test_only_listed_users_bind_pods() -> None:
         assert (await bind("system:koord-scheduler"))["allowed"]
         refused = await bind("system:kube-scheduler")
         assert (refused["allowed"], refused["status"]["code"]) == (False, 403)
-
-    run(scenario)
-
-
-def test_configuration_is_checked_against_the_nodes_and_nodes_against_the_configuration() -> None:
-    async def scenario(webhooks: Webhooks) -> None:
-        entries = [
-            {"name": name, "nodeSelector": {"matchLabels": {name: "1"}}, "cpuBurstPercent": 5}
-            for name in "ab"
-        ]
-        text = msgspec.json.encode({"nodeStrategies": entries}).decode()
-        config = {
-            "metadata": {"name": "slo-controller-config", "namespace": CONFIG_NAMESPACE},
-            "data": {"cpu-burst-config": text},
-        }
-        both = {"metadata": {"name": "n1", "labels": {"a": "1", "b": "1"}}}
-        one = {"metadata": {"name": "n1", "labels": {"a": "1"}}}
-        assert await webhooks.refusal("configmap", "configmaps", config) == ""
-        await webhooks.cluster.create(Node, both)
-        await asyncio.sleep(1)
-        assert "ExistNodeConfict" in await webhooks.refusal("configmap", "configmaps", config)
-        other = {**config, "metadata": {"name": "slo-controller-config", "namespace": "default"}}
-        assert await webhooks.refusal("configmap", "configmaps", other) == ""
-
-        await webhooks.cluster.create(ConfigMap, config, CONFIG_NAMESPACE)
-        await asyncio.sleep(1)
-        change = {"operation": "UPDATE", "oldObject": one}
-        assert "ExistNodeConfict" in await webhooks.refusal("node", "nodes", both, **change)
-        assert await webhooks.refusal("node", "nodes", both) == ""  # a new node must be able to join
 
     run(scenario)
 

@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 from koordinator.api import labels
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
-from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import (
     config_validating,
     node_status,
+    node_validating,
     pod_validating,
     quota_admission,
     reservation_mutating,
     review,
 )
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from tests.manager.shared_parts import shared_parts
 
 GATES = FeatureGates.of(Component.MANAGER, "ValidatePodDeviceResource=true")
 
@@ -62,9 +63,8 @@ OBJECT = st.fixed_dictionaries(
 
 def handlers() -> dict[str, tuple[str, str, review.Handler]]:
     """Name -> resource, subresource, handler, all with empty caches."""
-    factory = InformerFactory(
-        MemoryCluster(registry.in_memory(FixedClock(0.0), checks=False)), random.Random(0)
-    )
+    shared = shared_parts(MemoryCluster(registry.in_memory(FixedClock(0.0), checks=False)))
+    factory = shared.factory
     topology = QuotaTopology(factory, FixedClock())
     checks = pod_validating.PodChecks.of(GATES)
     quotas = "elasticquotas"
@@ -73,8 +73,8 @@ def handlers() -> dict[str, tuple[str, str, review.Handler]]:
         "quota": (quotas, "", quota_admission.QuotaValidatingHandler(topology, QuotaRules.of(GATES))),
         "pod": ("pods", "", pod_validating.PodValidatingHandler(factory, topology, checks)),
         "node-status": ("nodes", "status", node_status.NodeStatusHandler()),
-        "node": ("nodes", "", config_validating.NodeValidatingHandler(factory)),
-        "configmap": ("configmaps", "", config_validating.ConfigMapValidatingHandler(factory)),
+        "node": ("nodes", "", node_validating.NodeValidatingHandler(shared)),
+        "configmap": ("configmaps", "", config_validating.ConfigMapValidatingHandler(shared)),
         "reservation": (
             "reservations",
             "",

@@ -73,13 +73,16 @@ def test_switching_amplification_off_forgets_the_raw_figures() -> None:
 
 
 @pytest.mark.parametrize("annotations", [{RATIO: "{"}, {RATIO: '{"cpu":2}', RAW: "x"}])
-async def test_a_malformed_annotation_refuses_the_update_by_name(annotations: dict[str, str]) -> None:
+async def test_a_malformed_annotation_never_keeps_a_kubelet_from_reporting(
+    annotations: dict[str, str],
+) -> None:
     body = node(1)
     body["metadata"]["annotations"] = annotations
     request = review.AdmissionRequest(
         resource=review.GroupVersionResource(resource="nodes"),
         sub_resource="status",
         operation="UPDATE",
+        name="n1",
         object=body,
         old_object=body,
     )
@@ -87,4 +90,25 @@ async def test_a_malformed_annotation_refuses_the_update_by_name(annotations: di
     with pytest.raises(ProtocolError, match=r"^Node n1: node\.koordinator\.sh"):
         node_status.mutate(body, body)
     verdict = await node_status.NodeStatusHandler()(request)
-    assert (verdict.allowed, verdict.code) == (False, 500)
+    assert verdict.allowed and verdict.obj is None
+    assert verdict.warnings[0].startswith("Node n1 is not amplified: Node n1: node.koordinator.sh/")
+
+
+def test_a_node_that_grew_to_what_it_was_amplified_to_is_amplified_again() -> None:
+    amplified = node_status.mutate(node(4_000, '{"cpu":2}'), None)
+    grown = {**amplified, "status": node(8_000)["status"]}
+    assert cpu_of(grown) == cpu_of(amplified)  # only the capacity tells
+
+    assert cpu_of(node_status.mutate(grown, amplified)) == 16_000
+
+
+def test_an_echo_without_the_raw_figures_is_not_amplified_twice() -> None:
+    amplified = node_status.mutate(node(4_000, '{"cpu":2}'), None)
+    del amplified["metadata"]["annotations"][RAW]
+
+    assert node_status.mutate(amplified, amplified) == amplified
+
+    reported = {**amplified, "status": node(4_000)["status"]}
+    mended = node_status.mutate(reported, amplified)
+    assert cpu_of(mended) == 8_000
+    assert mended["metadata"]["annotations"][RAW] == '{"cpu":"4","memory":"8Gi"}'

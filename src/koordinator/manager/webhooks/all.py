@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from koordinator.manager.config_validation import ValidationOptions
 from koordinator.manager.parts import Shared
 from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import table
-from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler, NodeValidatingHandler
+from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
+from koordinator.manager.webhooks.node_validating import NodeValidatingHandler
 from koordinator.manager.webhooks.pod_binding import BindingRules, PodBindingHandler
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
 from koordinator.manager.webhooks.pod_validating import PodChecks, PodValidatingHandler
@@ -38,8 +38,8 @@ class _Builders:
             table.VALIDATE_POD: self._pod_validating,
             table.VALIDATE_POD_BINDING: self._pod_binding,
             table.VALIDATE_QUOTA: self._quota_validating,
-            table.VALIDATE_NODE: self._node_validating,
-            table.VALIDATE_CONFIG_MAP: self._config_map_validating,
+            table.VALIDATE_NODE: lambda: NodeValidatingHandler(self._shared),
+            table.VALIDATE_CONFIG_MAP: lambda: ConfigMapValidatingHandler(self._shared),
         }
 
     def _reservation_mutating(self) -> Handler:
@@ -69,19 +69,6 @@ class _Builders:
 
     def _quota_validating(self) -> Handler:
         return QuotaValidatingHandler(self.topology(), QuotaRules.of(self._shared.gates))
-
-    def _node_validating(self) -> Handler:
-        options = self._shared.options
-        return NodeValidatingHandler(
-            self._shared.factory, namespace=options.config_namespace, name=options.slo_config_name
-        )
-
-    def _config_map_validating(self) -> Handler:
-        options = self._shared.options
-        rules = ValidationOptions(names_needed=options.node_strategy_name_need_check)
-        return ConfigMapValidatingHandler(
-            self._shared.factory, rules, namespace=options.config_namespace, name=options.slo_config_name
-        )
 
 
 def handlers(shared: Shared) -> Mapping[str, Handler]:

@@ -1,9 +1,11 @@
 """`/mutate-node-status`: amplified allocatable of nodes, as kubelets report it (spec 02 §9.2).
 
 The kubelet reports what the node has; other writers echo what is there. So native resources that change in
-an update are raw figures, and those that do not are amplified already.
+an update are raw figures, and those that do not are amplified already. Where figures do not tell, `capacity`
+does, which is never amplified: whoever changes it is the kubelet, and what exceeds it is not raw.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +17,10 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_list import Amounts
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict
 
-PATH = "/mutate-node-status"
+log = logging.getLogger(__name__)
+
 AMPLIFIED = (resources.CPU, resources.MEMORY)
 
 
@@ -35,12 +38,13 @@ def mutate(node: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
         if annotations.pop(labels.NODE_RAW_ALLOCATABLE, None) is None:
             return node
         return _with(node, annotations, None)
-    allocatable = _allocatable(node)
+    allocatable = _amounts(node, "allocatable")
     if not allocatable:
         return node
-    reported = _native(allocatable)
-    if labels.NODE_RAW_ALLOCATABLE not in annotations or _has_changed(old, reported):
-        raw = reported
+    if labels.NODE_RAW_ALLOCATABLE not in annotations or _has_changed(old, node):
+        raw = _native(allocatable)
+        if _exceeds(raw, _native(_amounts(node, "capacity"))):
+            return node  # amplified twice, it would grow with every update; the kubelet reports soon
         if raw:
             annotations[labels.NODE_RAW_ALLOCATABLE] = node_annotations.RAW_ALLOCATABLE.encode(
                 resource_list.to_wire(raw)
@@ -60,20 +64,28 @@ def _amplified(raw: Amounts, ratios: Mapping[str, float]) -> dict[str, str]:
     }
 
 
-def _has_changed(old: dict[str, Any] | None, reported: Amounts) -> bool:
-    return old is not None and _native(_allocatable(old)) != reported
+def _has_changed(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+    """Whether the native figures are the kubelet's own: they, or the node's size, are not what they were."""
+    return old is not None and any(
+        _native(_amounts(old, field)) != _native(_amounts(new, field))
+        for field in ("allocatable", "capacity")
+    )
 
 
-def _native(allocatable: Mapping[str, Any]) -> Amounts:
-    return resource_list.of({name: allocatable[name] for name in AMPLIFIED if name in allocatable})
+def _exceeds(amounts: Amounts, capacity: Amounts) -> bool:
+    return any(name in capacity and amount > capacity[name] for name, amount in amounts.items())
+
+
+def _native(amounts: Mapping[str, Any]) -> Amounts:
+    return resource_list.of({name: amounts[name] for name in AMPLIFIED if name in amounts})
 
 
 def _metadata(node: dict[str, Any]) -> dict[str, Any]:
     return node.get("metadata") or {}
 
 
-def _allocatable(node: dict[str, Any]) -> dict[str, Any]:
-    return (node.get("status") or {}).get("allocatable") or {}
+def _amounts(node: dict[str, Any], field: str) -> dict[str, Any]:
+    return (node.get("status") or {}).get(field) or {}
 
 
 def _with(
@@ -89,7 +101,11 @@ class NodeStatusHandler:
     """Amplifies status updates of nodes; everything else passes untouched."""
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
-        """The node with amplified allocatable; malformed annotations refuse the update, as in the reference."""
+        """The node with amplified allocatable.
+
+        What is malformed passes as it is, with a warning: a kubelet that cannot report loses its node, which
+        is worse than an amplification that waits for its annotation to be mended.
+        """
         if request.resource.resource != "nodes" or request.sub_resource != "status":
             return ALLOWED
         if request.operation != "UPDATE" or request.object is None:
@@ -98,7 +114,6 @@ class NodeStatusHandler:
             for body in filter(None, (request.object, request.old_object)):
                 from_builtins(body, Node)  # what is no node ends here, with the member that is wrong
             return Verdict(obj=mutate(request.object, request.old_object))
-        except msgspec.ValidationError as error:
-            return denied(f"Node {request.name}: {error}")
-        except (ProtocolError, quantity.QuantityError) as error:
-            return denied(str(error), 500)
+        except (msgspec.ValidationError, ProtocolError, quantity.QuantityError) as error:
+            log.warning("node not amplified", extra={"node": request.name, "error": str(error)})
+            return Verdict(warnings=(f"Node {request.name} is not amplified: {error}",))
