@@ -5,7 +5,9 @@ cluster may contradict each other; the checks are in `validation`.
 """
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import msgspec
 
@@ -14,10 +16,13 @@ from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.errors import ProtocolError
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
+from koordinator.manager.quota.running_total import RunningTotal
 
 log = logging.getLogger(__name__)
 
 ROOT = labels.ROOT_QUOTA_NAME
+Keys = frozenset[str]
+"""Names of resources."""
 
 
 class QuotaInfo(msgspec.Struct, frozen=True):
@@ -77,13 +82,57 @@ def _guaranteed(quota: ElasticQuota) -> Amounts:
     return resource_list.of(found or {})
 
 
+class _Family:
+    """The children of one parent, and what the rules ask of all of them at once, kept as they come and go."""
+
+    __slots__ = ("guaranteed", "max_keys", "members", "min", "min_keys", "tree_ids")
+
+    def __init__(self) -> None:
+        self.members: set[str] = set()
+        self.min = RunningTotal()
+        self.guaranteed = RunningTotal()
+        self.max_keys: Counter[Keys] = Counter()
+        self.min_keys: Counter[Keys] = Counter()
+        self.tree_ids: Counter[str] = Counter()
+
+    def add(self, info: QuotaInfo) -> None:
+        self.members.add(info.name)
+        self.min.add(info.min)
+        self.guaranteed.add(info.guaranteed)
+        for counter, fact in self._facts(info):
+            counter[fact] += 1
+
+    def take(self, info: QuotaInfo) -> None:
+        self.members.discard(info.name)
+        self.min.take(info.min)
+        self.guaranteed.take(info.guaranteed)
+        for counter, fact in self._facts(info):
+            counter[fact] -= 1
+            if not counter[fact]:
+                del counter[fact]
+
+    def _facts(self, info: QuotaInfo) -> tuple[tuple[Counter[Any], Any], ...]:
+        return (
+            (self.max_keys, frozenset(info.max)),
+            (self.min_keys, frozenset(info.min)),
+            (self.tree_ids, info.tree_id),
+        )
+
+
+_NOBODY = _Family()
+
+
 class QuotaTree:
-    """Quotas by name, children by parent (also of parents that nobody knows), quotas by bound namespace."""
+    """Quotas by name, children by parent (also of parents that nobody knows), quotas by bound namespace.
+
+    What the rules ask about all children of a quota (their sums, the resources that they name) is kept, so
+    that an answer does not depend on how many there are.
+    """
 
     def __init__(self) -> None:
         self._quotas: dict[str, QuotaInfo] = {}
-        self._children: dict[str, set[str]] = {}
-        self._by_namespace: dict[str, str] = {}
+        self._families: dict[str, _Family] = {}
+        self._by_namespace: dict[str, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._quotas)
@@ -96,16 +145,46 @@ class QuotaTree:
         return self._quotas.get(name)
 
     def children(self, name: str) -> list[QuotaInfo]:
-        """The quotas that name it as their parent, by name."""
-        return [self._quotas[child] for child in sorted(self._children.get(name, ()))]
+        """The quotas that name it as their parent, by name (all are looked at: not for every request)."""
+        return [self._quotas[child] for child in sorted(self._family(name).members)]
 
-    def siblings(self, info: QuotaInfo) -> list[QuotaInfo]:
-        """The other children of the quota's parent."""
-        return [child for child in self.children(info.parent) if child.name != info.name]
+    def child_count(self, name: str) -> int:
+        """How many quotas name it as their parent."""
+        return len(self._family(name).members)
+
+    def child_max_keys(self, name: str) -> Collection[Keys]:
+        """The sets of resources that `max` of its children name, each once."""
+        return self._family(name).max_keys.keys()
+
+    def child_min_keys(self, name: str) -> Collection[Keys]:
+        """The sets of resources that `min` of its children name, each once."""
+        return self._family(name).min_keys.keys()
+
+    def child_tree_ids(self, name: str) -> Collection[str]:
+        """The trees that its children belong to, each once."""
+        return self._family(name).tree_ids.keys()
+
+    def children_min(self, name: str) -> Amounts:
+        """What its children are sure of together."""
+        return self._family(name).min.amounts()
+
+    def siblings_min(self, info: QuotaInfo) -> Amounts:
+        """What the other children of the quota's parent are sure of together."""
+        total = self._family(info.parent).min.amounts()
+        own = self._as_sibling(info)
+        return total if own is None else resource_list.sub(total, own.min)
+
+    def siblings_guaranteed(self, info: QuotaInfo) -> Amounts:
+        """What the other children of the quota's parent are guaranteed together."""
+        total = self._family(info.parent).guaranteed.amounts()
+        own = self._as_sibling(info)
+        return total if own is None else resource_list.sub(total, own.guaranteed)
 
     def bound_to(self, namespace: str) -> QuotaInfo | None:
-        """The quota whose list of namespaces has this one."""
-        return self._quotas.get(self._by_namespace.get(namespace, ""))
+        """The quota whose list of namespaces has this one: the first that had it, if several have."""
+        for name in self._by_namespace.get(namespace, ()):
+            return self._quotas[name]
+        return None
 
     def ancestors(self, info: QuotaInfo) -> Iterator[QuotaInfo]:
         """Known quotas from the parent up to below the root quota; ends where a circle would close."""
@@ -121,22 +200,36 @@ class QuotaTree:
         self.remove(info.name)
         self._quotas[info.name] = info
         if info.parent:
-            self._children.setdefault(info.parent, set()).add(info.name)
+            family = self._families.get(info.parent)
+            if family is None:
+                family = self._families[info.parent] = _Family()
+            family.add(info)
         for namespace in info.namespaces:
-            self._by_namespace[namespace] = info.name
+            self._by_namespace.setdefault(namespace, {})[info.name] = None
 
     def remove(self, name: str) -> None:
         """Forget the quota, if it is known; its children keep naming it."""
         old = self._quotas.pop(name, None)
         if old is None:
             return
-        family = self._children.get(old.parent, set())
-        family.discard(name)
-        if not family:
-            self._children.pop(old.parent, None)
+        family = self._families.get(old.parent)
+        if family is not None:
+            family.take(old)
+            if not family.members:
+                del self._families[old.parent]
         for namespace in old.namespaces:
-            if self._by_namespace.get(namespace) == name:
-                del self._by_namespace[namespace]
+            bound = self._by_namespace.get(namespace, {})
+            bound.pop(name, None)
+            if not bound:
+                self._by_namespace.pop(namespace, None)
+
+    def _family(self, name: str) -> _Family:
+        return self._families.get(name, _NOBODY)
+
+    def _as_sibling(self, info: QuotaInfo) -> QuotaInfo | None:
+        """The quota as it counts among the children of `info.parent` now."""
+        known = self._quotas.get(info.name)
+        return known if known is not None and known.parent == info.parent else None
 
     def debug_view(self) -> dict[str, object]:
         """What `/elasticQuota` shows: facts by name, and children by parent."""
@@ -152,5 +245,7 @@ class QuotaTree:
                 }
                 for info in sorted(self._quotas.values(), key=lambda info: info.name)
             },
-            "quotaHierarchyInfo": {parent: sorted(names) for parent, names in sorted(self._children.items())},
+            "quotaHierarchyInfo": {
+                parent: sorted(family.members) for parent, family in sorted(self._families.items())
+            },
         }

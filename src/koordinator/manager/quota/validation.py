@@ -4,7 +4,7 @@ Pure: nothing here changes the tree; who asks puts the quota into it when the ve
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 import msgspec
@@ -15,11 +15,23 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
+from koordinator.manager.quota.tree import ROOT, Keys, QuotaInfo, QuotaTree, quota_info
 
 _RESERVED = (labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME)
 _UNDELETABLE = (*_RESERVED, labels.DEFAULT_QUOTA_NAME)
 _SHOWN_PODS_MAX = 2
+_MIN, _MAX = "spec.min", "spec.max"
+_PARENT, _IS_PARENT, _TREE_ID = (
+    f"label {key}" for key in (labels.QUOTA_PARENT, labels.QUOTA_IS_PARENT, labels.QUOTA_TREE_ID)
+)
+_WEIGHT, _NAMESPACES, _STRICT_KEYS = (
+    f"annotation {key}"
+    for key in (
+        labels.QUOTA_SHARED_WEIGHT,
+        labels.QUOTA_NAMESPACES,
+        labels.QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS,
+    )
+)
 
 
 class Refusal(enum.StrEnum):
@@ -54,10 +66,14 @@ class Refusal(enum.StrEnum):
 
 
 class QuotaVerdict(msgspec.Struct, frozen=True):
-    """Whether a change is allowed; if not, by which rule, and in words for the user."""
+    """Whether a change is allowed; if not, by which rule, in words for the user, and for which field.
+
+    `field` is a path such as `spec.min` or the key of a label or annotation; empty when it is the whole quota.
+    """
 
     refusal: Refusal = Refusal.NONE
     message: str = ""
+    field: str = ""
 
     @property
     def allowed(self) -> bool:
@@ -97,7 +113,7 @@ def check_create(tree: QuotaTree, quota: ElasticQuota, rules: QuotaRules) -> Quo
     """Whether a new quota (after mutation) may be. Raises: quantity.QuantityError."""
     info = quota_info(quota)
     if tree.get(info.name) is not None:
-        return QuotaVerdict(Refusal.EXISTS, f"AddQuota quota already exists: {info.name}")
+        return QuotaVerdict(Refusal.EXISTS, f"AddQuota quota already exists: {info.name}", "metadata.name")
     for verdict in (_namespaces(tree, info), _own_fields(quota, info)):
         if not verdict.allowed:
             return verdict
@@ -108,7 +124,7 @@ def check_update(
     tree: QuotaTree, old: ElasticQuota, new: ElasticQuota, rules: QuotaRules, pods: QuotaPods
 ) -> QuotaVerdict:
     """Whether a quota may be changed. Raises: quantity.QuantityError."""
-    if _is_same(old, new):
+    if is_same(old, new):
         return ALLOWED
     info = quota_info(new)
     if info.name in _RESERVED:
@@ -117,10 +133,47 @@ def check_update(
         return verdict
     known = tree.get(info.name)
     if known is None:
-        return QuotaVerdict(Refusal.NOT_FOUND, f"UpdateQuota quota not exist in quotaInfoMap: {info.name}")
+        message = f"UpdateQuota quota not exist in quotaInfoMap: {info.name}"
+        return QuotaVerdict(Refusal.NOT_FOUND, message, "metadata.name")
     if not (verdict := _own_fields(new, info)).allowed:
         return verdict
     return _topology(tree, info, known, rules, pods)
+
+
+def check_weight_change(old: ElasticQuota, new: ElasticQuota) -> QuotaVerdict:
+    """Whether an update leaves a shared weight that can be read.
+
+    `check_update` looks at annotations only when something else changes too, as the reference does. An
+    unreadable weight would silently count as `spec.max`, so admission asks for this one besides.
+    """
+    key = labels.QUOTA_SHARED_WEIGHT
+    if old.metadata.annotations.get(key) == new.metadata.annotations.get(key):
+        return ALLOWED
+    return _shared_weight(new)
+
+
+def check_standing(tree: QuotaTree, info: QuotaInfo, rules: QuotaRules) -> QuotaVerdict:
+    """Whether a quota that exists keeps the rules between quotas as the tree is now.
+
+    Two instances that admit requests at the same moment do not know of each other's.
+    """
+    verdict = _namespaces(tree, info)
+    return _topology(tree, info, None, rules, None) if verdict.allowed else verdict
+
+
+def warnings(tree: QuotaTree, info: QuotaInfo) -> list[str]:
+    """What is allowed and hardly meant."""
+    found = []
+    if (count := tree.child_count(info.name)) and not info.is_parent:
+        found.append(f"{info.name} has {count} child quotas and is not labelled {labels.QUOTA_IS_PARENT}=true")
+    parent = tree.get(info.parent) if info.parent != ROOT else None
+    for key, amount in sorted(info.max.items()):
+        if parent is not None and key in parent.max and amount > parent.max[key]:
+            found.append(
+                f"{_MAX}.{key} of {info.name} ({amount}) is above that of its parent {parent.name} "
+                f"({parent.max[key]}), which limits it"
+            )
+    return found
 
 
 def check_delete(tree: QuotaTree, name: str, pods: QuotaPods) -> QuotaVerdict:
@@ -129,8 +182,8 @@ def check_delete(tree: QuotaTree, name: str, pods: QuotaPods) -> QuotaVerdict:
         return QuotaVerdict(Refusal.FORBIDDEN, f"invalid quota {name}: it cannot be deleted")
     if tree.get(name) is None:
         return QuotaVerdict(Refusal.NOT_FOUND, f"delete quota failed, quota {name} not found")
-    if children := tree.children(name):
-        message = f"delete quota failed, quota {name} has {len(children)} child quotas"
+    if count := tree.child_count(name):
+        message = f"delete quota failed, quota {name} has {count} child quotas"
         return QuotaVerdict(Refusal.HAS_CHILDREN, message)
     if names := pods.labelled(name):
         shown = ", ".join([*names[:_SHOWN_PODS_MAX], "..."])
@@ -139,7 +192,7 @@ def check_delete(tree: QuotaTree, name: str, pods: QuotaPods) -> QuotaVerdict:
     return ALLOWED
 
 
-def _is_same(old: ElasticQuota, new: ElasticQuota) -> bool:
+def is_same(old: ElasticQuota, new: ElasticQuota) -> bool:
     """Whether nothing that the rules are about has changed."""
     keys = (labels.QUOTA_PARENT, labels.QUOTA_IS_PARENT, labels.QUOTA_TREE_ID)
     before, after = old.metadata, new.metadata
@@ -157,31 +210,41 @@ def _namespaces(tree: QuotaTree, info: QuotaInfo) -> QuotaVerdict:
             message = (
                 f"quota {info.name}'s annotation namespace {namespace} is already bound to quota {bound.name}"
             )
-            return QuotaVerdict(Refusal.NAMESPACE_BOUND, message)
+            return QuotaVerdict(Refusal.NAMESPACE_BOUND, message, _NAMESPACES)
     return ALLOWED
 
 
 def _own_fields(quota: ElasticQuota, info: QuotaInfo) -> QuotaVerdict:
     name = info.name
     if key := _negative(info.max):
-        return QuotaVerdict(Refusal.MAX_NEGATIVE, f"{name} quota.Spec.Max's value < 0, in dimension {key}")
+        message = f"{name} quota.Spec.Max's value < 0, in dimension {key}"
+        return QuotaVerdict(Refusal.MAX_NEGATIVE, message, f"{_MAX}.{key}")
     if key := _negative(info.min):
-        return QuotaVerdict(Refusal.MIN_NEGATIVE, f"{name} quota.Spec.Min's value < 0, in dimension {key}")
-    try:
-        weight = quota_annotations.SHARED_WEIGHT.read(quota.metadata.annotations, f"ElasticQuota {info.key}")
-    except ProtocolError as error:
-        return QuotaVerdict(Refusal.SHARED_WEIGHT, str(error))
-    if key := _negative(resource_list.of(weight or {})):
-        message = f"{name} quota.Annotation[{labels.QUOTA_SHARED_WEIGHT}]'s value < 0, in dimension {key}"
-        return QuotaVerdict(Refusal.SHARED_WEIGHT_NEGATIVE, message)
+        message = f"{name} quota.Spec.Min's value < 0, in dimension {key}"
+        return QuotaVerdict(Refusal.MIN_NEGATIVE, message, f"{_MIN}.{key}")
+    if not (verdict := _shared_weight(quota)).allowed:
+        return verdict
     for key, amount in sorted(info.min.items()):
         if key not in info.max:
             message = f"{name} min has {key}, which max has not: every resource of min must be in max"
-            return QuotaVerdict(Refusal.MIN_KEY_NOT_IN_MAX, message)
+            return QuotaVerdict(Refusal.MIN_KEY_NOT_IN_MAX, message, f"{_MIN}.{key}")
         if amount > info.max[key]:
             message = f"{name} min > max, {key}: {amount} > {info.max[key]}"
-            return QuotaVerdict(Refusal.MIN_ABOVE_MAX, message)
+            return QuotaVerdict(Refusal.MIN_ABOVE_MAX, message, f"{_MIN}.{key}")
     return _strict_keys(quota, info)
+
+
+def _shared_weight(quota: ElasticQuota) -> QuotaVerdict:
+    metadata = quota.metadata
+    try:
+        weight = quota_annotations.SHARED_WEIGHT.read(metadata.annotations, f"ElasticQuota {quota.key}")
+        key = _negative(resource_list.of(weight or {}))
+    except (ProtocolError, quantity.QuantityError) as error:
+        return QuotaVerdict(Refusal.SHARED_WEIGHT, str(error), _WEIGHT)
+    if key:
+        message = f"{metadata.name} quota.Annotation[{labels.QUOTA_SHARED_WEIGHT}]'s value < 0, in dimension {key}"
+        return QuotaVerdict(Refusal.SHARED_WEIGHT_NEGATIVE, message, _WEIGHT)
+    return ALLOWED
 
 
 def _negative(amounts: Amounts) -> str:
@@ -194,17 +257,17 @@ def _strict_keys(quota: ElasticQuota, info: QuotaInfo) -> QuotaVerdict:
     try:
         keys = quota_annotations.MAX_STRICT_CHECK_RESOURCE_KEYS.read(annotations, f"ElasticQuota {info.key}")
     except ProtocolError as error:
-        return QuotaVerdict(Refusal.STRICT_KEYS, str(error))
+        return QuotaVerdict(Refusal.STRICT_KEYS, str(error), _STRICT_KEYS)
     used = resource_list.of(quota.status.used)
     for key in keys or ():
         if key not in used:
             continue
         if key not in info.max:
             message = f"{info.name} max lacks {key}, which is checked strictly and in use"
-            return QuotaVerdict(Refusal.STRICT_KEY_NOT_IN_MAX, message)
+            return QuotaVerdict(Refusal.STRICT_KEY_NOT_IN_MAX, message, f"{_MAX}.{key}")
         if info.max[key] < used[key]:
             message = f"{info.name} max of {key} ({info.max[key]}) is below what is used ({used[key]})"
-            return QuotaVerdict(Refusal.MAX_BELOW_USED, message)
+            return QuotaVerdict(Refusal.MAX_BELOW_USED, message, f"{_MAX}.{key}")
     return ALLOWED
 
 
@@ -230,27 +293,29 @@ def _topology(
 
 def _is_parent_change(tree: QuotaTree, info: QuotaInfo, old: QuotaInfo, pods: QuotaPods) -> QuotaVerdict:
     name = info.name
-    if old.is_parent and not info.is_parent and tree.children(name):
+    if old.is_parent and not info.is_parent and tree.child_count(name):
         message = f"quota has children, isParent is forbidden to modify as false, quotaName:{name}"
-        return QuotaVerdict(Refusal.HAS_CHILDREN, message)
+        return QuotaVerdict(Refusal.HAS_CHILDREN, message, _IS_PARENT)
     if info.is_parent and not old.is_parent:
         bound = pods.labelled(name) or any(pods.is_any_in(each) for each in (name, *old.namespaces))
         if bound:
             message = f"quota has bound pods, isParent is forbidden to modify as true, quotaName: {name}"
-            return QuotaVerdict(Refusal.HAS_PODS, message)
+            return QuotaVerdict(Refusal.HAS_PODS, message, _IS_PARENT)
     return ALLOWED
 
 
 def _tree_id(tree: QuotaTree, info: QuotaInfo, old: QuotaInfo | None) -> QuotaVerdict:
     if old is not None and old.tree_id != info.tree_id:
         message = f"{info.name} tree id changed [{old.tree_id}] vs [{info.tree_id}]"
-        return QuotaVerdict(Refusal.TREE_CHANGED, message)
+        return QuotaVerdict(Refusal.TREE_CHANGED, message, _TREE_ID)
     parent = tree.get(info.parent) if info.parent != ROOT else None
-    family = ([parent] if parent is not None else []) + tree.children(info.name)
-    for other in family:
+    others = [parent] if parent is not None else []
+    if any(found != info.tree_id for found in tree.child_tree_ids(info.name)):
+        others += tree.children(info.name)
+    for other in others:
         if other.tree_id != info.tree_id:
             message = f"{info.name} tree id [{info.tree_id}] differs from [{other.tree_id}] of {other.name}"
-            return QuotaVerdict(Refusal.TREE_PARENT, message)
+            return QuotaVerdict(Refusal.TREE_PARENT, message, _TREE_ID)
     return ALLOWED
 
 
@@ -260,33 +325,41 @@ def _parent(tree: QuotaTree, info: QuotaInfo, _: QuotaRules) -> QuotaVerdict:
     parent = tree.get(info.parent)
     if parent is None:
         message = f"{info.name} has parentName {info.parent} but not find parentInfo in quotaInfoMap"
-        return QuotaVerdict(Refusal.PARENT_MISSING, message)
+        return QuotaVerdict(Refusal.PARENT_MISSING, message, _PARENT)
     if not parent.is_parent:
         message = f"{info.name}'s parent {parent.name} is not a parent quota: label it {labels.QUOTA_IS_PARENT}=true"
-        return QuotaVerdict(Refusal.PARENT_NOT_PARENT, message)
+        return QuotaVerdict(Refusal.PARENT_NOT_PARENT, message, _PARENT)
     # The reference lets circles through, and nothing in them would ever get a share again.
     if info.name == parent.name or any(above.name == info.name for above in tree.ancestors(parent)):
         message = f"{info.name} cannot be below {parent.name}, which is itself or below it"
-        return QuotaVerdict(Refusal.CYCLE, message)
+        return QuotaVerdict(Refusal.CYCLE, message, _PARENT)
     return ALLOWED
 
 
 def _keys(tree: QuotaTree, info: QuotaInfo, rules: QuotaRules) -> QuotaVerdict:
     parent = tree.get(info.parent) if info.parent != ROOT else None
     pairs = [(parent, info)] if parent is not None else []
-    pairs += [(info, child) for child in tree.children(info.name)]
+    max_keys, min_keys = frozenset(info.max), frozenset(info.min)
+    fits_all = all(
+        _max_keys_fit(max_keys, below, rules) for below in tree.child_max_keys(info.name)
+    ) and all(below <= min_keys for below in tree.child_min_keys(info.name))
+    if not fits_all:
+        pairs += [(info, child) for child in tree.children(info.name)]
     for above, below in pairs:
-        extra = below.max.keys() - above.max.keys()
-        missing = set() if rules.child_keys_may_be_fewer else above.max.keys() - below.max.keys()
-        if extra or missing:
-            message = (
-                f"max of {below.name} and of its parent {above.name} differ in {sorted(extra | missing)}"
-            )
-            return QuotaVerdict(Refusal.MAX_KEYS, message)
+        if not _max_keys_fit(frozenset(above.max), frozenset(below.max), rules):
+            differing = below.max.keys() - above.max.keys()
+            if not rules.child_keys_may_be_fewer:
+                differing |= above.max.keys() - below.max.keys()
+            message = f"max of {below.name} and of its parent {above.name} differ in {sorted(differing)}"
+            return QuotaVerdict(Refusal.MAX_KEYS, message, _MAX)
         if extra := below.min.keys() - above.min.keys():
             message = f"min of {below.name} has {sorted(extra)}, which min of its parent {above.name} has not"
-            return QuotaVerdict(Refusal.MIN_KEYS, message)
+            return QuotaVerdict(Refusal.MIN_KEYS, message, _MIN)
     return ALLOWED
+
+
+def _max_keys_fit(above: Keys, below: Keys, rules: QuotaRules) -> bool:
+    return below <= above if rules.child_keys_may_be_fewer else below == above
 
 
 def _min_sums(tree: QuotaTree, info: QuotaInfo, _: QuotaRules) -> QuotaVerdict:
@@ -294,20 +367,20 @@ def _min_sums(tree: QuotaTree, info: QuotaInfo, _: QuotaRules) -> QuotaVerdict:
         return ALLOWED
     parent = tree.get(info.parent) if info.parent != ROOT else None
     if parent is not None:
-        total = _sum_min([*tree.siblings(info), info])
+        total = resource_list.add(tree.siblings_min(info), info.min)
         if not resource_list.fits_completely(total, parent.min):
             message = (
                 f"checkMinQuotaSum all brothers' MinQuota > parent MinQuota, parent: {parent.name}: "
                 f"{_above(total, parent.min)}"
             )
-            return QuotaVerdict(Refusal.MIN_SUM_BROTHERS, message)
-    total = _sum_min(tree.children(info.name))
+            return QuotaVerdict(Refusal.MIN_SUM_BROTHERS, message, _MIN)
+    total = tree.children_min(info.name)
     if not resource_list.fits_completely(total, info.min):
         message = (
             f"checkMinQuotaSum all children's MinQuota > MinQuota, quota: {info.name}: "
             f"{_above(total, info.min)}"
         )
-        return QuotaVerdict(Refusal.MIN_SUM_CHILDREN, message)
+        return QuotaVerdict(Refusal.MIN_SUM_CHILDREN, message, _MIN)
     return ALLOWED
 
 
@@ -319,18 +392,13 @@ def _guarantee(tree: QuotaTree, info: QuotaInfo) -> QuotaVerdict:
         return ALLOWED
     need, below = resource_list.maximum(info.min, info.guaranteed), info
     for above in tree.ancestors(info):
-        siblings = resource_list.sum_of(sibling.guaranteed for sibling in tree.siblings(below))
+        siblings = tree.siblings_guaranteed(below)
         need = resource_list.maximum(above.min, resource_list.add(need, siblings))
         if resource_list.fits_completely(need, above.guaranteed):
             return ALLOWED
         below = above
-    return QuotaVerdict(
-        Refusal.GUARANTEE, f"tree root quota {below.name} can't guarantee for min of {info.name}"
-    )
-
-
-def _sum_min(infos: Iterable[QuotaInfo]) -> Amounts:
-    return resource_list.sum_of(info.min for info in infos)
+    message = f"tree root quota {below.name} can't guarantee for min of {info.name}"
+    return QuotaVerdict(Refusal.GUARANTEE, message, _MIN)
 
 
 def _above(total: Amounts, limit: Amounts) -> str:

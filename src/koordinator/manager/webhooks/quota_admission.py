@@ -1,86 +1,207 @@
 """Admission of ElasticQuotas: completed at creation, checked at every change (spec 02 §17)."""
 
+import asyncio
+import logging
 from typing import Any
 
 import msgspec
 
-from koordinator.api import quantity
+from koordinator.api import labels, quantity, quota_labels
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
+from koordinator.cluster.errors import ApiError
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.protocol import Cluster
 from koordinator.manager.quota import defaulting, validation
 from koordinator.manager.quota.defaulting import DefaultingError
-from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict
-from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from koordinator.manager.quota.tree import QuotaInfo, quota_info
+from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict, Refusal
+from koordinator.manager.webhooks.quota_topology import Learned, QuotaTopology
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+
+log = logging.getLogger(__name__)
 
 MUTATING_PATH = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
 VALIDATING_PATH = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
+LOOK_UP_S = 2.0
+"""How long the API server may take to say whether a parent exists that our watch has not shown."""
+REASON_CONFLICT = "QuotaTreeConflict"
+
+
+class ParentLookUp:
+    """Asks the API server for a quota that the watch has not shown.
+
+    Another instance may have admitted it a moment ago: a file with a tree in it arrives request by request.
+    """
+
+    def __init__(self, cluster: Cluster, topology: QuotaTopology) -> None:
+        self._cluster = cluster
+        self._topology = topology
+
+    async def find(self, name: str) -> bool:
+        """Whether there is such a quota; if so, the topology knows it from now on."""
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                page = await self._cluster.list(ElasticQuota, field_selector=f"metadata.name={name}")
+        except (ApiError, TimeoutError) as error:
+            log.warning("quota not looked up", extra={"quota": name, "error": str(error)})
+            return False
+        for quota in page.items:
+            self._topology.learn(quota)
+        return self._topology.tree.get(name) is not None
 
 
 def _is_about_quotas(request: AdmissionRequest) -> bool:
     return request.resource.resource == "elasticquotas" and not request.sub_resource
 
 
+def _malformed(request: AdmissionRequest, error: Exception) -> Verdict:
+    return denied(f"ElasticQuota {request.namespace}/{request.name}: {error}")
+
+
 class QuotaMutatingHandler:
     """Gives new quotas their parent, tree and shared weight."""
 
-    def __init__(self, topology: QuotaTopology) -> None:
+    def __init__(self, topology: QuotaTopology, look_up: ParentLookUp | None = None) -> None:
         self._topology = topology
+        self._look_up = look_up
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
         """The quota completed; what is no creation of one passes untouched."""
         if not _is_about_quotas(request) or request.operation != "CREATE" or request.object is None:
             return ALLOWED
         try:
-            _quota(request.object, request)  # what is no quota ends here, with the member that is wrong
+            quota = _quota(request.object, request)  # what is no quota ends here, with the wrong member
+            try:
+                return Verdict(obj=defaulting.complete(request.object, self._topology.tree))
+            except DefaultingError as error:
+                if error.refusal is not Refusal.PARENT_MISSING or not await self._has_parent(quota):
+                    raise
             return Verdict(obj=defaulting.complete(request.object, self._topology.tree))
-        except (DefaultingError, quantity.QuantityError, msgspec.ValidationError) as error:
-            return denied(f"ElasticQuota {request.namespace}/{request.name}: {error}")
+        except DefaultingError as error:
+            return denied(_words(error.reason, error.obj, error.field, error.refusal))
+        except (quantity.QuantityError, msgspec.ValidationError) as error:
+            return _malformed(request, error)
+
+    async def _has_parent(self, quota: ElasticQuota) -> bool:
+        parent = quota_labels.parent_name(quota.metadata.name, quota.metadata.labels)
+        return self._look_up is not None and await self._look_up.find(parent)
 
 
 class QuotaValidatingHandler:
     """Refuses what would make the quota tree contradict itself."""
 
-    def __init__(self, topology: QuotaTopology, rules: QuotaRules) -> None:
+    def __init__(
+        self, topology: QuotaTopology, rules: QuotaRules, look_up: ParentLookUp | None = None
+    ) -> None:
         self._topology = topology
         self._rules = rules
+        self._look_up = look_up
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
         """An allowed change counts from now on, unless the request is a dry run."""
         if not _is_about_quotas(request):
             return ALLOWED
         try:
-            verdict = self._decide(request)
+            match request.operation:
+                case "CREATE":
+                    return await self._create(_quota(request.object, request), request)
+                case "UPDATE":
+                    old = _quota(request.old_object, request)
+                    return await self._update(old, _quota(request.object, request), request)
+                case "DELETE":
+                    return self._delete(_quota(request.old_object, request), request)
         except (msgspec.ValidationError, quantity.QuantityError) as error:
-            return denied(f"ElasticQuota {request.namespace}/{request.name}: {error}")
-        return ALLOWED if verdict.allowed else denied(verdict.message)
+            return _malformed(request, error)
+        return ALLOWED
 
-    def _decide(self, request: AdmissionRequest) -> QuotaVerdict:
+    async def _create(self, quota: ElasticQuota, request: AdmissionRequest) -> Verdict:
         topology = self._topology
-        match request.operation:
-            case "CREATE":
-                quota = _quota(request.object, request)
-                verdict = validation.check_create(topology.tree, quota, self._rules)
-            case "UPDATE":
-                quota, old = _quota(request.object, request), _quota(request.old_object, request)
-                verdict = validation.check_update(topology.tree, old, quota, self._rules, topology)
-            case "DELETE":
-                verdict = validation.check_delete(topology.tree, request.name, topology)
-                if verdict.allowed and not request.dry_run:
-                    topology.note_deleted(request.name)
-                return verdict
-            case _:
-                return validation.ALLOWED
+        if topology.is_phantom(quota):
+            topology.forget(quota.metadata.name)
+        verdict = validation.check_create(topology.tree, quota, self._rules)
+        if await self._should_repeat(verdict, quota):
+            verdict = validation.check_create(topology.tree, quota, self._rules)
         if verdict.allowed and not request.dry_run:
-            topology.note(quota)
-        return verdict
+            topology.note(quota, None)
+        return self._answer(verdict, quota)
+
+    async def _update(self, old: ElasticQuota, quota: ElasticQuota, request: AdmissionRequest) -> Verdict:
+        topology = self._topology
+        weight = validation.check_weight_change(old, quota)
+        if not weight.allowed:
+            return self._answer(weight, quota)
+        if validation.is_same(old, quota):
+            return ALLOWED
+        match topology.learn(old):
+            case Learned.UNREADABLE:
+                return await self._create(quota, request)  # it does not count yet
+            case Learned.NAME_TAKEN:
+                return Verdict(warnings=(f"{quota.key} does not count: {old.metadata.name} is taken",))
+        verdict = validation.check_update(topology.tree, old, quota, self._rules, topology)
+        if await self._should_repeat(verdict, quota):
+            verdict = validation.check_update(topology.tree, old, quota, self._rules, topology)
+        if verdict.allowed and not request.dry_run:
+            topology.note(quota, old)
+        return self._answer(verdict, quota)
+
+    def _delete(self, quota: ElasticQuota, request: AdmissionRequest) -> Verdict:
+        topology = self._topology
+        if topology.learn(quota) is not Learned.KNOWN:
+            return ALLOWED  # it does not count
+        verdict = validation.check_delete(topology.tree, quota.metadata.name, topology)
+        if verdict.allowed and not request.dry_run:
+            topology.note_deleted(quota)
+        return self._answer(verdict, quota)
+
+    async def _should_repeat(self, verdict: QuotaVerdict, quota: ElasticQuota) -> bool:
+        """Whether the parent that was missing has turned up."""
+        if verdict.refusal is not Refusal.PARENT_MISSING or self._look_up is None:
+            return False
+        return await self._look_up.find(quota.metadata.labels.get(labels.QUOTA_PARENT, ""))
+
+    def _answer(self, verdict: QuotaVerdict, quota: ElasticQuota) -> Verdict:
+        if not verdict.allowed:
+            return denied(_words(verdict.message, f"ElasticQuota {quota.key}", verdict.field, verdict.refusal))
+        known = self._topology.tree.get(quota.metadata.name)
+        hints = [] if known is None else validation.warnings(self._topology.tree, known)
+        return Verdict(warnings=tuple(hints)) if hints else ALLOWED
+
+
+class ConflictWatch:
+    """Tells when quotas that two instances admitted at the same moment contradict each other.
+
+    Each instance knows what it has allowed itself; what another allows meanwhile shows in the watch only. So
+    each looks again at what it has allowed when the watch shows it: whoever comes second finds the first.
+    """
+
+    def __init__(self, topology: QuotaTopology, rules: QuotaRules, events: EventRecorder) -> None:
+        self._topology = topology
+        self._rules = rules
+        self._events = events
+        topology.on_confirmed(self._check)
+
+    def _check(self, quota: ElasticQuota, info: QuotaInfo) -> None:
+        verdict = validation.check_standing(self._topology.tree, info, self._rules)
+        if verdict.allowed:
+            return
+        log.warning("quota contradicts its tree", extra={"quota": quota.key, "problem": verdict.message})
+        message = f"admitted at the same time as another change that contradicts it: {verdict.message}"
+        self._events.warning(quota, REASON_CONFLICT, message)
+
+
+def _words(message: str, obj: str, field: str, refusal: Refusal) -> str:
+    """What the user reads: the reference's sentence, then quota, field and rule in one form."""
+    where = ", ".join(part for part in (obj, field, f"rule {refusal}") if part)
+    return f"{message} ({where})"
 
 
 def _quota(body: dict[str, Any] | None, request: AdmissionRequest) -> ElasticQuota:
     quota = from_builtins(body or {}, ElasticQuota)
     metadata = quota.metadata
-    if metadata.namespace:
+    if metadata.namespace and metadata.name:
         return quota
-    return msgspec.structs.replace(
-        quota, metadata=msgspec.structs.replace(metadata, namespace=request.namespace)
+    metadata = msgspec.structs.replace(
+        metadata, name=metadata.name or request.name, namespace=metadata.namespace or request.namespace
     )
+    return msgspec.structs.replace(quota, metadata=metadata)

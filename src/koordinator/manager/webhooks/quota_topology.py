@@ -1,22 +1,32 @@
-"""The quota tree of the webhooks, kept up to date by a watch and by what they have just allowed."""
+"""The quota tree of the webhooks, kept up to date by a watch and by what they have just learned themselves."""
 
+import enum
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
 
 from koordinator.api import labels, quantity
 from koordinator.api.core import Pod
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import Clock
 from koordinator.cluster.informer import Informer, InformerFactory
-from koordinator.manager.quota.tree import QuotaTree, quota_info
+from koordinator.manager.quota.tree import QuotaInfo, QuotaTree, quota_info
 
 log = logging.getLogger(__name__)
 
 NOTE_S = 30.0
 """How long an allowed request may take to show in the watch: above the API server's own time-outs (10 s)."""
+BY_NAME = "name"
+"""Index of ElasticQuotas: names should be unique in the cluster, so it finds one as a rule."""
 
 _BY_QUOTA = "quota label"
 _BY_NAMESPACE = "namespace"
+
+
+def names_of(quota: ElasticQuota) -> Iterable[str]:
+    """The values of index `BY_NAME`."""
+    return (quota.metadata.name,)
 
 
 def _quota_of(pod: Pod) -> Iterable[str]:
@@ -28,67 +38,154 @@ def _namespace_of(pod: Pod) -> Iterable[str]:
     return (pod.metadata.namespace,)
 
 
-class QuotaTopology:
-    """Tree and pods as the rules want them. `tree` takes every object of the watch without checks.
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    """The tree knows something about a quota that the watch has not told yet."""
 
-    An allowed request is noted at once, so that a burst of them is checked against itself. The watch says the
-    same soon; where it does not, since the request was refused later on, the note is taken back.
+    key: str  # namespace/name
+    at_s: float
+    after: int | None
+    """Only later versions of the object can confirm it; None when any can."""
+    is_new: bool = False
+    is_own: bool = False  # this instance allowed it
+
+
+class Learned(enum.Enum):
+    """What has come of an object that a request showed."""
+
+    KNOWN = enum.auto()
+    UNREADABLE = enum.auto()  # its amounts are none
+    NAME_TAKEN = enum.auto()  # a quota of that name in another namespace is the one that counts
+
+
+class QuotaTopology:
+    """Tree and pods as the rules want them. The tree takes every object of the watch without checks.
+
+    An allowed request is noted at once, so that a burst of them is checked against itself; so is the state of a
+    quota that a request about it shows, which may be newer than the watch. The watch says the same soon; where
+    it does not, since the request was refused later on, the note is taken back.
     """
 
     def __init__(self, factory: InformerFactory, clock: Clock) -> None:
         self._tree = QuotaTree()
         self._clock = clock
-        self._noted_s: dict[str, float] = {}  # as many as requests within NOTE_S
+        self._notes: dict[str, _Note] = {}  # oldest first; as many as quotas asked about within NOTE_S
         self._quotas: Informer[ElasticQuota] = factory.informer(ElasticQuota)
         self._pods: Informer[Pod] = factory.informer(Pod)
+        self._quotas.add_index(BY_NAME, names_of)
         self._pods.add_index(_BY_QUOTA, _quota_of)
         self._pods.add_index(_BY_NAMESPACE, _namespace_of)
+        self._on_confirmed: list[Callable[[ElasticQuota, QuotaInfo], None]] = []
         self._quotas.add_handler(self._on_quota, lambda _, new: self._on_quota(new), self._on_deleted)
 
     @property
     def tree(self) -> QuotaTree:
         """The tree as far as it is known now."""
-        now_s = self._clock.now()
-        for name, noted_s in list(self._noted_s.items()):
-            if now_s - noted_s > NOTE_S:
-                self._take_back(name)
+        oldest_s = self._clock.now() - NOTE_S
+        while self._notes:
+            name, note = next(iter(self._notes.items()))
+            if note.at_s > oldest_s:
+                break
+            self.forget(name)
         return self._tree
 
-    def note(self, quota: ElasticQuota) -> None:
-        """An allowed request makes the quota this."""
+    def on_confirmed(self, listener: Callable[[ElasticQuota, QuotaInfo], None]) -> None:
+        """Call `listener` when the watch shows a quota as this instance has allowed it."""
+        self._on_confirmed.append(listener)
+
+    # What requests tell
+
+    def note(self, quota: ElasticQuota, old: ElasticQuota | None) -> None:
+        """An allowed request makes the quota this; `old` is what it changes, None when it creates it."""
         self._put(quota)
-        self._noted_s[quota.metadata.name] = self._clock.now()
+        after = None if old is None else _version(old)
+        self._add_note(quota, after=after, is_new=old is None, is_own=True)
 
-    def note_deleted(self, name: str) -> None:
+    def note_deleted(self, quota: ElasticQuota) -> None:
         """An allowed request deletes the quota."""
-        self._tree.remove(name)
-        self._noted_s[name] = self._clock.now()
+        self._tree.remove(quota.metadata.name)
+        self._add_note(quota, after=_version(quota))
 
-    def _take_back(self, name: str) -> None:
-        """What the watch says counts again."""
-        del self._noted_s[name]
+    def learn(self, quota: ElasticQuota) -> Learned:
+        """The API server has the quota like this: what is known is replaced unless it is newer."""
+        name, version = quota.metadata.name, _version(quota)
+        known, note = self._tree.get(name), self._notes.get(name)
+        if known is not None and known.key != quota.key:
+            return Learned.NAME_TAKEN
+        if known is not None:
+            cached = self._quotas.get(name, quota.metadata.namespace)
+            seen = _version(cached) if cached is not None else None
+            noted = note.after if note is not None else None
+            if version is None or max(seen or 0, noted or 0) >= version:
+                return Learned.KNOWN
+        if self._put(quota) is None:
+            return Learned.UNREADABLE
+        after = None if version is None else version - 1
+        self._add_note(quota, after=after, is_own=note is not None and note.is_own)
+        return Learned.KNOWN
+
+    def is_phantom(self, quota: ElasticQuota) -> bool:
+        """Whether a quota that is being created is known only from an earlier request to create it.
+
+        That one has failed after it was allowed, or the API server will refuse this one itself.
+        """
+        note = self._notes.get(quota.metadata.name)
+        return note is not None and note.is_new and note.key == quota.key
+
+    def _add_note(
+        self, quota: ElasticQuota, *, after: int | None, is_new: bool = False, is_own: bool = False
+    ) -> None:
+        name = quota.metadata.name
+        self._notes.pop(name, None)  # the newest stands last
+        self._notes[name] = _Note(
+            key=quota.key, at_s=self._clock.now(), after=after, is_new=is_new, is_own=is_own
+        )
+
+    def forget(self, name: str) -> None:
+        """What is noted about the quota is taken back: what the watch says counts again."""
+        self._notes.pop(name, None)
         self._tree.remove(name)
-        for quota in self._quotas.objects.values():
-            if quota.metadata.name == name:
-                self._put(quota)
+        for quota in self._quotas.by_index(BY_NAME, name):
+            self._put(quota)
+
+    # What the watch tells
 
     def _on_quota(self, quota: ElasticQuota) -> None:
-        self._noted_s.pop(quota.metadata.name, None)
-        self._put(quota)
+        name, version = quota.metadata.name, _version(quota)
+        note = self._notes.get(name)
+        if note is not None and note.key == quota.key:
+            if version is not None and note.after is not None and version <= note.after:
+                return  # from before what is noted
+            del self._notes[name]
+        elif note is not None and note.is_new:
+            self.forget(name)  # one that exists comes before one that may never
+        info = self._put(quota)
+        if note is not None and note.is_own and info is not None:
+            for listener in self._on_confirmed:
+                listener(quota, info)
 
     def _on_deleted(self, quota: ElasticQuota) -> None:
-        name, namespace = quota.metadata.name, quota.metadata.namespace
-        self._noted_s.pop(name, None)
-        known = self._tree.get(name)
-        if known is not None and known.namespace == namespace:
-            self._tree.remove(name)
+        name = quota.metadata.name
+        note, known = self._notes.get(name), self._tree.get(name)
+        is_earlier = note is not None and note.is_new
+        if is_earlier or (known is not None and known.key != quota.key):
+            return  # another object of that name is known by now
+        self.forget(name)
 
-    def _put(self, quota: ElasticQuota) -> None:
-        """One whose amounts are none is left as it was."""
+    def _put(self, quota: ElasticQuota) -> QuotaInfo | None:
+        """What the tree knows now; None for a quota whose amounts are none, or whose name is taken."""
         try:
-            self._tree.put(quota_info(quota))
+            info = quota_info(quota)
         except quantity.QuantityError as error:
             log.warning("quota not counted", extra={"quota": quota.key, "error": str(error)})
+            return None
+        known = self._tree.get(info.name)
+        if known is not None and known.key != info.key:
+            log.info("quota not counted", extra={"quota": quota.key, "error": f"{known.key} has its name"})
+            return None
+        self._tree.put(info)
+        return info
+
+    # Reading
 
     def find(self, name: str) -> ElasticQuota | None:
         """The object of that name, as the tree knows it: names are unique."""
@@ -107,3 +204,9 @@ class QuotaTopology:
     def is_any_in(self, namespace: str) -> bool:
         """Whether any pod lives in the namespace."""
         return bool(self._pods.by_index(_BY_NAMESPACE, namespace))
+
+
+def _version(quota: ElasticQuota) -> int | None:
+    """The version as a number, None where the API server's are none."""
+    text = quota.metadata.resource_version
+    return int(text) if text.isdecimal() else None
