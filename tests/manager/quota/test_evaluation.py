@@ -39,19 +39,6 @@ def test_what_is_accepted_is_what_is_counted_and_stays_below_the_limit(
     assert all(decision.allowed or not decision.delta for decision in decisions)
 
 
-@given(most=AMOUNTS, requests=st.lists(AMOUNTS, max_size=6))
-def test_what_was_accepted_still_fits_a_quota_that_did_not_change(
-    most: resource_list.Amounts, requests: list[resource_list.Amounts]
-) -> None:
-    decisions, after = evaluation.evaluate_batch(QuotaLimit("ns/q", most, most, {}), requests)
-    deltas = [decision.delta for decision in decisions]
-
-    assert evaluation.still_fits(QuotaLimit("ns/q", most, most, {}), deltas)
-    taken = msgspec.structs.replace(QuotaLimit("ns/q", most, most, most))
-    assert evaluation.still_fits(taken, deltas) is not any(resource_list.without_zeros(d) for d in deltas)
-    assert resource_list.sum_of(deltas) == after
-
-
 def test_a_refusal_shows_the_figures_of_what_is_exceeded_in_the_order_of_names() -> None:
     full = msgspec.structs.replace(
         limit(memory="8", cpu="4", pods="9"), used=resource_list.of({"cpu": "3", "memory": "8"})

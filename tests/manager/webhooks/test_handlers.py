@@ -61,10 +61,10 @@ class Webhooks:
             "reservation": reservation_mutating.ReservationMutatingHandler(factory, random.Random(0)),
         }
 
-    async def _evaluate(self, pod: Pod, _: Pod | None, dry_run: bool) -> str:
+    async def _evaluate(self, pod: Pod, _: Pod | None, dry_run: bool) -> review.Verdict:
         if not dry_run:
             self.evaluated.append(pod.metadata.name)
-        return "exceeded quota" if pod.metadata.labels.get("size") == "big" else ""
+        return review.denied("exceeded quota") if pod.metadata.labels.get("size") == "big" else review.ALLOWED
 
     async def ask(
         self, handler: str, resource: str, body: dict[str, Any] | None, **rest: Any
@@ -128,7 +128,9 @@ def test_a_burst_of_quotas_is_checked_against_itself_before_the_watch_tells() ->
         assert await create(quota_body("web", "team", low={"cpu": "6"}), dryRun=True) == ""
         assert await create(quota_body("web", "team", low={"cpu": "6"})) == ""
         assert "brothers" in await create(quota_body("db", "team", low={"cpu": "5"}))
-        assert "exists" in await create(quota_body("web", "team", low={"cpu": "6"}))
+        elsewhere = quota_body("web", "team", low={"cpu": "1"})
+        elsewhere["metadata"]["namespace"] = "default"
+        assert "exists" in await create(elsewhere)
 
         deletion = {"operation": "DELETE", "oldObject": quota_body("web", "team")}
         assert await webhooks.refusal("quota", "elasticquotas", None, **deletion) == ""
@@ -157,13 +159,15 @@ def test_a_request_that_was_refused_later_on_is_forgotten() -> None:
 
         await webhooks.cluster.create(ElasticQuota, quota_body("kept"), "quotas")
         await asyncio.sleep(1)
+        child = quota_body("child", "phantom")
         assert await create("phantom") == ""  # another webhook refuses it
         deletion = {"operation": "DELETE", "oldObject": quota_body("kept")}
         assert await webhooks.refusal("quota", "elasticquotas", None, **deletion) == ""  # and this
-        assert "exists" in await create("phantom")
+        assert await create("phantom") == "", "a second try is not held up by the first"
+        assert "not a parent" in await webhooks.refusal("quota", "elasticquotas", child)
 
         await asyncio.sleep(31)
-        assert await create("phantom") == ""
+        assert "not find parentInfo" in await webhooks.refusal("quota", "elasticquotas", child)
         assert "exists" in await create("kept")
 
     run(scenario)

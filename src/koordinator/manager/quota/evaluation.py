@@ -139,11 +139,6 @@ def evaluate_batch(quota: QuotaLimit, requests: Sequence[Amounts]) -> tuple[list
     return decisions, quota.used
 
 
-def still_fits(fresh: QuotaLimit, deltas: Sequence[Amounts]) -> bool:
-    """Whether all that was accepted before a conflict fits the quota as it is now, without deciding anew."""
-    return evaluate(fresh, resource_list.sum_of(deltas)).allowed
-
-
 def retries(changed_pods: int, retries_max: int) -> int:
     """How often a batch is written again after a conflict; `retries_max` is `--quota-update-max-retries`.
 

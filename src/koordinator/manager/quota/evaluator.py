@@ -23,17 +23,12 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.manager.options import QuotaUpdateOptions
 from koordinator.manager.quota import evaluation
+from koordinator.manager.quota.by_name import BY_NAME, names_of
 from koordinator.manager.quota.evaluation import Evaluation
 
 WORKERS = 16
 WRITTEN_MAX = 100
 """Quotas whose last write is kept until the watch shows it: those written within its delay."""
-
-_BY_NAME = "name"
-
-
-def _names_of(quota: ElasticQuota) -> Iterable[str]:
-    return (quota.metadata.name,)
 
 
 class EvaluationError(KoordinatorError):
@@ -57,7 +52,7 @@ class QuotaEvaluator:
         self._options = options
         self._rng = rng
         self._quotas = factory.informer(ElasticQuota)
-        self._quotas.add_index(_BY_NAME, _names_of)
+        self._quotas.add_index(BY_NAME, names_of)
         self._written: OrderedDict[str, ElasticQuota] = OrderedDict()
         self._waiting: dict[str, deque[_Waiter]] = {}  # by quota; one worker for each key
         self._slots = asyncio.Semaphore(WORKERS)
@@ -70,12 +65,12 @@ class QuotaEvaluator:
         Raises: QuotaLookupError when none or several have the name, ProtocolError or QuantityError when its
         amounts are malformed, EvaluationError when it could not be written in time.
         """
-        found = evaluation.find(self._quotas.by_index(_BY_NAME, name), name)
+        found = evaluation.find(self._quotas.by_index(BY_NAME, name), name)
         if found is None:
             return Evaluation(True)
         decision = evaluation.evaluate(evaluation.limit_of(self._newest(found)), request)
-        if dry_run or (decision.allowed and not decision.delta):
-            return decision
+        if dry_run or not decision.delta:
+            return decision  # those that wait could only take more
         waiter = _Waiter(request, asyncio.get_running_loop().create_future())
         self._enqueue(found.key, waiter)
         try:
@@ -115,7 +110,8 @@ class QuotaEvaluator:
             try:
                 admitted, used = _sort_out(quota, batch)
             except (ProtocolError, QuantityError) as error:
-                return _fail(batch, error)
+                _fail(batch, error)
+                return
             if not admitted:
                 return
             try:
@@ -123,7 +119,8 @@ class QuotaEvaluator:
             except (errors.ApiError, TimeoutError) as error:
                 tries += 1
                 if tries > evaluation.retries(len(admitted), self._options.max_retries):
-                    return _fail(batch, EvaluationError(f"quota {key} could not be updated: {error}"))
+                    _fail(batch, EvaluationError(f"quota {key} could not be updated: {error}"))
+                    return
                 slept_s += await self._pause(slept_s)
                 quota = await self._reread(quota, error)
             else:
@@ -169,6 +166,8 @@ class QuotaEvaluator:
                 fresh = await self._cluster.get(ElasticQuota, metadata.name, metadata.namespace)
         except errors.NotFound:
             return None
+        except (errors.ApiError, TimeoutError):
+            return refused  # the next write tells, and counts as a try
         self._remember(fresh)
         return fresh
 

@@ -165,7 +165,9 @@ def warnings(tree: QuotaTree, info: QuotaInfo) -> list[str]:
     """What is allowed and hardly meant."""
     found = []
     if (count := tree.child_count(info.name)) and not info.is_parent:
-        found.append(f"{info.name} has {count} child quotas and is not labelled {labels.QUOTA_IS_PARENT}=true")
+        found.append(
+            f"{info.name} has {count} child quotas and is not labelled {labels.QUOTA_IS_PARENT}=true"
+        )
     parent = tree.get(info.parent) if info.parent != ROOT else None
     for key, amount in sorted(info.max.items()):
         if parent is not None and key in parent.max and amount > parent.max[key]:
@@ -242,7 +244,9 @@ def _shared_weight(quota: ElasticQuota) -> QuotaVerdict:
     except (ProtocolError, quantity.QuantityError) as error:
         return QuotaVerdict(Refusal.SHARED_WEIGHT, str(error), _WEIGHT)
     if key:
-        message = f"{metadata.name} quota.Annotation[{labels.QUOTA_SHARED_WEIGHT}]'s value < 0, in dimension {key}"
+        message = (
+            f"{metadata.name} quota.Annotation[{labels.QUOTA_SHARED_WEIGHT}]'s value < 0, in dimension {key}"
+        )
         return QuotaVerdict(Refusal.SHARED_WEIGHT_NEGATIVE, message, _WEIGHT)
     return ALLOWED
 
@@ -340,9 +344,9 @@ def _keys(tree: QuotaTree, info: QuotaInfo, rules: QuotaRules) -> QuotaVerdict:
     parent = tree.get(info.parent) if info.parent != ROOT else None
     pairs = [(parent, info)] if parent is not None else []
     max_keys, min_keys = frozenset(info.max), frozenset(info.min)
-    fits_all = all(
-        _max_keys_fit(max_keys, below, rules) for below in tree.child_max_keys(info.name)
-    ) and all(below <= min_keys for below in tree.child_min_keys(info.name))
+    fits_all = all(_max_keys_fit(max_keys, below, rules) for below in tree.child_max_keys(info.name)) and all(
+        below <= min_keys for below in tree.child_min_keys(info.name)
+    )
     if not fits_all:
         pairs += [(info, child) for child in tree.children(info.name)]
     for above, below in pairs:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from koordinator.manager.parts import Shared
-from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import table
 from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
@@ -11,8 +10,7 @@ from koordinator.manager.webhooks.node_validating import NodeValidatingHandler
 from koordinator.manager.webhooks.pod_binding import BindingRules, PodBindingHandler
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
 from koordinator.manager.webhooks.pod_validating import PodChecks, PodValidatingHandler
-from koordinator.manager.webhooks.quota_admission import QuotaMutatingHandler, QuotaValidatingHandler
-from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from koordinator.manager.webhooks.quotas import Quotas
 from koordinator.manager.webhooks.reservation_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.review import Handler
 
@@ -22,22 +20,22 @@ class _Builders:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._topology: QuotaTopology | None = None
+        self._quotas: Quotas | None = None
 
-    def topology(self) -> QuotaTopology:
-        if self._topology is None:
-            self._topology = QuotaTopology(self._shared.factory, self._shared.clock)
-        return self._topology
+    def quotas(self) -> Quotas:
+        if self._quotas is None:
+            self._quotas = Quotas(self._shared)
+        return self._quotas
 
     def by_path(self) -> Mapping[str, Callable[[], Handler]]:
         return {
             table.MUTATE_POD: lambda: PodMutatingHandler(self._shared),
             table.MUTATE_RESERVATION: self._reservation_mutating,
             table.MUTATE_NODE_STATUS: NodeStatusHandler,
-            table.MUTATE_QUOTA: lambda: QuotaMutatingHandler(self.topology()),
+            table.MUTATE_QUOTA: lambda: self.quotas().mutating,
             table.VALIDATE_POD: self._pod_validating,
             table.VALIDATE_POD_BINDING: self._pod_binding,
-            table.VALIDATE_QUOTA: self._quota_validating,
+            table.VALIDATE_QUOTA: lambda: self.quotas().validating,
             table.VALIDATE_NODE: lambda: NodeValidatingHandler(self._shared),
             table.VALIDATE_CONFIG_MAP: lambda: ConfigMapValidatingHandler(self._shared),
         }
@@ -49,8 +47,9 @@ class _Builders:
         shared, where = self._shared, self._shared.options.enhanced_validator
         return PodValidatingHandler(
             shared.factory,
-            self.topology(),
+            self.quotas().topology,
             PodChecks.of(shared.gates),
+            evaluate_quota=self.quotas().pods.evaluate,
             rules_namespace=where.config_namespace,
             rules_name=where.config_name,
         )
@@ -66,9 +65,6 @@ class _Builders:
             dry_run=options.dry_run,
         )
         return PodBindingHandler(self._shared.factory, rules)
-
-    def _quota_validating(self) -> Handler:
-        return QuotaValidatingHandler(self.topology(), QuotaRules.of(self._shared.gates))
 
 
 def handlers(shared: Shared) -> Mapping[str, Handler]:

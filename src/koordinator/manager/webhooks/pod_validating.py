@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 PATH = "/validate-pod"
 
-QuotaEvaluation = Callable[[Pod, Pod | None, bool], Awaitable[str]]
-"""Reserves a pod's request in its quota (spec 02 §18): why it cannot, empty when it has.
+QuotaEvaluation = Callable[[Pod, Pod | None, bool], Awaitable[Verdict]]
+"""Reserves a pod's request in its quota (spec 02 §18), or says why it cannot.
 
 Arguments: the pod, the pod before an update, whether it is a dry run, which must not reserve.
 """
@@ -95,7 +95,7 @@ class PodValidatingHandler:
             problem = self._problem(pod, old)
             # Last, since it reserves: a pod that is refused anyway must not take from its quota.
             if not problem and self._evaluate_quota is not None:
-                problem = await self._evaluate_quota(pod, old, bool(request.dry_run))
+                return await self._evaluate_quota(pod, old, bool(request.dry_run))
         except (msgspec.ValidationError, quantity.QuantityError) as error:
             return denied(f"Pod {request.namespace}/{request.name}: {error}")
         return denied(problem) if problem else ALLOWED

@@ -14,7 +14,7 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager.quota import defaulting, validation
 from koordinator.manager.quota.defaulting import DefaultingError
-from koordinator.manager.quota.tree import QuotaInfo, quota_info
+from koordinator.manager.quota.tree import QuotaInfo
 from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict, Refusal
 from koordinator.manager.webhooks.quota_topology import Learned, QuotaTopology
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
@@ -162,7 +162,9 @@ class QuotaValidatingHandler:
 
     def _answer(self, verdict: QuotaVerdict, quota: ElasticQuota) -> Verdict:
         if not verdict.allowed:
-            return denied(_words(verdict.message, f"ElasticQuota {quota.key}", verdict.field, verdict.refusal))
+            return denied(
+                _words(verdict.message, f"ElasticQuota {quota.key}", verdict.field, verdict.refusal)
+            )
         known = self._topology.tree.get(quota.metadata.name)
         hints = [] if known is None else validation.warnings(self._topology.tree, known)
         return Verdict(warnings=tuple(hints)) if hints else ALLOWED

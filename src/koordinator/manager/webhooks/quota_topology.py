@@ -11,22 +11,15 @@ from koordinator.api.core import Pod
 from koordinator.api.sigs import ElasticQuota
 from koordinator.clock import Clock
 from koordinator.cluster.informer import Informer, InformerFactory
+from koordinator.manager.quota.by_name import BY_NAME, names_of
 from koordinator.manager.quota.tree import QuotaInfo, QuotaTree, quota_info
 
 log = logging.getLogger(__name__)
 
 NOTE_S = 30.0
 """How long an allowed request may take to show in the watch: above the API server's own time-outs (10 s)."""
-BY_NAME = "name"
-"""Index of ElasticQuotas: names should be unique in the cluster, so it finds one as a rule."""
-
 _BY_QUOTA = "quota label"
 _BY_NAMESPACE = "namespace"
-
-
-def names_of(quota: ElasticQuota) -> Iterable[str]:
-    """The values of index `BY_NAME`."""
-    return (quota.metadata.name,)
 
 
 def _quota_of(pod: Pod) -> Iterable[str]:
