@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NODES  ?= 20
 
-.PHONY: help demo demo-node up test test-kernel lint bench clean
+.PHONY: help demo demo-node up test test-kernel lint manifests bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ lint: $(STAMP) ## format, style, types, import directions
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+manifests: $(STAMP) ## write what is generated in deploy/
+	$(BIN)/python -m koordinator.install deploy
 
 bench: $(STAMP) ## every benchmark, one after the other
 	$(BIN)/python -m benchmarks

@@ -57,7 +57,7 @@ def test_flags_go_before_the_configuration_file(tmp_path: Path) -> None:
 
 
 def test_the_manifest_writes_where_the_agent_reads_and_finds_the_host() -> None:
-    folder = Path(__file__).parents[2] / "deploy/koordlet/device-daemon"
+    folder = Path(__file__).parents[2] / "deploy/device-daemon"
     pod = yaml.safe_load((folder / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
     [container] = pod["containers"]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from koordinator.api import crd
+from koordinator.install.text import documents, text
 
 
 @click.command()
@@ -26,7 +26,7 @@ def crds(names: tuple[str, ...], output_dir: Path | None) -> None:
     """
     chosen = select(crd.manifests(), names)
     if output_dir is None:
-        click.echo("---\n".join(text(manifest) for manifest in chosen), nl=False)
+        click.echo(documents(chosen), nl=False)
         return
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
@@ -61,18 +61,3 @@ def file_name(manifest: dict[str, Any]) -> str:
     """`group_plural.yaml`."""
     spec = manifest["spec"]
     return f"{spec['group']}_{spec['names']['plural']}.yaml"
-
-
-def text(manifest: dict[str, Any]) -> str:
-    """A manifest as YAML; the same text for the same manifest."""
-    # Without aliases: schemas share parts in memory, but each file must be plain to read and to patch.
-    dumped: str = yaml.dump(manifest, Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True)
-    return dumped
-
-
-class _PlainDumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)

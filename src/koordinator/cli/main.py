@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "Replay lists of nodes and pods with the real scheduler.",
     ),
+    "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
     "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
 }
 

@@ -106,11 +106,12 @@ def test_the_node_is_told_when_its_labels_change_not_when_its_status_does(tmp_pa
         assert gauge.values == {(NODE, "kubernetes.io/batch-cpu", "integer"): 1500}
 
         images = [{"names": ["big"], "sizeBytes": 1}]
-        status = {"allocatable": {"kubernetes.io/batch-cpu": None, "kubernetes.io/mid-memory": "1Ki"}}
+        amounts = {"kubernetes.io/batch-cpu": None, "kubernetes.io/mid-memory": "1Ki", "cpu": "3500m"}
+        status: dict[str, Any] = {"allocatable": amounts}
         await world.api.patch(Node, NODE, {"status": {**status, "images": images}}, subresource="status")
         await asyncio.sleep(1)
         assert len(seen) == 1
-        assert gauge.values == {(NODE, "kubernetes.io/mid-memory", "byte"): 1024}
+        assert gauge.values == {(NODE, "kubernetes.io/mid-memory", "byte"): 1024, (NODE, "cpu", "core"): 3.5}
         assert view.node is not None and view.node.status.images == []
 
         await world.api.patch(Node, NODE, {"metadata": {"annotations": {"x": "y"}}})

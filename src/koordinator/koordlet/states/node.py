@@ -23,6 +23,8 @@ UNITS = {
     resources.MID_MEMORY: "byte",
 }
 """Units of the resources that are told in metrics; CPU counts in thousandths of a core."""
+NODE_UNITS = {resources.CPU: "core", resources.MEMORY: "byte"}
+"""Of the node itself, so that what is lent can be seen beside it."""
 
 
 class NodeState:
@@ -67,12 +69,12 @@ class NodeState:
     def _tell(self, node: Node) -> None:
         gauge = self._shared.metrics.allocatable
         gauge.reset()
-        for name, unit in UNITS.items():
+        for name, unit in (UNITS | NODE_UNITS).items():
             raw = node.status.allocatable.get(name)
             if raw is None:
                 continue
             try:
-                gauge.set(quantity.value(raw), name, unit)
+                gauge.set(quantity.milli(raw) / 1000 if unit == "core" else quantity.value(raw), name, unit)
             except QuantityError as error:
                 log.debug("allocatable not told", extra={"resource": name, "problem": str(error)})
 

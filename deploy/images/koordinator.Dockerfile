@@ -1,4 +1,4 @@
-# docker build --tag koordinator:0.1.0 --file deploy/scheduler/Dockerfile .
+# docker build --tag koordinator:0.1.0 --file deploy/images/koordinator.Dockerfile .
 FROM python:3.12-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./

@@ -1,4 +1,4 @@
-# docker build --tag koordlet:0.1.0 --file deploy/koordlet/Dockerfile .
+# docker build --tag koordlet:0.1.0 --file deploy/images/koordlet.Dockerfile .
 # `node` stops containers through the runtime; with --build-arg EXTRAS=node,gpu the library that asks NVIDIA's driver is in it, too.
 FROM python:3.12-slim AS build
 ARG EXTRAS=node

@@ -1,0 +1,118 @@
+"""ConfigMaps and webhook configurations: what components read when they run."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from koordinator.api import defaults
+from koordinator.install.values import FailurePolicies, Values
+from koordinator.install.workloads import WEBHOOK_SERVICE
+from koordinator.manager.webhooks import configuration
+from koordinator.manager.webhooks.table import WEBHOOKS
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import API_VERSION, KIND
+
+Json = dict[str, Any]
+
+TEMPLATE = "template"
+"""The annotation of a webhook configuration from which the manager makes its webhooks."""
+SCHEDULER_CONFIG = "koord-scheduler-config"
+POLICY_OF_RESOURCE: Mapping[str, str] = {
+    "pods": "pods",
+    "pods/binding": "podBinding",
+    "nodes": "nodes",
+    "nodes/status": "nodeStatus",
+    "elasticquotas": "elasticquotas",
+    "reservations": "reservations",
+    "configmaps": "configmaps",
+}
+"""Which of `webhookConfiguration.failurePolicy` rules a webhook for these objects."""
+
+
+def slo_controller_config(values: Values) -> Json:
+    """The manager's ConfigMap."""
+    body = defaults.slo_config(values.installation.namespace)
+    body["data"] = {key: compact(value) for key, value in values.slo_controller_config.data.items()}
+    return body
+
+
+def scheduler_config(values: Values) -> Json:
+    """The ConfigMap with the scheduler's configuration file."""
+    text = values.scheduler.config or shipped_profile(values.installation.namespace)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": SCHEDULER_CONFIG, "namespace": values.installation.namespace},
+        "data": {SCHEDULER_CONFIG: text},
+    }
+
+
+def shipped_profile(namespace: str) -> str:
+    """The shipped profile as a configuration file, with the lease in `namespace`."""
+    profile = default_plugins.shipped_profile()
+    assert profile.plugins is not None
+    points = msgspec.to_builtins(profile.plugins)
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "leaderElection": {
+            "leaderElect": True,
+            "resourceName": "koord-scheduler",
+            "resourceNamespace": namespace,
+        },
+        "profiles": [
+            {
+                "schedulerName": profile.scheduler_name,
+                "pluginConfig": [
+                    {
+                        "name": entry.name,
+                        "args": {"apiVersion": API_VERSION, "kind": f"{entry.name}Args", **entry.args},
+                    }
+                    for entry in profile.plugin_config
+                ],
+                "plugins": {
+                    point: {side: [_plugin(ref) for ref in refs] for side, refs in chosen.items() if refs}
+                    for point, chosen in points.items()
+                    if any(chosen.values())
+                },
+            }
+        ],
+    }
+    text: str = yaml.safe_dump(body, sort_keys=False)
+    return text
+
+
+def _plugin(ref: Mapping[str, Any]) -> Json:
+    return {"name": ref["name"]} | ({"weight": ref["weight"]} if ref["weight"] else {})
+
+
+def webhook_configurations(values: Values) -> Iterator[Json]:
+    """Both configurations, empty, with what the manager fills them from in their annotation `template`.
+
+    An entry without the manager's CA could only fail. So the manager adds the entries itself, once it answers
+    (spec 02 §12.1); and neither we nor a GitOps tool ever undoes what it wrote.
+    """
+    settings = values.webhook_configuration
+    service = configuration.Service(name=WEBHOOK_SERVICE, namespace=values.installation.namespace)
+    for body in configuration.configurations(
+        service,
+        failure_policies=failure_policies(settings.failure_policy),
+        timeout_s=settings.timeout_seconds,
+    ):
+        entries = body.pop("webhooks")
+        body["metadata"]["annotations"] = {TEMPLATE: compact(entries)}
+        yield body
+
+
+def failure_policies(policies: FailurePolicies) -> dict[str, str]:
+    """Webhook name → failure policy."""
+    chosen = msgspec.to_builtins(policies)
+    return {webhook.name: chosen[POLICY_OF_RESOURCE[webhook.resource]] for webhook in WEBHOOKS}
+
+
+def compact(value: Any) -> str:
+    """JSON, always the same text for the same value (and the same as Helm's toRawJson)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

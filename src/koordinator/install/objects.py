@@ -1,0 +1,94 @@
+"""All objects of an installation. Pure: values in, objects out."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from koordinator.api import crd, defaults
+from koordinator.install import configs, monitoring, rbac, workloads
+from koordinator.install.values import Values
+
+Json = dict[str, Any]
+
+PART_OF = "app.kubernetes.io/part-of"
+PART_OF_VALUE = "koordinator"
+SELECTOR = f"{PART_OF}={PART_OF_VALUE}"
+"""Finds what an installation brought, CRDs aside."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What belongs together, in the order in which it is applied. `name` is the folder in `deploy/`."""
+
+    name: str
+    objects: list[Json]
+
+
+def parts(values: Values) -> list[Part]:
+    """All parts that the values ask for, in the order in which they are applied."""
+    found = [Part("crds", list(_crds(values)))]
+    for name, bodies in (
+        ("base", _base(values)),
+        ("manager", _manager(values)),
+        ("scheduler", _scheduler(values)),
+        ("koordlet", _koordlet(values)),
+        ("device-daemon", workloads.device_daemon(values) if values.device_daemon.enabled else iter(())),
+        ("monitoring", monitoring.objects(values)),
+    ):
+        found.append(Part(name, [_labelled(body) for body in bodies]))
+    return [part for part in found if part.objects]
+
+
+def objects(values: Values) -> list[Json]:
+    """All objects that the values ask for, in the order in which they are applied."""
+    return [body for part in parts(values) for body in part.objects]
+
+
+def key(body: Json) -> str:
+    """`Kind namespace/name`, or `Kind name` of what is in no namespace."""
+    metadata = body["metadata"]
+    namespace = metadata.get("namespace", "")
+    return f"{body['kind']} {namespace}{'/' if namespace else ''}{metadata['name']}"
+
+
+def _crds(values: Values) -> Iterator[Json]:
+    for manifest in crd.manifests():
+        if values.crds.brings(manifest["spec"]["names"]["plural"]):
+            yield manifest
+
+
+def _base(values: Values) -> Iterator[Json]:
+    if values.installation.create_namespace:
+        body = defaults.namespace()
+        body["metadata"]["name"] = values.installation.namespace
+        yield body
+    if values.priority_classes.create:
+        yield from defaults.priority_classes()
+    if values.slo_controller_config.create:
+        yield configs.slo_controller_config(values)
+
+
+def _manager(values: Values) -> Iterator[Json]:
+    if values.manager.enabled:
+        yield from rbac.objects(rbac.MANAGER, values.installation.namespace)
+        yield from configs.webhook_configurations(values)
+        yield from workloads.manager(values)
+
+
+def _scheduler(values: Values) -> Iterator[Json]:
+    if values.scheduler.enabled:
+        yield from rbac.objects(rbac.SCHEDULER, values.installation.namespace)
+        yield configs.scheduler_config(values)
+        yield from workloads.scheduler(values)
+
+
+def _koordlet(values: Values) -> Iterator[Json]:
+    if values.koordlet.enabled:
+        yield from rbac.objects(rbac.KOORDLET, values.installation.namespace)
+        yield from workloads.koordlet(values)
+
+
+def _labelled(body: Json) -> Json:
+    labels = body["metadata"].get("labels") or {}
+    body["metadata"]["labels"] = {PART_OF: PART_OF_VALUE, **labels}
+    return body

@@ -1,0 +1,369 @@
+"""What can be chosen about an installation. The names are those of the Helm chart.
+
+The descriptions here are the comments of the chart's `values.yaml` and of its schema, too (`chart`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from koordinator import __version__
+from koordinator.api import defaults, upstream_gates
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
+
+Amount = str | int | float
+"""A quantity such as 500m or 2Gi."""
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Replicas = Annotated[int, Meta(ge=0, le=100)]
+DNSName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+FailurePolicy = Literal["Fail", "Ignore"]
+
+
+class ValuesError(KoordinatorError, ValueError):
+    """Values that cannot be used: `source` (file or flag) and why."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)
+        self.source, self.reason = source, reason
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class Installation(Section, frozen=True):
+    """Where the components live."""
+
+    namespace: Annotated[DNSName, Meta(description="Namespace of all components.")] = defaults.NAMESPACE
+    create_namespace: Annotated[
+        bool,
+        Meta(
+            description="Make the namespace, with the label control-plane that keeps its own pods away from "
+            "the pod webhooks. Whoever makes it by other means has to give it that label."
+        ),
+    ] = True
+
+
+class Crds(Section, frozen=True, rename=None):
+    """The CustomResourceDefinitions, each of which can be left out where another installation brings it."""
+
+    managed: Annotated[bool, Meta(description="Bring CustomResourceDefinitions at all.")] = True
+    clustercolocationprofiles: bool = True
+    clusternetworktopologies: bool = True
+    devices: bool = True
+    elasticquotaprofiles: bool = True
+    elasticquotas: bool = True
+    nodemetrics: bool = True
+    noderesourcetopologies: bool = True
+    nodeslos: bool = True
+    podgroups: bool = True
+    podmigrationjobs: bool = True
+    recommendations: bool = True
+    reservations: bool = True
+    scheduleexplanations: bool = True
+
+    def brings(self, plural: str) -> bool:
+        """Whether the CRD with this plural is part of the installation."""
+        return self.managed and bool(getattr(self, plural))
+
+
+class Images(Section, frozen=True):
+    """Where images come from."""
+
+    registry: Annotated[
+        str, Meta(description="Put before every repository, such as registry.example.com/team; may be empty.")
+    ] = ""
+    tag: Annotated[str, Meta(description="Tag of all images that name no tag of their own.")] = __version__
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    pull_secrets: Annotated[list[str], Meta(description="Names of Secrets with registry credentials.")] = []
+
+
+class Image(Section, frozen=True):
+    """One component's image."""
+
+    repository: str = "koordinator"
+    tag: Annotated[str, Meta(description="Empty: that of `image`.")] = ""
+
+
+class Resources(Section, frozen=True):
+    """What a container asks for and may use."""
+
+    requests: dict[str, Amount] = {}
+    limits: dict[str, Amount] = {}
+
+
+class Log(Section, frozen=True):
+    """How much is logged."""
+
+    level: Annotated[
+        int, Meta(ge=0, le=10, description="0 warnings, 1 to 3 changes too, from 4 on decisions too.")
+    ] = 1
+
+
+class Placement(Section, frozen=True):
+    """What all components have; their flags come after ours."""
+
+    enabled: bool = True
+    image: Image = Image()
+    extra_args: Annotated[
+        list[str], Meta(description="Further command-line flags; the last of several wins.")
+    ] = []
+    node_selector: dict[str, str] = {}
+
+
+class Webhook(Section, frozen=True):
+    """The webhook server of koord-manager."""
+
+    port: Annotated[Port, Meta(description="On which it listens; the Service has 443.")] = 9876
+
+
+class PortSetting(Section, frozen=True):
+    """A port of a component."""
+
+    port: Port
+
+
+class PodDisruptionBudget(Section, frozen=True):
+    """What voluntary disruptions, such as draining nodes, leave of a component."""
+
+    enabled: bool = True
+    max_unavailable: Annotated[int, Meta(ge=0)] = 1
+
+
+class Manager(Placement, frozen=True):
+    """koord-manager: webhooks on every replica, controllers on the one that leads."""
+
+    log: Log = Log()
+    replicas: Replicas = 2
+    webhook: Webhook = Webhook()
+    metrics: PortSetting = PortSetting(port=8080)
+    health_probe: PortSetting = PortSetting(port=8000)
+    resources: Resources = Resources(requests={"cpu": "500m", "memory": "256Mi"}, limits={"memory": "1Gi"})
+    tolerations: list[dict[str, Any]] = []
+    pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
+
+
+class Scheduler(Placement, frozen=True):
+    """koord-scheduler: one replica places pods, the other keeps its caches warm."""
+
+    log: Log = Log()
+    replicas: Replicas = 2
+    port: Annotated[Port, Meta(description="Health, metrics and explanations, plain HTTP.")] = 10251
+    secure_port: Annotated[Port, Meta(description="The same over TLS, for those who may.")] = 10259
+    feature_gates: Annotated[str, Meta(description="As --feature-gates: A=true,B=false.")] = ""
+    config: Annotated[
+        str,
+        Meta(
+            description="A KubeSchedulerConfiguration that replaces the shipped profile; empty: the shipped one."
+        ),
+    ] = ""
+    resources: Resources = Resources(requests={"cpu": "500m", "memory": "512Mi"}, limits={"memory": "2Gi"})
+    tolerations: list[dict[str, Any]] = []
+    pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
+
+
+class Koordlet(Placement, frozen=True):
+    """koordlet: the agent on every Linux node."""
+
+    log: Log = Log()
+    image: Image = Image(repository="koordlet")
+    port: Annotated[Port, Meta(description="Metrics, health and audit, on the node's own network.")] = 9316
+    feature_gates: Annotated[str, Meta(description="As -feature-gates: A=true,B=false.")] = "AuditEvents=true"
+    max_unavailable: Annotated[Amount, Meta(description="How many agents an upgrade may stop at once.")] = (
+        "20%"
+    )
+    resources: Resources = Resources(requests={"cpu": "50m", "memory": "96Mi"}, limits={"memory": "256Mi"})
+
+
+class DeviceDaemon(Placement, frozen=True):
+    """koord-device-daemon: tells the agent of accelerators that only their vendors' tools know."""
+
+    enabled: bool = False
+    image: Image = Image(repository="koordlet")
+    resources: Resources = Resources(requests={"cpu": "5m", "memory": "32Mi"}, limits={"memory": "256Mi"})
+
+
+class FailurePolicies(Section, frozen=True):
+    """What the API server does when no manager answers."""
+
+    pods: Annotated[
+        FailurePolicy,
+        Meta(description="Ignore: pods start unchanged, without their profile. Fail: no pod starts."),
+    ] = "Ignore"
+    elasticquotas: FailurePolicy = "Fail"
+    reservations: FailurePolicy = "Fail"
+    configmaps: Annotated[FailurePolicy, Meta(description="Of slo-controller-config only.")] = "Fail"
+    nodes: FailurePolicy = "Ignore"
+    node_status: FailurePolicy = "Ignore"
+    pod_binding: FailurePolicy = "Ignore"
+
+
+class WebhookConfiguration(Section, frozen=True):
+    """How the API server calls the manager."""
+
+    failure_policy: FailurePolicies = FailurePolicies()
+    timeout_seconds: Annotated[int, Meta(ge=1, le=30)] = 30
+
+
+class SloControllerConfig(Section, frozen=True):
+    """The ConfigMap slo-controller-config."""
+
+    create: bool = True
+    data: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(description="Key of the ConfigMap -> its content; deploy/profiles has examples."),
+    ] = msgspec.field(
+        default_factory=lambda: {
+            "colocation-config": {"enable": True},
+            "resource-threshold-config": {"clusterStrategy": {"enable": True}},
+        }
+    )
+
+
+class PriorityClasses(Section, frozen=True):
+    """koord-prod, koord-mid, koord-batch and koord-free."""
+
+    create: bool = True
+
+
+class ServiceMonitor(Section, frozen=True):
+    """For the Prometheus operator; its CRDs have to be there."""
+
+    enabled: bool = False
+    interval: str = "30s"
+    labels: Annotated[
+        dict[str, str],
+        Meta(description="Such as release: prometheus, which many Prometheus objects ask for."),
+    ] = {}
+
+
+class Dashboards(Section, frozen=True):
+    """Grafana dashboards, one ConfigMap each."""
+
+    enabled: bool = False
+    labels: Annotated[dict[str, str], Meta(description="What Grafana's sidecar looks for.")] = msgspec.field(
+        default_factory=lambda: {"grafana_dashboard": "1"}
+    )
+
+
+class Metrics(Section, frozen=True):
+    """Collecting and showing metrics."""
+
+    service_monitor: ServiceMonitor = ServiceMonitor()
+    dashboards: Dashboards = Dashboards()
+
+
+class Values(Section, frozen=True):
+    """An installation."""
+
+    installation: Installation = Installation()
+    crds: Crds = Crds()
+    feature_gates: Annotated[
+        str, Meta(description="Of koord-manager, as --feature-gates: A=true,B=false.")
+    ] = ""
+    image: Images = Images()
+    manager: Manager = Manager()
+    scheduler: Scheduler = Scheduler()
+    koordlet: Koordlet = Koordlet()
+    device_daemon: DeviceDaemon = DeviceDaemon()
+    webhook_configuration: WebhookConfiguration = WebhookConfiguration()
+    slo_controller_config: SloControllerConfig = SloControllerConfig()
+    priority_classes: PriorityClasses = PriorityClasses()
+    metrics: Metrics = Metrics()
+
+
+def read(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Values:
+    """Defaults, with layers (source, mapping) put over them one after the other; later ones win.
+
+    Mappings merge, everything else replaces; a null in a mapping with free keys takes the key out.
+
+    Raises: ValuesError, which names the source and the path.
+    """
+    merged: dict[str, Any] = msgspec.to_builtins(Values())
+    source = "values"
+    values = Values()
+    for source, layer in layers:
+        merged = _merge(merged, layer)
+        try:
+            values = msgspec.convert(merged, Values)
+        except msgspec.ValidationError as error:
+            raise ValuesError(source, _path_first(str(error))) from error
+        _check(source, values)
+    return values
+
+
+def _check(source: str, values: Values) -> None:
+    """What a component would refuse when it starts is refused here. Raises: ValuesError."""
+    stock = upstream_gates.SCHEDULER
+    scheduler = ",".join(
+        entry
+        for entry in values.scheduler.feature_gates.split(",")
+        if entry.partition("=")[0].strip() not in stock
+    )
+    for path, component, flag in (
+        ("featureGates", Component.MANAGER, values.feature_gates),
+        ("scheduler.featureGates", Component.SCHEDULER, scheduler),
+        ("koordlet.featureGates", Component.KOORDLET, values.koordlet.feature_gates),
+    ):
+        try:
+            FeatureGates.of(component, flag)
+        except FeatureGateError as error:
+            raise ValuesError(source, f"{path}: {error}") from error
+
+
+def read_file(source: str, text: str) -> dict[str, Any]:
+    """The mapping in a YAML file of values. Raises: ValuesError."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValuesError(source, f"this is no YAML: {error}") from error
+    if not isinstance(found or {}, dict):
+        raise ValuesError(source, f"expected a mapping, got {type(found).__name__}")
+    return dict(found or {})
+
+
+def read_setting(text: str) -> dict[str, Any]:
+    """The mapping that `a.b=c` stands for; the value is read as YAML, `\\.` is a dot inside of a key.
+
+    Raises: ValuesError.
+    """
+    path, equals, value = text.partition("=")
+    keys = [key.replace("\0", ".") for key in path.strip().replace("\\.", "\0").split(".")]
+    if not equals or not all(keys):
+        raise ValuesError(f"--set {text}", "expected something like manager.replicas=3")
+    try:
+        found: Any = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValuesError(f"--set {text}", f"the value is no YAML: {error}") from error
+    # `--set featureGates=` means an empty text, as for Helm; nothing here can be null.
+    found = "" if value == "" else found
+    for key in reversed(keys):
+        found = {key: found}
+    return dict(found)
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(below, dict) and isinstance(value, Mapping):
+            merged[key] = _merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _path_first(message: str) -> str:
+    """`image.tag: Expected …` for msgspec's `Expected … - at `$.image.tag``."""
+    what, _, path = message.partition(" - at `")
+    path = path.rstrip("`").removeprefix("$").removeprefix(".")
+    return f"{path}: {what}" if path else what

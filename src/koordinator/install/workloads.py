@@ -1,0 +1,409 @@
+"""Deployments and DaemonSets of the components, with their Services and disruption budgets. Source: spec 01 §14.1."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator.install.rbac import KOORDLET, MANAGER, SCHEDULER
+from koordinator.install.values import Placement, Resources, Values
+
+Json = dict[str, Any]
+
+APP_LABEL = "koord-app"
+WEBHOOK_SERVICE = "koordinator-webhook-service"
+DEVICE_DAEMON = "koord-device-daemon"
+USER_ID = 65532
+"""Of nobody in particular; the images' own."""
+DEVICE_INFOS = "/var/run/koordlet/xpu-device-infos"
+
+
+def manager(values: Values) -> Iterator[Json]:
+    """Services, Deployment and budget of koord-manager."""
+    own, namespace = values.manager, values.installation.namespace
+    yield _service(
+        WEBHOOK_SERVICE,
+        namespace,
+        MANAGER,
+        [{"name": "https", "port": 443, "targetPort": own.webhook.port, "protocol": "TCP"}],
+    )
+    yield _metrics_service(MANAGER, namespace, own.metrics.port)
+    args = [
+        "--enable-leader-election",
+        f"--leader-election-namespace={namespace}",
+        f"--config-namespace={namespace}",
+        f"--pod-enhanced-validator-config-namespace={namespace}",
+        f"--metrics-addr=:{own.metrics.port}",
+        f"--health-probe-addr=:{own.health_probe.port}",
+        "--enable-pprof=false",
+        "--logtostderr=true",
+        f"--v={own.log.level}",
+        *([f"--feature-gates={values.feature_gates}"] if values.feature_gates else []),
+        *own.extra_args,
+    ]
+    container = {
+        "name": "manager",
+        **_image(values, own),
+        "command": ["koord-manager"],
+        "args": args,
+        "env": [
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "WEBHOOK_PORT", "value": str(own.webhook.port)},
+            {"name": "SERVICE_NAME", "value": WEBHOOK_SERVICE},
+        ],
+        "ports": [
+            {"name": "webhook", "containerPort": own.webhook.port, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": own.metrics.port, "protocol": "TCP"},
+            {"name": "health", "containerPort": own.health_probe.port, "protocol": "TCP"},
+        ],
+        "readinessProbe": _probe("/readyz", "health", periodSeconds=5),
+        "livenessProbe": _probe("/healthz", "health", initialDelaySeconds=15, failureThreshold=6),
+        "resources": _resources(own.resources),
+        "securityContext": _unprivileged(),
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    yield _deployment(
+        values,
+        MANAGER,
+        own.replicas,
+        own,
+        own.tolerations,
+        # The certificates of the webhooks, which OpenSSL reads from files only.
+        pod={"containers": [container], "volumes": [_memory("tmp", "16Mi")]},
+    )
+    if own.pod_disruption_budget.enabled:
+        yield _budget(MANAGER, namespace, own.pod_disruption_budget.max_unavailable)
+
+
+def scheduler(values: Values) -> Iterator[Json]:
+    """Service, Deployment and budget of koord-scheduler; the ConfigMap is in `configs`."""
+    own, namespace = values.scheduler, values.installation.namespace
+    yield _metrics_service(SCHEDULER, namespace, own.port)
+    args = [
+        f"--port={own.port}",
+        f"--secure-port={own.secure_port}",
+        "--authentication-skip-lookup=true",
+        f"--v={own.log.level}",
+        "--config=/config/koord-scheduler.config",
+        *([f"--feature-gates={own.feature_gates}"] if own.feature_gates else []),
+        *own.extra_args,
+    ]
+    container = {
+        "name": "scheduler",
+        **_image(values, own),
+        "command": ["koord-scheduler"],
+        "args": args,
+        "ports": [
+            {"name": "metrics", "containerPort": own.port, "protocol": "TCP"},
+            {"name": "https", "containerPort": own.secure_port, "protocol": "TCP"},
+        ],
+        "readinessProbe": _probe("/readyz", "metrics"),
+        "livenessProbe": _probe("/livez", "metrics", initialDelaySeconds=15, failureThreshold=8),
+        "resources": _resources(own.resources),
+        "securityContext": _unprivileged(),
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+    items = [{"key": "koord-scheduler-config", "path": "koord-scheduler.config"}]
+    config = {"name": "config", "configMap": {"name": "koord-scheduler-config", "items": items}}
+    yield _deployment(
+        values,
+        SCHEDULER,
+        own.replicas,
+        own,
+        own.tolerations,
+        pod={"containers": [container], "volumes": [config, _memory("tmp", "1Mi")]},
+    )
+    if own.pod_disruption_budget.enabled:
+        yield _budget(SCHEDULER, namespace, own.pod_disruption_budget.max_unavailable)
+
+
+def koordlet(values: Values) -> Iterator[Json]:
+    """Service and DaemonSet of the node agent."""
+    own, namespace = values.koordlet, values.installation.namespace
+    yield _metrics_service(KOORDLET, namespace, own.port, headless=True)
+    args = [
+        f"-addr=:{own.port}",
+        "-cgroup-root-dir=/host-cgroup/",
+        f"-feature-gates={own.feature_gates}",
+        "-runtime-hooks-network=unix",
+        "-runtime-hooks-addr=/host-var-run-koordlet/koordlet.sock",
+        "-prediction-checkpoint-filepath=/prediction-checkpoints",
+        "-logtostderr=true",
+        f"-v={own.log.level}",
+        *own.extra_args,
+    ]
+    mounts, volumes = _host_paths(_KOORDLET_PATHS)
+    mounts += [
+        {"name": "host-var-run-koordlet", "mountPath": "/var/run/koordlet/"},
+        {"name": "prediction-checkpoints", "mountPath": "/prediction-checkpoints/"},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    volumes += [{"name": "prediction-checkpoints", "emptyDir": {"sizeLimit": "64Mi"}}, _memory("tmp", "1Mi")]
+    container = {
+        "name": KOORDLET,
+        **_image(values, own),
+        "command": ["koordlet"],
+        "args": args,
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "ports": [{"name": "metrics", "containerPort": own.port, "protocol": "TCP"}],
+        "readinessProbe": _probe("/readyz", "metrics", periodSeconds=10),
+        "livenessProbe": _probe(
+            "/healthz",
+            "metrics",
+            initialDelaySeconds=15,
+            periodSeconds=20,
+            timeoutSeconds=5,
+            failureThreshold=6,
+        ),
+        "resources": _resources(own.resources),
+        # Groups, resctrl, kernel settings and performance counters of the host.
+        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
+        "volumeMounts": mounts,
+    }
+    is_linux = [
+        {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]},
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+    ]
+    pod: Json = {
+        "serviceAccountName": KOORDLET,
+        "priorityClassName": "system-node-critical",
+        "terminationGracePeriodSeconds": 10,
+        "hostNetwork": True,
+        "hostPID": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": is_linux}]
+                }
+            }
+        },
+        "containers": [container],
+        "volumes": volumes,
+    }
+    body = _daemon_set(values, KOORDLET, own, own.max_unavailable, pod)
+    body["spec"]["minReadySeconds"] = 10
+    yield body
+
+
+def device_daemon(values: Values) -> Iterator[Json]:
+    """DaemonSet that asks vendors' tools of the host about their accelerators."""
+    own = values.device_daemon
+    mounts, volumes = _host_paths(_DEVICE_DAEMON_PATHS)
+    container = {
+        "name": DEVICE_DAEMON,
+        **_image(values, own),
+        "command": ["koord-device-daemon"],
+        "args": [
+            "-host-root=/hostfs",
+            "-sleep-interval=900s",
+            f"-prints-output-file={DEVICE_INFOS}/ic-device",
+            *own.extra_args,
+        ],
+        "resources": _resources(own.resources),
+        # The tools talk to device files of the host.
+        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
+        "volumeMounts": mounts,
+    }
+    pod: Json = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 10,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    yield _daemon_set(values, DEVICE_DAEMON, own, "20%", pod)
+
+
+class _HostPath(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory of the host in the container. docs/run-the-node-agent.md tells what each is for."""
+
+    name: str
+    host: str
+    mount: str
+    propagation: str = ""
+    read_only: bool = False
+    made: bool = False
+
+
+_TO_CONTAINER = "HostToContainer"
+_KOORDLET_PATHS = (
+    _HostPath(
+        name="host-cgroup-root", host="/sys/fs/cgroup/", mount="/host-cgroup/", propagation=_TO_CONTAINER
+    ),
+    # Both ways: resctrl and blkio groups that the agent mounts there are for the host, too.
+    _HostPath(name="host-sys-fs", host="/sys/fs/", mount="/host-sys-fs/", propagation="Bidirectional"),
+    # Writable: memory-management settings, cold page scanning and features of the scheduler are below it.
+    _HostPath(name="host-sys", host="/sys/", mount="/host-sys/", propagation=_TO_CONTAINER),
+    _HostPath(
+        name="host-var-run",
+        host="/var/run/",
+        mount="/host-var-run/",
+        propagation=_TO_CONTAINER,
+        read_only=True,
+    ),
+    _HostPath(name="host-run", host="/run/", mount="/host-run/", propagation=_TO_CONTAINER),
+    _HostPath(
+        name="host-var-run-koordlet", host="/var/run/koordlet/", mount="/host-var-run-koordlet/", made=True
+    ),
+    _HostPath(
+        name="host-kubelet-rootdir",
+        host="/var/lib/kubelet/",
+        mount="/var/lib/kubelet/",
+        propagation=_TO_CONTAINER,
+        read_only=True,
+    ),
+    _HostPath(
+        name="host-etc-hookserver",
+        host="/etc/runtime/hookserver.d/",
+        mount="/host-etc-hookserver/",
+        made=True,
+    ),
+    _HostPath(name="audit-log", host="/var/log/koordlet/", mount="/var/log/koordlet/", made=True),
+)
+_DEVICE_DAEMON_PATHS = (
+    _HostPath(name="host-root", host="/", mount="/hostfs", propagation=_TO_CONTAINER),
+    _HostPath(name="device-infos", host=DEVICE_INFOS, mount=DEVICE_INFOS, made=True),
+)
+
+
+def _host_paths(paths: tuple[_HostPath, ...]) -> tuple[list[Json], list[Json]]:
+    """(mounts, volumes)."""
+    mounts: list[Json] = []
+    for path in paths:
+        mount: Json = {"name": path.name, "mountPath": path.mount}
+        if path.propagation:
+            mount["mountPropagation"] = path.propagation
+        if path.read_only:
+            mount["readOnly"] = True
+        mounts.append(mount)
+    volumes = [
+        {
+            "name": path.name,
+            "hostPath": {"path": path.host, "type": "DirectoryOrCreate" if path.made else "Directory"},
+        }
+        for path in paths
+    ]
+    return mounts, volumes
+
+
+def _deployment(
+    values: Values,
+    name: str,
+    replicas: int,
+    own: Placement,
+    tolerations: list[Json],
+    *,
+    pod: Json,
+) -> Json:
+    labels = {APP_LABEL: name}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    spread = [{"weight": 100, "podAffinityTerm": term}]
+    spec: Json = {
+        "serviceAccountName": name,
+        "priorityClassName": "system-cluster-critical",
+        "terminationGracePeriodSeconds": 10,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": spread}},
+        **pod,
+    }
+    if tolerations:
+        spec["tolerations"] = tolerations
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": values.installation.namespace, "labels": dict(labels)},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            # The old instances stay until the new ones are ready.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": dict(labels)}, "spec": _common(values, own, spec)},
+        },
+    }
+
+
+def _daemon_set(values: Values, name: str, own: Placement, max_unavailable: object, pod: Json) -> Json:
+    labels = {APP_LABEL: name}
+    spec = {**pod, "tolerations": [{"operator": "Exists"}]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": values.installation.namespace, "labels": dict(labels)},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": max_unavailable}},
+            "template": {"metadata": {"labels": dict(labels)}, "spec": _common(values, own, spec)},
+        },
+    }
+
+
+def _common(values: Values, own: Placement, spec: Json) -> Json:
+    if own.node_selector:
+        spec["nodeSelector"] = own.node_selector
+    if values.image.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in values.image.pull_secrets]
+    return spec
+
+
+def _image(values: Values, own: Placement) -> Json:
+    registry = f"{values.image.registry}/" if values.image.registry else ""
+    return {
+        "image": f"{registry}{own.image.repository}:{own.image.tag or values.image.tag}",
+        "imagePullPolicy": values.image.pull_policy,
+    }
+
+
+def _resources(resources: Resources) -> Json:
+    found: Mapping[str, Mapping[str, Any]] = {"requests": resources.requests, "limits": resources.limits}
+    return {name: dict(amounts) for name, amounts in found.items() if amounts}
+
+
+def _unprivileged() -> Json:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def _probe(path: str, port: str, **settings: int) -> Json:
+    return {"httpGet": {"path": path, "port": port}, **settings}
+
+
+def _memory(name: str, limit: str) -> Json:
+    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+
+
+def _service(name: str, namespace: str, app: str, ports: list[Json], *, headless: bool = False) -> Json:
+    spec: Json = {"selector": {APP_LABEL: app}, "ports": ports}
+    if headless:
+        spec["clusterIP"] = "None"
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace, "labels": {APP_LABEL: app}},
+        "spec": spec,
+    }
+
+
+def _metrics_service(app: str, namespace: str, port: int, *, headless: bool = False) -> Json:
+    ports = [{"name": "metrics", "port": port, "targetPort": "metrics", "protocol": "TCP"}]
+    return _service(f"{app}-metrics", namespace, app, ports, headless=headless)
+
+
+def _budget(name: str, namespace: str, max_unavailable: int) -> Json:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"maxUnavailable": max_unavailable, "selector": {"matchLabels": {APP_LABEL: name}}},
+    }

@@ -1,0 +1,121 @@
+"""Every query of a dashboard asks for metrics and labels that a component really has."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from koordinator.cli import process_metrics
+from koordinator.clock import FixedClock
+from koordinator.install.dashboards import DASHBOARDS
+from koordinator.koordlet.metrics import AgentMetrics
+from koordinator.manager.metrics import ManagerMetrics
+from koordinator.prometheus import Histogram, Registry
+from koordinator.scheduler.gauges import ResourceMetrics, add_gauges
+from koordinator.scheduler.scheduler import Scheduler
+from tests.scheduler.fake_cluster import FakeCluster
+
+TARGET_LABELS = {"job", "instance"}
+"""Which Prometheus adds to everything that it collects."""
+WORDS = {
+    *("sum", "max", "count", "topk", "rate", "increase", "histogram_quantile", "vector"),
+    *("by", "or"),
+}
+
+
+def exported() -> dict[str, set[str]]:
+    """Sample name → its labels, of all components."""
+    agent, manager = AgentMetrics("n", FixedClock()), ManagerMetrics(FixedClock())
+    scheduler = Scheduler(FakeCluster(FixedClock()))
+    add_gauges(scheduler)
+    process = Registry()
+    process_metrics.add_to(process, 0.0)
+    found: dict[str, set[str]] = {}
+    for registry in (
+        agent.internal,
+        agent.external,
+        manager.internal,
+        manager.external,
+        scheduler.metrics.registry,
+        process,
+    ):
+        for family in registry._families.values():
+            add(found, family)
+    resources = ResourceMetrics()
+    add(found, resources._requests)
+    add(found, resources._limits)
+    return found
+
+
+def add(found: dict[str, set[str]], family: Any) -> None:
+    labels = set(getattr(family, "labels", None) or getattr(family, "_labels", ()))
+    if isinstance(family, Histogram):
+        found[f"{family.name}_bucket"] = labels | {"le"}
+        found[f"{family.name}_sum"] = found[f"{family.name}_count"] = labels
+    else:
+        found[family.name] = labels
+
+
+def queries() -> Iterator[tuple[str, str, str]]:
+    """(dashboard and panel, expression, legend)."""
+    for name, dashboard in DASHBOARDS.items():
+        for panel in dashboard["panels"]:
+            for target in panel.get("targets", ()):
+                yield f"{name}: {panel['title']}", target["expr"], target["legendFormat"]
+
+
+METRICS = exported()
+
+
+@pytest.mark.parametrize(
+    ("where", "expression", "legend"), [pytest.param(*each, id=each[0]) for each in queries()]
+)
+def test_a_query_asks_for_what_there_is(where: str, expression: str, legend: str) -> None:
+    assert expression.count("(") == expression.count(")"), "brackets"
+    without_texts = re.sub(r'"[^"]*"', '""', expression)
+    grouped = [
+        label.strip()
+        for group in re.findall(r"\bby \(([^)]*)\)", without_texts)
+        for label in group.split(",")
+    ]
+    bare = re.sub(r"\bby \([^)]*\)|\[\w+\]", "", without_texts)
+    selectors = re.findall(r"([a-zA-Z_]\w*)\s*(?:\{([^}]*)\})?", re.sub(r"\{[^}]*\}", "", bare))
+    names = {name for name, _ in selectors} - WORDS
+
+    assert names, "no metric"
+    assert names <= METRICS.keys()
+    labels = set().union(*(METRICS[name] for name in names)) | TARGET_LABELS
+    for name, matchers in re.findall(r"(\w+)\{([^}]*)\}", bare):
+        asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
+        assert asked <= METRICS[name] | TARGET_LABELS, name
+    assert set(grouped) <= labels
+    shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
+    assert shown <= (set(grouped) | TARGET_LABELS if grouped else labels), (
+        "the legend names what the query drops"
+    )
+
+
+@pytest.mark.parametrize("name", list(DASHBOARDS))
+def test_a_variable_reads_a_label_that_there_is(name: str) -> None:
+    for variable in DASHBOARDS[name]["templating"]["list"][1:]:
+        match = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
+        assert match is not None
+        assert match[2] in METRICS[match[1]]
+
+
+@pytest.mark.parametrize("name", list(DASHBOARDS))
+def test_panels_have_their_own_numbers_and_places(name: str) -> None:
+    panels = DASHBOARDS[name]["panels"]
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken and place["x"] + place["w"] <= 24, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS)
