@@ -103,7 +103,8 @@ def test_the_node_is_told_when_its_labels_change_not_when_its_status_does(tmp_pa
         await asyncio.sleep(1)
         view, gauge = world.agent.shared.view, world.agent.shared.metrics.allocatable
         assert len(seen) == 1
-        assert gauge.values == {(NODE, "kubernetes.io/batch-cpu", "integer"): 1500}
+        own = {(NODE, "cpu", "core"): 4.0, (NODE, "memory", "byte"): 2**33}
+        assert gauge.values == {(NODE, "kubernetes.io/batch-cpu", "integer"): 1500} | own
 
         images = [{"names": ["big"], "sizeBytes": 1}]
         amounts = {"kubernetes.io/batch-cpu": None, "kubernetes.io/mid-memory": "1Ki", "cpu": "3500m"}
@@ -111,7 +112,8 @@ def test_the_node_is_told_when_its_labels_change_not_when_its_status_does(tmp_pa
         await world.api.patch(Node, NODE, {"status": {**status, "images": images}}, subresource="status")
         await asyncio.sleep(1)
         assert len(seen) == 1
-        assert gauge.values == {(NODE, "kubernetes.io/mid-memory", "byte"): 1024, (NODE, "cpu", "core"): 3.5}
+        changed = {(NODE, "kubernetes.io/mid-memory", "byte"): 1024, (NODE, "cpu", "core"): 3.5}
+        assert gauge.values == own | changed
         assert view.node is not None and view.node.status.images == []
 
         await world.api.patch(Node, NODE, {"metadata": {"annotations": {"x": "y"}}})
