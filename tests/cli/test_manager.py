@@ -23,7 +23,9 @@ def test_without_flags_everything_is_as_the_reference_has_it() -> None:
     given = settings()
     assert given.options == ManagerOptions()
     assert (given.metrics, given.health, given.profiling) == (("", 8080), ("", 8000), ("", 8090))
-    assert (given.is_elected, given.election_namespace) == (True, "koordinator-system")
+    assert given.election is not None
+    assert (given.election.namespace, given.election.name) == ("koordinator-system", "koordinator-manager")
+    assert (given.election.lease_duration_s, given.election.renew_deadline_s) == (15, 10)
     assert given.rate == Rate(per_s=30, burst=50)
     assert given.gates.is_on("WebhookFramework") and not given.gates.is_on("MultiQuotaTree")
     assert given.remarks == ()
@@ -37,12 +39,12 @@ def test_the_shipped_deployments_flags_are_understood() -> None:
         "--logtostderr=true",
         "--leader-election-namespace=koordinator-system",
         "--config-namespace=koordinator-system",
-        "--v=4",
+        "-v=4",
         "--feature-gates=NodeMutatingWebhook=true",
         "--sync-period=0",
         "--disable-no-deepcopy",
     )
-    assert given.is_elected and given.verbosity == 4 and given.gates.is_on("NodeMutatingWebhook")
+    assert given.election is not None and given.verbosity == 4 and given.gates.is_on("NodeMutatingWebhook")
     assert given.options.resync_s == 0
     assert sorted(inert) == ["disable-no-deepcopy", "logtostderr"]
 
@@ -110,6 +112,10 @@ def test_controllers_are_chosen_by_the_first_entry_that_names_them(entries: str,
     assert is_chosen("nodeslo", settings(f"--controllers={entries}").options.controllers) is is_on
 
 
+def test_an_only_instance_needs_no_election() -> None:
+    assert settings("--enable-leader-election=false").election is None
+
+
 def test_an_address_may_be_switched_off() -> None:
     given = settings("--metrics-addr=0", "--health-probe-addr=", "--enable-pprof=false")
     assert (given.metrics, given.health, given.profiling) == (None, None, None)
@@ -126,6 +132,15 @@ def test_an_address_may_be_switched_off() -> None:
         ("--noderesource-plugins=-Batch", "--noderesource-plugins: unknown: -Batch; there are BatchResource"),
         ("--leader-elect-resource-lock=configmaps", "--leader-elect-resource-lock: 'configmaps'"),
         ("--leader-election-namespace=", "--leader-election-namespace: is empty"),
+        (
+            "--leader-elect-lease-duration=9s",
+            "--leader-elect-renew-deadline: leader election: lease duration 9",
+        ),
+        (
+            "--leader-elect-lease-duration=20500ms",
+            "--leader-elect-lease-duration: 20500ms is not whole seconds",
+        ),
+        ("--leader-elect-retry-period=0s", "--leader-elect-retry-period: must be above 0"),
         ("--metrics-addr=8080", "--metrics-addr: '8080' is not host:port"),
         ("--pprof-addr=:http", "--pprof-addr: ':http' is not host:port"),
         ("--slo-config-name=", "--slo-config-name: is empty"),

@@ -29,7 +29,7 @@ from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.status import SUCCESS, Code, Status
 from koordinator.simulate.table_differences import differences
 from tests.cluster import virtual_loop
-from tests.scheduler.faulty_cluster import Faults, FaultyCluster
+from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.world import EPOCH_S, node, pod
 
 Json = dict[str, Any]

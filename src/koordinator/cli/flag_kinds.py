@@ -52,6 +52,16 @@ class Switch(click.ParamType):  # type: ignore[type-arg] # generic in newer rele
             self.fail(str(error), param, ctx)
 
 
+class Verbosity(click.IntRange):
+    """The number of `-v`, which others' command lines write as `-v=4`, too."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value.removeprefix("=") if isinstance(value, str) else value, param, ctx)
+
+
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PORT = click.IntRange(0, 65_535)
 COUNT = click.IntRange(min=1)
@@ -95,6 +105,18 @@ def file(name: str, words: str) -> Decorate:
 def count(name: str, default: int, words: str, kind: Any = COUNT) -> Decorate:
     """A whole number within the range of `kind`."""
     return click.option(f"--{name}", type=kind, default=default, show_default=True, help=words)
+
+
+def verbosity() -> Decorate:
+    """`-v` and `--v`."""
+    return click.option(
+        "-v",
+        "--v",
+        type=Verbosity(),
+        default=0,
+        show_default=True,
+        help="Log 0: warnings, 1: changes, 4: decisions.",
+    )
 
 
 def without_effect(name: str, why: str, *, is_switch: bool = False) -> Decorate:

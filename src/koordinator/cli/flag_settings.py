@@ -133,14 +133,7 @@ LOG_SWITCHES: Mapping[str, str] = {
 """The same for switches."""
 
 LOGGING: tuple[Decorate, ...] = (
-    click.option(
-        "-v",
-        "--v",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Log 0: warnings, 1: changes, 4: decisions.",
-    ),
+    flag_kinds.verbosity(),
     flag_kinds.text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
     click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),
 )

@@ -1,5 +1,6 @@
 """`koord-manager`: the manager against a real API server, with the flags that the reference's has."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import click
+import msgspec
 from aiohttp import web
 
 from koordinator import __version__, profiling
@@ -20,14 +22,13 @@ from koordinator.cli.manager_flags import Settings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.leader import LeaderElection
 from koordinator.manager import http
 from koordinator.manager.manager import Manager
 
 log = logging.getLogger(__name__)
 
 USER_AGENT = "koordinator-manager"
-LEASE = "koordinator-manager"
 
 
 @click.command(
@@ -98,28 +99,31 @@ async def _main(settings: Settings, client: ClientConfig) -> None:
             metrics.client.count(each.transport, client.server)
         process_metrics.add_to(metrics.runtime, cluster.clock.now())
         process_metrics.add_gates(metrics.runtime, Component.MANAGER, settings.gates)
-        election = LeaderElection(
-            lease_cluster,
-            election_config(settings.election_namespace, rng),
-            rng=random.Random(rng.getrandbits(64)),
-        )
-        async with served(manager, election, settings), manager.following():
-            garbage.set_aside()
-            log.info("caches filled")
-            if settings.is_elected:
-                await election.run(manager.lead)
-            else:
-                await manager.lead()
+        election: LeaderElection | None = None
+        if settings.election is not None:
+            # Two processes may have the same host name and number, in containers.
+            identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
+            config = msgspec.structs.replace(settings.election, identity=identity)
+            election = LeaderElection(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
+        async with served(manager, election, settings), asyncio.TaskGroup() as group:
+            tidying = group.create_task(_tidy(manager), name="garbage")
+            try:
+                await manager.run(election)
+            finally:
+                tidying.cancel()
 
 
-def election_config(namespace: str, rng: random.Random) -> ElectionConfig:
-    """Durations are upstream's, which has no flags for them either."""
-    identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
-    return ElectionConfig(name=LEASE, namespace=namespace, identity=identity)
+async def _tidy(manager: Manager) -> None:
+    """Objects of full caches are no garbage: the collector need not go through them again."""
+    await manager.synced.wait()
+    garbage.set_aside()
+    log.info("caches filled")
 
 
 @contextlib.asynccontextmanager
-async def served(manager: Manager, election: LeaderElection, settings: Settings) -> AsyncIterator[None]:
+async def served(
+    manager: Manager, election: LeaderElection | None, settings: Settings
+) -> AsyncIterator[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError for an address that is taken."""
     alive, ready = health_checks(manager, election)
     profiles = web.Application()
@@ -137,12 +141,12 @@ async def served(manager: Manager, election: LeaderElection, settings: Settings)
 
 
 def health_checks(
-    manager: Manager, election: LeaderElection
+    manager: Manager, election: LeaderElection | None
 ) -> tuple[Mapping[str, http.Check], Mapping[str, http.Check]]:
     """Why the process should be restarted, and why it should not be asked: by name."""
 
     async def lease() -> str:
-        return election.trouble
+        return "" if election is None else election.trouble
 
     async def caches() -> str:
         return "" if manager.synced.is_set() else "caches are not filled yet"

@@ -14,7 +14,9 @@ from koordinator.api.scalars import ScalarError
 from koordinator.cli import flag_kinds, flag_settings
 from koordinator.cli.flag_kinds import Decorate
 from koordinator.cli.flag_settings import FlagError, Setting
+from koordinator.cluster.leader import ElectionConfig
 from koordinator.cluster.rate_limit import Rate
+from koordinator.manager.metrics import LEASE
 from koordinator.manager.options import CONTROLLERS, NODE_RESOURCE_PLUGINS, RESYNC_S, ManagerOptions
 
 CLIENT_RATE = Rate(per_s=20.0, burst=30)
@@ -32,8 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[str, int] | None
     health: tuple[str, int] | None
     profiling: tuple[str, int] | None
-    is_elected: bool
-    election_namespace: str
+    election: ElectionConfig | None
+    """Its identity is for the process to choose; None: this is the only instance."""
     rate: Rate
     kubeconfig: str = ""
     server: str = ""
@@ -173,6 +175,15 @@ _PROCESS = (
         "leader-election-namespace", "koordinator-system", "Namespace of the lease koordinator-manager."
     ),
     flag_kinds.text("leader-elect-resource-lock", LEASES, "Only leases."),
+    flag_kinds.time(
+        "leader-elect-lease-duration",
+        "15s",
+        "When another instance takes over after the last renewal that it saw (ours).",
+    ),
+    flag_kinds.time(
+        "leader-elect-renew-deadline", "10s", "When a leader that could not renew ends its process (ours)."
+    ),
+    flag_kinds.time("leader-elect-retry-period", "2s", "Between tries to get or to renew the lease (ours)."),
     flag_kinds.text(
         "sync-period",
         "",
@@ -225,19 +236,13 @@ def of(values: Mapping[str, Any]) -> tuple[Settings, list[str]]:
     """
     inert = flag_settings.given((*WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT), values)
     remarks: list[str] = []
-    if values["leader_elect_resource_lock"] != LEASES:
-        reason = f"{values['leader_elect_resource_lock']!r}: API servers have nothing but {LEASES} any more"
-        raise FlagError("--leader-elect-resource-lock", reason)
-    if not values["leader_election_namespace"]:
-        raise FlagError("--leader-election-namespace", "is empty: the lease must be somewhere")
     settings = Settings(
         options=_options(values, remarks),
         gates=FeatureGates.of(Component.MANAGER, values["feature_gates"]),
         metrics=_address("metrics-addr", values),
         health=_address("health-probe-addr", values),
         profiling=_address("pprof-addr", values) if values["enable_pprof"] else None,
-        is_elected=values["enable_leader_election"],
-        election_namespace=values["leader_election_namespace"],
+        election=_election(values),
         rate=_rate(values["rest_config_qps"], values["rest_config_burst"]),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
@@ -247,6 +252,34 @@ def of(values: Mapping[str, Any]) -> tuple[Settings, list[str]]:
         remarks=tuple(remarks),
     )
     return settings, inert
+
+
+def _election(values: Mapping[str, Any]) -> ElectionConfig | None:
+    lock, namespace = values["leader_elect_resource_lock"], values["leader_election_namespace"]
+    if lock != LEASES:
+        raise FlagError(
+            "--leader-elect-resource-lock", f"{lock!r}: API servers have nothing but {LEASES} any more"
+        )
+    if not namespace:
+        raise FlagError("--leader-election-namespace", "is empty: the lease must be somewhere")
+    lease_s = duration.parse(values["leader_elect_lease_duration"])
+    if lease_s < 1 or lease_s != int(lease_s):
+        text = values["leader_elect_lease_duration"]
+        raise FlagError("--leader-elect-lease-duration", f"{text} is not whole seconds, from 1s on")
+    try:
+        config = ElectionConfig(
+            name=LEASE,
+            namespace=namespace,
+            identity=LEASE,
+            lease_duration_s=int(lease_s),
+            renew_deadline_s=duration.parse(values["leader_elect_renew_deadline"]),
+            retry_period_s=duration.parse(values["leader_elect_retry_period"]),
+        )
+    except ValueError as error:
+        raise FlagError("--leader-elect-renew-deadline", str(error)) from error
+    if config.retry_period_s <= 0:
+        raise FlagError("--leader-elect-retry-period", "must be above 0")
+    return config if values["enable_leader_election"] else None
 
 
 def _options(values: Mapping[str, Any], remarks: list[str]) -> ManagerOptions:

@@ -89,6 +89,15 @@ class LeaderElection:
         self._version = ""
         """Of the lease as we wrote it last; "" when it may be another by now."""
         self._on_slow_path = on_slow_path
+        self._kept_s = float("-inf")
+        """When we sent the last write of the lease that succeeded."""
+
+    @property
+    def may_act(self) -> bool:
+        """Whether we lead for sure: the last renewal is young enough that nobody else can have taken over, nor will
+        while a request is under way. False also for a leader that was stopped for a while and has not noticed yet."""
+        now_s = asyncio.get_running_loop().time()
+        return self.is_leader and now_s < self._kept_s + self._config.renew_deadline_s
 
     @property
     def trouble(self) -> str:
@@ -241,15 +250,19 @@ class LeaderElection:
             "spec": self._spec(now) | {"acquireTime": now, "leaseTransitions": 0},
         }
         try:
+            sent_s = asyncio.get_running_loop().time()
             lease = await self._cluster.create(Lease, body, config.namespace)
         except errors.AlreadyExists:
             return False
+        self._kept_s = sent_s
         self._observe(lease.spec)
         return True
 
     async def _patch(self, spec: dict[str, Any], version: str) -> None:
         patch = {"metadata": {"resourceVersion": version}, "spec": spec}
+        sent_s = asyncio.get_running_loop().time()
         lease = await self._cluster.patch(Lease, self._config.name, patch, self._config.namespace)
+        self._kept_s = sent_s
         self._observe(lease.spec)
         self._version = lease.metadata.resource_version
 

@@ -1,7 +1,8 @@
 """The manager put together: its controllers and admission handlers on one cluster.
 
 Every instance follows the cluster and answers admission requests (`following`); controllers run on the leader
-(`lead`). Where the handlers are served is the caller's choice: over HTTPS (`webhooks.server`) or in process.
+(`lead`), and only while it surely leads can they change anything. Where the handlers are served is the caller's
+choice: over HTTPS (`webhooks.server`) or in process.
 """
 
 import asyncio
@@ -9,9 +10,13 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping
 
+import msgspec
+
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.leader import LeaderElection
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager import controllers
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
@@ -50,7 +55,9 @@ class Manager:
             ),
         )
         self.handlers: Mapping[str, Handler] = webhooks.handlers(self.shared)
-        self.controllers = controllers.controllers(self.shared)
+        self._election: LeaderElection | None = None
+        fenced = FencedCluster(cluster, lambda: self._election is None or self._election.may_act)
+        self.controllers = controllers.controllers(msgspec.structs.replace(self.shared, cluster=fenced))
         self.synced = asyncio.Event()
         """Set once every cache is filled: from then on the handlers may be asked."""
 
@@ -84,10 +91,14 @@ class Manager:
         finally:
             is_leader.set(0)
 
-    async def run(self) -> None:
-        """Follow and lead until cancelled, where there is one instance only."""
+    async def run(self, election: LeaderElection | None = None) -> None:
+        """Follow, and lead while elected, until cancelled; without an election this is the only instance.
+
+        Raises: LeaseLost (in a group) when the lease could not be kept: start a new manager.
+        """
+        self._election = election
         async with self.following():
-            await self.lead()
+            await (self.lead() if election is None else election.run(self.lead))
 
     async def _resync(self) -> None:
         while True:

@@ -3,10 +3,12 @@
 from koordinator.clock import Clock
 from koordinator.cluster.client_metrics import ClientMetrics
 from koordinator.cluster.queue_metrics import QueueMetrics
-from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Registry, exponential
+from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Reading, Registry, exponential
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 ALLOWED, REJECTED = "allowed", "rejected"
+LEASE = "koordinator-manager"
+"""Name of the lease that instances of the manager compete for."""
 EXPIRES_S = 300.0
 """Series of the node gauge go when nobody set them for so long."""
 EXPIRE_PERIOD_S = 60.0
@@ -86,9 +88,21 @@ class ManagerMetrics:
         self.binding_decisions = self._counter(
             "koord_manager_webhook_binding_admission_decisions_total", "Bindings, by decision.", ("decision",)
         )
-        self.is_leader = Gauge("koordinator_manager_is_leader", "1 while this instance leads.")
+        self.is_leader = Gauge(
+            "koordinator_manager_is_leader", "Whether this instance leads (1) or stands by (0)."
+        )
         self.is_leader.set(0)
         self.internal.add(self.is_leader)
+        self.runtime.add(
+            Reading(
+                "leader_election_master_status",
+                "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, "
+                "1 indicates master. 'name' is the string used to identify the lease. Please make sure to "
+                "group by name.",
+                ("name",),
+                lambda: {(LEASE,): self.is_leader.values[()]},
+            )
+        )
 
     def _counter(self, name: str, description: str, labels: tuple[str, ...]) -> Counter:
         counter = Counter(name, description, labels)

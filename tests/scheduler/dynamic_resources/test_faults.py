@@ -19,6 +19,7 @@ from koordinator.local.controllers.resource_claims import ResourceClaimControlle
 from koordinator.scheduler.plugins.dynamic_resources.books import Books
 from koordinator.scheduler.scheduler import Scheduler
 from tests.cluster import virtual_loop
+from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.dynamic_resources.builders import (
     claim,
     device,
@@ -28,7 +29,6 @@ from tests.scheduler.dynamic_resources.builders import (
     template,
     user_of,
 )
-from tests.scheduler.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.world import EPOCH_S, node
 
 NODES, PER_NODE, PODS = ("a", "b", "c"), 3, 11

@@ -1,0 +1,123 @@
+"""A cluster that only a leader may change.
+
+A process that was stopped for a while (a suspended machine, a starved container) wakes up with decisions that it made
+as leader, and another leads by now. The lease's renewal notices that too, but work that was waiting comes first.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from koordinator.api.meta import Object
+from koordinator.cluster import errors
+from koordinator.cluster.protocol import Cluster, Page, PatchType, WatchEvent
+
+T = TypeVar("T", bound=Object)
+
+
+class NotLeading(errors.ServiceUnavailable):
+    """The lease was not renewed in time, so nothing may be changed."""
+
+
+class FencedCluster:
+    """`inner`, whose objects can be changed only while `may_write` says so, which is asked before each write.
+
+    Raises: NotLeading, from every method that changes something.
+    """
+
+    def __init__(self, inner: Cluster, may_write: Callable[[], bool]) -> None:
+        self.clock = inner.clock
+        self._inner = inner
+        self._may_write = may_write
+
+    async def get(self, view: type[T], name: str, namespace: str = "") -> T:
+        return await self._inner.get(view, name, namespace)
+
+    async def list(
+        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> Page[T]:
+        return await self._inner.list(
+            view, namespace, label_selector=label_selector, field_selector=field_selector
+        )
+
+    def watch(
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
+        return self._inner.watch(
+            view,
+            namespace,
+            resource_version=resource_version,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+
+    async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
+        self._check(f"create {view.resource.kind}")
+        return await self._inner.create(view, obj, namespace)
+
+    async def patch(
+        self,
+        view: type[T],
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Any],
+        namespace: str = "",
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> T:
+        self._check(f"patch {view.resource.kind} {name}")
+        return await self._inner.patch(
+            view,
+            name,
+            patch,
+            namespace,
+            patch_type=patch_type,
+            subresource=subresource,
+            field_manager=field_manager,
+        )
+
+    async def delete(
+        self,
+        view: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_period_s: int | None = None,
+        propagation: str = "",
+    ) -> None:
+        self._check(f"delete {view.resource.kind} {name}")
+        await self._inner.delete(
+            view, name, namespace, uid=uid, grace_period_s=grace_period_s, propagation=propagation
+        )
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
+        self._check(f"bind {namespace}/{pod}")
+        await self._inner.bind(namespace, pod, node, uid=uid)
+
+    async def evict(
+        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
+    ) -> None:
+        self._check(f"evict {namespace}/{pod}")
+        await self._inner.evict(namespace, pod, uid=uid, grace_period_s=grace_period_s)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        if method != "GET":
+            self._check(f"{method} {path}")
+        return await self._inner.request(method, path, body, params)
+
+    def _check(self, what: str) -> None:
+        if not self._may_write():
+            raise NotLeading(f"{what}: the lease was not renewed in time; another instance may lead")
