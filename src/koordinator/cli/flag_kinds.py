@@ -59,7 +59,8 @@ class Verbosity(click.IntRange):
         super().__init__(min=0)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(value.removeprefix("=") if isinstance(value, str) else value, param, ctx)
+        written: Any = value.removeprefix("=") if isinstance(value, str) else value
+        return super().convert(written, param, ctx)
 
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
