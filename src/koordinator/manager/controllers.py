@@ -7,11 +7,13 @@ from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.nodeslo_controller import NodeSLOController
 from koordinator.manager.options import is_chosen
 from koordinator.manager.parts import ManagerController, Shared
+from koordinator.manager.quota.profile_controller import QuotaProfileController
 
 BY_NAME: Mapping[str, Callable[[Shared], ManagerController]] = {
     "nodemetric": NodeMetricController,
     "noderesource": NodeResourceController,
     "nodeslo": NodeSLOController,
+    "quotaprofile": QuotaProfileController,
 }
 
 

@@ -13,7 +13,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager.quota import profile
+from koordinator.manager.quota import node_totals, profile
+from koordinator.manager.quota.profile import WantedQuota
 
 
 def profile_of(ratio: str | None = None, **spec: Any) -> ElasticQuotaProfile:
@@ -37,6 +38,14 @@ def node(cpu: int = 10, *, pool: str = "a", ready: bool = True, cordoned: bool =
     )
 
 
+def wanted_quota(given: ElasticQuotaProfile, nodes: list[Node]) -> WantedQuota:
+    return profile.wanted_quota(given, *node_totals.totals_of(nodes, given.spec.node_selector))
+
+
+def renamed(found: Node, name: str) -> Node:
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, name=name))
+
+
 NODES = st.lists(
     st.builds(
         node,
@@ -46,12 +55,12 @@ NODES = st.lists(
         cordoned=st.booleans(),
     ),
     max_size=6,
-)
+).map(lambda nodes: [renamed(each, f"n{number}") for number, each in enumerate(nodes)])
 
 
 @given(nodes=NODES, ratio=st.sampled_from([None, "1", "0.5", "0.001", "2", "x"]))
 def test_a_tree_gets_its_share_of_exactly_its_nodes(nodes: list[Node], ratio: str | None) -> None:
-    wanted = profile.wanted_quota(profile_of(ratio), nodes)
+    wanted = wanted_quota(profile_of(ratio), nodes)
 
     share = {"0.5": 0.5, "0.001": 0.001}.get(ratio or "", 1.0)
     mine = [n for n in nodes if n.metadata.labels["pool"] == "a"]
@@ -66,8 +75,8 @@ def test_a_tree_gets_its_share_of_exactly_its_nodes(nodes: list[Node], ratio: st
 
 @given(nodes=NODES, before=NODES)
 def test_a_patched_quota_needs_no_other_patch(nodes: list[Node], before: list[Node]) -> None:
-    wanted = profile.wanted_quota(profile_of(), nodes)
-    old = profile.new_quota(profile.wanted_quota(profile_of(quotaLabels={"kept": "yes"}), before))
+    wanted = wanted_quota(profile_of(), nodes)
+    old = profile.new_quota(wanted_quota(profile_of(quotaLabels={"kept": "yes"}), before))
 
     patch = profile.quota_patch(wanted, from_builtins(old, ElasticQuota))
     for part in ("metadata", "spec"):
@@ -79,7 +88,7 @@ def test_a_patched_quota_needs_no_other_patch(nodes: list[Node], before: list[No
 
 
 def test_resources_that_are_no_longer_counted_leave_the_quota() -> None:
-    wanted = profile.wanted_quota(profile_of(), [node()])
+    wanted = wanted_quota(profile_of(), [node()])
     old = profile.new_quota(wanted)
     old["spec"]["min"]["gone"] = "1"
 
@@ -89,7 +98,7 @@ def test_resources_that_are_no_longer_counted_leave_the_quota() -> None:
 def test_labels_of_the_tree_cannot_be_overridden_but_that_of_the_profile_can() -> None:
     given_labels = {labels.QUOTA_IS_ROOT: "false", labels.QUOTA_TREE_ID: "x", labels.QUOTA_PROFILE: "mine"}
 
-    wanted = profile.wanted_quota(profile_of(quotaLabels=given_labels), [])
+    wanted = wanted_quota(profile_of(quotaLabels=given_labels), [])
 
     assert wanted.labels[labels.QUOTA_IS_ROOT] == "true"
     assert wanted.labels[labels.QUOTA_TREE_ID] == wanted.tree_id != "x"
@@ -117,4 +126,4 @@ def test_an_invalid_selector_is_an_error() -> None:
     broken = profile_of(nodeSelector={"matchExpressions": [{"key": "a", "operator": "In"}]})
 
     with pytest.raises(ProtocolError, match="needs values"):
-        profile.wanted_quota(broken, [node()])
+        wanted_quota(broken, [node()])

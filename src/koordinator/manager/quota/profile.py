@@ -4,26 +4,29 @@ Pure: profile and nodes in, the quota's wanted labels, annotations and spec out,
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from koordinator.api import label_selector, labels, quantity, quota_labels, resource_list, resources, scalars
+from koordinator.api import labels, quantity, quota_labels, resource_list, resources, scalars
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.core import Node
-from koordinator.api.quantity import Family, Quantity, RawQuantity, ResourceList
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import Quantity, RawQuantity, ResourceList
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 
 RESYNC_S = 10.0
-"""Nodes change without an event for the profile; this is how soon its quota follows."""
+"""How often a quota is compared with its profile even if nothing seems to have changed."""
 RETRY_S = 2.0
 MAX_AMOUNT = (2**63 - 1) // 2000
 """`max` of every resource: no bound, but small enough for the scheduler to multiply by 1000."""
 REASON_CREATE_FAILED = "CreateQuotaFailed"
 REASON_UPDATE_FAILED = "UpdateQuotaFailed"
+REASON_INVALID = "InvalidQuotaProfile"
+REASON_TAKEN = "QuotaNameTaken"
 
 _FNV_OFFSET, _FNV_PRIME, _MASK_64 = 0xCBF29CE484222325, 0x100000001B3, 2**64 - 1
 
@@ -40,18 +43,14 @@ class WantedQuota(msgspec.Struct, frozen=True):
     max: ResourceList
 
 
-def wanted_quota(profile: ElasticQuotaProfile, nodes: Iterable[Node]) -> WantedQuota:
-    """The quota of a profile, given all nodes of the cluster.
+def wanted_quota(profile: ElasticQuotaProfile, total: Amounts, unschedulable: Amounts) -> WantedQuota:
+    """The quota of a profile, given what the nodes that it selects have, and what of it is on nodes that take no
+    pods (`node_totals`).
 
-    Nodes that are cordoned or not ready count in the total: the quota must not shrink while they are mended.
-
-    Raises: ProtocolError when the node selector is invalid; quantity.QuantityError.
+    Those count in the total: the quota must not shrink while they are mended.
     """
-    selects = label_selector.compile_selector(profile.spec.node_selector)
-    chosen = [node for node in nodes if selects(node.metadata.labels)]
     ratio = resource_ratio(profile.spec.resource_ratio)
-    total = _scaled(_sum_allocatable(chosen), ratio)
-    unschedulable = _scaled(_sum_allocatable([n for n in chosen if not is_schedulable(n)]), ratio)
+    total, unschedulable = _scaled(total, ratio), _scaled(unschedulable, ratio)
     metadata = profile.metadata
     tree = tree_id(profile)
     keys = quota_annotations.resource_keys(metadata.annotations)
@@ -106,17 +105,6 @@ def resource_ratio(text: str | None) -> float | None:
     return ratio if 0 < ratio <= 1 else 1.0
 
 
-def _sum_allocatable(nodes: Sequence[Node]) -> Amounts:
-    nanos: dict[str, int] = {}
-    families: dict[str, Family] = {}
-    for node in nodes:
-        for name, raw in node.status.allocatable.items():
-            amount = quantity.of(raw)
-            nanos[name] = nanos.get(name, 0) + amount.nanos
-            families.setdefault(name, amount.family)
-    return {name: Quantity(total, families[name]) for name, total in nanos.items()}
-
-
 def _scaled(amounts: Amounts, ratio: float | None) -> Amounts:
     """A share of each amount: cpu cut off to milli-cores, all others to whole units."""
     if ratio is None:
@@ -156,12 +144,15 @@ def new_quota(wanted: WantedQuota) -> dict[str, Any]:
 def quota_patch(wanted: WantedQuota, quota: ElasticQuota) -> dict[str, Any]:
     """Merge patch that makes an existing quota as wanted; {} when it is."""
     metadata: dict[str, Any] = {}
-    for field, have, want in (
-        ("labels", quota.metadata.labels, wanted.labels),
-        ("annotations", quota.metadata.annotations, wanted.annotations),
-    ):
-        if changes := {key: value for key, value in want.items() if have.get(key) != value}:
-            metadata[field] = changes
+    have = quota.metadata
+    if changes := {key: text for key, text in wanted.labels.items() if have.labels.get(key) != text}:
+        metadata["labels"] = changes
+    if changes := {
+        key: text
+        for key, text in wanted.annotations.items()
+        if not _is_same_list(have.annotations.get(key), text)
+    }:
+        metadata["annotations"] = changes
     spec: dict[str, Any] = {}
     for field, amounts, wanted_amounts in (
         ("min", quota.spec.min, wanted.min),
@@ -171,6 +162,19 @@ def quota_patch(wanted: WantedQuota, quota: ElasticQuota) -> dict[str, Any]:
             spec[field] = amount_changes
     patch = {"metadata": metadata, "spec": spec}
     return {field: changes for field, changes in patch.items() if changes}
+
+
+def _is_same_list(have: str | None, want: str) -> bool:
+    """Whether two texts of resource lists say the same; which unit a sum is written in depends on its nodes."""
+    if have is None or have == want:
+        return have == want
+    try:
+        amounts = [
+            resource_list.of(quota_annotations.TOTAL_RESOURCE.decode(text) or {}) for text in (have, want)
+        ]
+    except (ProtocolError, quantity.QuantityError):
+        return False
+    return amounts[0] == amounts[1]
 
 
 def _amount_changes(

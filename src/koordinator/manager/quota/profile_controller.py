@@ -1,0 +1,133 @@
+"""Controller `quotaprofile`: one root quota per ElasticQuotaProfile, as large as the nodes it selects (spec 02 §19).
+
+Sums follow the nodes as they change, so that a pass over a profile does not look at nodes. A quota outlives its
+profile: pods may use it.
+"""
+
+from collections.abc import Iterable
+
+from koordinator.api.core import Node
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.sigs import ElasticQuota
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.manager.parts import Shared
+from koordinator.manager.quota import node_totals, profile
+from koordinator.manager.quota.node_totals import NodeTotals
+from koordinator.manager.quota.profile import WantedQuota
+
+DEBOUNCE_S = 1.0
+"""Nodes come and go in droves: a quota follows at most this often."""
+
+_BY_QUOTA = "quota"
+
+
+def _quotas_of(found: ElasticQuotaProfile) -> Iterable[str]:
+    return (f"{found.metadata.namespace}/{found.spec.quota_name}",)
+
+
+class QuotaProfileController:
+    """Creates and corrects the quotas of profiles, and notes their tree ids."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._cluster = shared.cluster
+        self._events = shared.events
+        self._profiles = shared.factory.informer(ElasticQuotaProfile)
+        self._quotas = shared.factory.informer(ElasticQuota)
+        self._nodes = shared.factory.informer(Node)
+        self._controller: Controller[str] = Controller("quotaprofile", self._reconcile)
+        self._totals = NodeTotals(lambda key: self._controller.queue.add_after(key, DEBOUNCE_S))
+        self._profiles.add_index(_BY_QUOTA, _quotas_of)
+        self._profiles.add_handler(self._on_profile, self._on_profile_changed, self._on_profile_gone)
+        self._quotas.add_handler(None, self._on_quota_changed, self._on_quota_gone)
+        self._nodes.add_handler(
+            self._totals.put, self._on_node_changed, lambda node: self._totals.remove(node.metadata.name)
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run([self._profiles, self._quotas, self._nodes])
+
+    def _on_profile(self, found: ElasticQuotaProfile) -> None:
+        self._controller.queue.add(found.key)
+
+    def _on_profile_changed(self, old: ElasticQuotaProfile, new: ElasticQuotaProfile) -> None:
+        before, after = old.metadata, new.metadata
+        if (old.spec, before.labels, before.annotations) != (new.spec, after.labels, after.annotations):
+            self._on_profile(new)
+            self._add_profiles_of(f"{before.namespace}/{old.spec.quota_name}")
+
+    def _on_profile_gone(self, found: ElasticQuotaProfile) -> None:
+        self._on_profile(found)
+        self._add_profiles_of(f"{found.metadata.namespace}/{found.spec.quota_name}")
+
+    def _on_quota_changed(self, old: ElasticQuota, new: ElasticQuota) -> None:
+        before, after = old.metadata, new.metadata
+        if (old.spec, before.labels, before.annotations) != (new.spec, after.labels, after.annotations):
+            self._add_profiles_of(new.key)
+
+    def _on_quota_gone(self, quota: ElasticQuota) -> None:
+        self._add_profiles_of(quota.key)
+
+    def _add_profiles_of(self, quota: str) -> None:
+        for found in self._profiles.by_index(_BY_QUOTA, quota):
+            self._on_profile(found)
+
+    def _on_node_changed(self, old: Node, new: Node) -> None:
+        if not node_totals.is_heartbeat(old, new):
+            self._totals.put(new)
+
+    async def _reconcile(self, key: str) -> float | None:
+        namespace, _, name = key.partition("/")
+        found = self._profiles.get(name, namespace)
+        if found is None:
+            self._totals.drop(key)
+            return None
+        try:
+            wanted = self._wanted(found)
+        except (ProtocolError, QuantityError) as error:
+            self._events.warning(found, profile.REASON_INVALID, f"no quota is kept: {error}")
+            return profile.RESYNC_S
+        if (owner := self._owner_of(wanted)) is not found:
+            message = (
+                f"no quota is kept: ElasticQuotaProfile {owner.metadata.name} keeps {wanted.name} already"
+            )
+            self._events.warning(found, profile.REASON_TAKEN, message)
+            return profile.RESYNC_S
+        if patch := profile.profile_patch(found):
+            await self._cluster.patch(ElasticQuotaProfile, name, patch, namespace)
+        return await self._keep(found, wanted)
+
+    def _wanted(self, found: ElasticQuotaProfile) -> WantedQuota:
+        """Raises: ProtocolError when the profile names no quota or its selector is invalid; QuantityError."""
+        obj = f"ElasticQuotaProfile {found.key}"
+        if not found.spec.quota_name:
+            raise ProtocolError(obj, "spec.quotaName", "name the ElasticQuota to keep")
+        try:
+            self._totals.select(found.key, found.spec.node_selector)
+        except ProtocolError as error:
+            raise ProtocolError(obj, f"spec.nodeSelector {error.field}".strip(), error.reason) from error
+        return profile.wanted_quota(found, *self._totals.sums(found.key))
+
+    def _owner_of(self, wanted: WantedQuota) -> ElasticQuotaProfile:
+        """Of several profiles with one quota, the oldest keeps it: else they would overwrite each other for ever."""
+        rivals = self._profiles.by_index(_BY_QUOTA, f"{wanted.namespace}/{wanted.name}")
+        return min(rivals, key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name))
+
+    async def _keep(self, found: ElasticQuotaProfile, wanted: WantedQuota) -> float:
+        """Write what differs; the seconds until the next look."""
+        quota = self._quotas.get(wanted.name, wanted.namespace)
+        reason = profile.REASON_CREATE_FAILED if quota is None else profile.REASON_UPDATE_FAILED
+        try:
+            if quota is None:
+                await self._cluster.create(ElasticQuota, profile.new_quota(wanted), wanted.namespace)
+            elif patch := profile.quota_patch(wanted, quota):
+                await self._cluster.patch(ElasticQuota, wanted.name, patch, wanted.namespace)
+        except errors.ApiError as error:
+            is_behind = isinstance(error, errors.AlreadyExists if quota is None else errors.NotFound)
+            if not is_behind:  # else our cache tells soon
+                self._events.warning(found, reason, f"ElasticQuota {wanted.namespace}/{wanted.name}: {error}")
+            return profile.RETRY_S
+        return profile.RESYNC_S
