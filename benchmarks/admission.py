@@ -106,7 +106,9 @@ def large_pod(number: int) -> dict[str, Any]:
     beside = {"env": env, "volumeMounts": mounts, "livenessProbe": probe, "readinessProbe": probe}
     pod["spec"]["containers"] = [{**first, "name": f"part-{i}", **beside} for i in range(4)]
     pod["spec"]["initContainers"] = [{**first, "name": f"init-{i}", "volumeMounts": mounts} for i in range(2)]
-    pod["spec"]["volumes"] = [{"name": f"volume-{i}", "configMap": {"name": f"config-{i}"}} for i in range(12)]
+    pod["spec"]["volumes"] = [
+        {"name": f"volume-{i}", "configMap": {"name": f"config-{i}"}} for i in range(12)
+    ]
     fields = {f"f:field{i}": {"f:inner": {}, "f:other": {}} for i in range(40)}
     pod["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsType": "FieldsV1", "fieldsV1": fields}]
     return pod
@@ -351,10 +353,12 @@ async def open_loop(
 
 
 def _line(name: str, closed: Measured, opened: Measured, rate: float) -> None:
+    share = opened.cpu_s / opened.wall_s
     print(
-        f"{name:44} {closed.cpu_us:6.0f} us CPU  {1e6 / closed.cpu_us:6,.0f} /s per core  "
-        f"{closed.count / closed.wall_s:6,.0f} /s closed loop   at {opened.count / opened.wall_s:5,.0f} /s of {rate:,.0f}: "
-        f"core {opened.cpu_s / opened.wall_s:4.0%}  p50 {opened.quantile_ms(0.5):5.2f}  p99 {opened.quantile_ms(0.99):6.2f} ms",
+        f"{name:40} {closed.cpu_us:6.0f} us CPU {1e6 / closed.cpu_us:7,.0f} /s per core "
+        f"{closed.count / closed.wall_s:7,.0f} /s closed loop | {rate:,.0f} /s: "
+        f"{opened.count / opened.wall_s:5,.0f} /s done, {share:4.0%} of a core, "
+        f"p50 {opened.quantile_ms(0.5):5.2f} p99 {opened.quantile_ms(0.99):6.2f} ms",
         flush=True,
     )
 

@@ -1,25 +1,27 @@
 """What ClusterColocationProfiles make of a pod at creation (spec 02 §14.2, §14.3): pure, JSON in, JSON out.
 
-Pods stay JSON here, since the answer to admission must keep every field that we do not know.
+Pods stay JSON here, since the answer to admission must keep every field that we do not know. What is not
+changed is shared with the input, so that finding out what changed costs what changed, not what there is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from koordinator.api import decode, label_selector, labels, priority
+from koordinator.api import decode, labels, priority
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
-from koordinator.api.errors import KoordinatorError, ProtocolError
+from koordinator.api.errors import KoordinatorError
 from koordinator.api.scheduling import PriorityClass
 from koordinator.cluster.errors import ApiError
-from koordinator.manager import extended_resources, pod_patch
-
-PROBABILITY_ALWAYS = 100
+from koordinator.manager import extended_resources, pod_patch, profile_matching
+from koordinator.manager.profile_matching import PROBABILITY_ALWAYS, CompiledProfile, Defect
 
 Draw = Callable[[], int]
 """A random whole number in [0, 100)."""
+
+FindPriorityClass = Callable[[str], PriorityClass | None]
 
 
 class ProfileError(KoordinatorError):
@@ -31,157 +33,155 @@ class ProfileError(KoordinatorError):
 
 
 class ProfileOutcome(msgspec.Struct, frozen=True):
-    """The pod after all profiles, and their names, in order of application: matched and really applied."""
+    """The pod after all profiles, the names of those really applied, in order, and what users should know."""
 
     pod: dict[str, Any]
-    matched: tuple[str, ...]
-    applied: tuple[str, ...]
+    applied: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def mutate(
     pod: dict[str, Any],
-    profiles: Sequence[ClusterColocationProfile],
+    matching: Iterable[CompiledProfile],
     *,
-    namespace_labels: Mapping[str, str] | None,
-    priority_classes: Mapping[str, PriorityClass],
+    priority_class: FindPriorityClass,
     draw: Draw,
     skip_resources: bool = False,
+    as_reference: bool = False,
 ) -> ProfileOutcome:
-    """The pod as the matching profiles want it; `pod` itself stays as it was.
+    """The pod as the profiles that it matches want it, in their order; `pod` itself stays as it was.
 
-    `namespace_labels` is None when the namespace could not be looked up. `skip_resources` is the feature gate
-    ColocationProfileSkipMutatingResources.
+    `skip_resources` is the feature gate ColocationProfileSkipMutatingResources; `as_reference` lets P percent
+    apply to P+1 of 100 draws.
 
-    Raises: ProfileError when a profile names an unknown PriorityClass or a malformed probability;
-    msgspec.ValidationError when the result is no pod.
+    Raises: ProfileError when a profile is broken or names an unknown PriorityClass; QuantityError for an
+    amount that is none; msgspec.ValidationError when the result is no pod.
     """
-    pod_labels = (pod.get("metadata") or {}).get("labels") or {}
-    matching = [
-        profile
-        for profile in sorted(profiles, key=lambda p: p.metadata.name)
-        if profile_matches(profile, pod_labels, namespace_labels)
-    ]
+    draft: _Draft | None = None
     applied = []
+    skips = skip_resources
+    matched = False
     for profile in matching:
-        if is_drawn(profile, draw):
-            pod = apply_profile(pod, profile, priority_classes)
-            applied.append(profile.metadata.name)
-    skips = skip_resources or any(
-        labels.SKIP_UPDATE_RESOURCES in profile.metadata.annotations for profile in matching
-    )
-    if matching and not skips:
-        pod = extended_resources.translate_pod(pod, priority.default(decode.from_builtins(pod, Pod)))
-    return ProfileOutcome(pod, tuple(p.metadata.name for p in matching), tuple(applied))
+        matched = True
+        skips = skips or profile.skips_resources
+        if not is_drawn(profile, draw, as_reference=as_reference):
+            continue
+        draft = draft or _Draft(pod, pod_patch.POD)
+        draft.apply(profile, priority_class)
+        applied.append(profile.name)
+    if draft is not None:
+        pod = draft.result()
+    if not matched or skips:
+        return ProfileOutcome(pod, tuple(applied))
+    cls = priority.default(decode.from_builtins(pod, Pod))
+    translated = extended_resources.translate_pod(pod, cls)
+    return ProfileOutcome(translated.pod, tuple(applied), translated.warnings)
 
 
-def profile_matches(
-    profile: ClusterColocationProfile,
-    pod_labels: Mapping[str, str],
-    namespace_labels: Mapping[str, str] | None,
-) -> bool:
-    """Whether both selectors hold; an absent one always does.
-
-    As in the reference, an invalid selector or a namespace that could not be looked up counts as a match: a
-    pod that should be co-located must not silently become an ordinary one.
-    """
-    spec = profile.spec
-    try:
-        in_namespace = (
-            spec.namespace_selector is None
-            or namespace_labels is None
-            or label_selector.matches(spec.namespace_selector, namespace_labels)
-        )
-        return in_namespace and (spec.selector is None or label_selector.matches(spec.selector, pod_labels))
-    except ProtocolError:
-        return True
-
-
-def is_drawn(profile: ClusterColocationProfile, draw: Draw) -> bool:
-    """Whether the profile applies to this pod by its probability.
-
-    The comparison is the reference's: P applies to P+1 of 100 draws. Raises: ProfileError.
-    """
-    percent = _probability(profile)
-    if percent == 0:
-        return False
-    return percent == PROBABILITY_ALWAYS or draw() <= percent
-
-
-def _probability(profile: ClusterColocationProfile) -> int:
-    value = profile.spec.probability
-    if value is None:
-        return PROBABILITY_ALWAYS
-    if isinstance(value, int):
-        return value
-    digits = value.removesuffix("%")
-    if digits == value or not digits.lstrip("+-").isdecimal():
-        raise ProfileError(profile.metadata.name, "spec.probability", f"{value!r} is neither a number nor N%")
-    return int(digits)
+def is_drawn(profile: CompiledProfile, draw: Draw, *, as_reference: bool = False) -> bool:
+    """Whether the profile applies this time, by its probability. Raises: ProfileError when it is broken."""
+    if profile.broken is not None:
+        raise ProfileError(profile.name, profile.broken.field, profile.broken.reason)
+    percent = profile.percent
+    if percent == 0 or percent == PROBABILITY_ALWAYS:
+        return percent == PROBABILITY_ALWAYS
+    return draw() <= percent if as_reference else draw() < percent
 
 
 def apply_profile(
-    pod: dict[str, Any],
-    profile: ClusterColocationProfile,
-    priority_classes: Mapping[str, PriorityClass] | None,
+    obj: dict[str, Any],
+    profile: CompiledProfile,
+    priority_class: FindPriorityClass | None,
+    shape: pod_patch.PodShape = pod_patch.POD,
 ) -> dict[str, Any]:
-    """The pod with one profile applied, resources excepted.
+    """The object with one profile applied, resources excepted; it itself stays as it was.
 
-    `priority_classes` None means a pod that exists already: its scheduler and priority stay.
+    `priority_class` None leaves scheduler and priority alone: those of a pod that exists already, and those
+    of an object that is no pod.
 
     Raises: ProfileError.
     """
-    spec = profile.spec
-    result = {**pod, "metadata": _metadata(pod.get("metadata") or {}, profile)}
-    if priority_classes is not None:
-        pod_spec = dict(pod.get("spec") or {})
-        if spec.scheduler_name:
-            pod_spec["schedulerName"] = spec.scheduler_name
-        if spec.priority_class_name:
-            _set_priority(pod_spec, profile, priority_classes)
-        result["spec"] = pod_spec
-    if spec.patch:
+    draft = _Draft(obj, shape)
+    draft.apply(profile, priority_class)
+    return draft.result()
+
+
+class _Draft:
+    """An object while profiles are applied to it: what they change is copied once, all else is shared."""
+
+    __slots__ = ("_annotations", "_labels", "_obj", "_shape", "_spec")
+
+    def __init__(self, obj: dict[str, Any], shape: pod_patch.PodShape) -> None:
+        self._shape = shape
+        self._take(obj)
+
+    def _take(self, obj: dict[str, Any]) -> None:
+        metadata = obj.get("metadata") or {}
+        self._obj = obj
+        self._labels: dict[str, str] = dict(metadata.get("labels") or {})
+        self._annotations: dict[str, str] = dict(metadata.get("annotations") or {})
+        self._spec: dict[str, Any] | None = None  # copied when it is first changed
+
+    def apply(self, profile: CompiledProfile, priority_class: FindPriorityClass | None) -> None:
+        """Raises: ProfileError."""
+        spec = profile.source.spec
+        own = self._labels
+        own.update(spec.labels)
+        self._annotations.update(spec.annotations)
+        _map_keys(own, profile.label_keys)
+        _map_keys(self._annotations, profile.annotation_keys)
+        for key, suffix in spec.label_suffixes.items():
+            if key in own:
+                own[key] = (own[key] or "") + suffix
+        if spec.qos_class:
+            own[labels.QOS_CLASS] = spec.qos_class
+        if spec.koordinator_priority is not None:
+            own[labels.PRIORITY] = str(spec.koordinator_priority)
+        if priority_class is not None:
+            if spec.scheduler_name:
+                self._own_spec()["schedulerName"] = spec.scheduler_name
+            if spec.priority_class_name:
+                _set_priority(self._own_spec(), profile, priority_class)
+        if spec.patch:
+            self._patch(profile)
+
+    def _patch(self, profile: CompiledProfile) -> None:
         try:
-            result = pod_patch.merge(result, spec.patch)
+            self._take(pod_patch.merge(self.result(), profile.source.spec.patch, self._shape))
         except ApiError as error:
-            raise ProfileError(profile.metadata.name, "spec.patch", str(error)) from error
-    return result
+            raise ProfileError(profile.name, "spec.patch", str(error)) from error
+
+    def _own_spec(self) -> dict[str, Any]:
+        if self._spec is None:
+            self._spec = dict(self._obj.get("spec") or {})
+        return self._spec
+
+    def result(self) -> dict[str, Any]:
+        """The object as it is now; the draft is not used after it but for a patch."""
+        metadata = dict(self._obj.get("metadata") or {})
+        if self._labels:
+            metadata["labels"] = self._labels
+        if self._annotations:
+            metadata["annotations"] = self._annotations
+        result = {**self._obj, "metadata": metadata}
+        if self._spec is not None:
+            result["spec"] = self._spec
+        return result
 
 
-def _metadata(metadata: Mapping[str, Any], profile: ClusterColocationProfile) -> dict[str, Any]:
-    spec = profile.spec
-    pod_labels = dict(metadata.get("labels") or {})
-    annotations = dict(metadata.get("annotations") or {})
-    pod_labels.update(spec.labels)
-    annotations.update(spec.annotations)
-    # Sorted, so that chained mappings (a to b, b to c) have one outcome.
-    for source, target in sorted(spec.label_keys_mapping.items()):
-        pod_labels[target] = pod_labels.get(source, "")
-    for source, target in sorted(spec.annotation_keys_mapping.items()):
-        annotations[target] = annotations.get(source, "")
-    for key, suffix in spec.label_suffixes.items():
-        if key in pod_labels:
-            pod_labels[key] += suffix
-    if spec.qos_class:
-        pod_labels[labels.QOS_CLASS] = spec.qos_class
-    if spec.koordinator_priority is not None:
-        pod_labels[labels.PRIORITY] = str(spec.koordinator_priority)
-    changed = {"labels": pod_labels, "annotations": annotations}
-    return {**metadata, **{key: value for key, value in changed.items() if value}}
+def _map_keys(values: dict[str, str], pairs: tuple[tuple[str, str], ...]) -> None:
+    for source, target in pairs:
+        values[target] = values.get(source) or ""
 
 
 def _set_priority(
-    pod_spec: dict[str, Any],
-    profile: ClusterColocationProfile,
-    priority_classes: Mapping[str, PriorityClass],
+    pod_spec: dict[str, Any], profile: CompiledProfile, priority_class: FindPriorityClass
 ) -> None:
-    name = profile.spec.priority_class_name
-    found = priority_classes.get(name)
+    name = profile.source.spec.priority_class_name
+    found = priority_class(name)
     if found is None:
-        raise ProfileError(
-            profile.metadata.name,
-            "spec.priorityClassName",
-            f'no PriorityClass "{name}" exists; create it first',
-        )
+        reason = f'no PriorityClass "{name}" exists; create it first'
+        raise ProfileError(profile.name, "spec.priorityClassName", reason)
     pod_spec["priorityClassName"] = name
     pod_spec["priority"] = found.value
     pod_spec.pop("preemptionPolicy", None)
@@ -190,7 +190,7 @@ def _set_priority(
 
 
 def reconcile_pending(
-    pod: dict[str, Any], profile: ClusterColocationProfile, *, draw: Draw
+    pod: dict[str, Any], profile: ClusterColocationProfile, *, draw: Draw, as_reference: bool = False
 ) -> dict[str, Any]:
     """A listed pod after the profile controller: without scheduler, priority and resources.
 
@@ -199,7 +199,25 @@ def reconcile_pending(
     waits = (pod.get("status") or {}).get("phase") == "Pending" and not (pod.get("spec") or {}).get(
         "nodeName"
     )
-    pod_labels = (pod.get("metadata") or {}).get("labels") or {}
-    if not waits or not profile_matches(profile, pod_labels, None) or not is_drawn(profile, draw):
+    if not waits:
         return pod
-    return apply_profile(pod, profile, None)
+    own: Mapping[str, str] = (pod.get("metadata") or {}).get("labels") or {}
+    compiled = profile_matching.compile_profile(profile)
+    if compiled.unusable is not None or (compiled.selects is not None and not compiled.selects(own)):
+        return pod
+    if not is_drawn(compiled, draw, as_reference=as_reference):
+        return pod
+    return apply_profile(pod, compiled, None)
+
+
+__all__ = [
+    "Defect",
+    "Draw",
+    "FindPriorityClass",
+    "ProfileError",
+    "ProfileOutcome",
+    "apply_profile",
+    "is_drawn",
+    "mutate",
+    "reconcile_pending",
+]

@@ -2,68 +2,122 @@
 node agent about them (spec 02 §14.2 "resource rewriting", §14.3). Pods are JSON, and the input is kept.
 """
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, resources
+from koordinator.api import labels, quantity, resources
 from koordinator.api.priority import PriorityClass
+from koordinator.manager import pod_level_resources
 
 _CONTAINER_LISTS = ("initContainers", "containers")
+_EXTENDED = {
+    PriorityClass.BATCH: (resources.BATCH_CPU, resources.BATCH_MEMORY),
+    PriorityClass.MID: (resources.MID_CPU, resources.MID_MEMORY),
+}
+_SPREAD = (
+    "spec.resources: cpu and memory of the whole pod were handed to its containers, since {} resources exist "
+    "per container only"
+)
 
 
-def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> dict[str, Any]:
+class Translated(msgspec.Struct, frozen=True):
+    """A pod with its amounts rewritten, and what its user should know."""
+
+    pod: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
+def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> Translated:
     """The pod with cpu and memory moved to the extended resources of its class; others stay as they are.
 
     Raises: quantity.QuantityError for an amount that is none.
     """
-    if cls not in (PriorityClass.BATCH, PriorityClass.MID):
-        return pod
+    names = _EXTENDED.get(cls)
+    if names is None:
+        return Translated(pod)
     spec = dict(pod.get("spec") or {})
-    for name in _CONTAINER_LISTS:
-        if spec.get(name):
-            spec[name] = [_translate_container(container, cls) for container in spec[name]]
+    warnings: tuple[str, ...] = ()
+    if pod_level_resources.has_any(spec):
+        spec = pod_level_resources.spread(spec)
+        warnings = (_SPREAD.format(cls),)
+    for key in _CONTAINER_LISTS:
+        if spec.get(key):
+            spec[key] = [_translate_container(container, names) for container in spec[key]]
     if spec.get("overhead"):
-        spec["overhead"] = resources.translate_list(cls, spec["overhead"])
-    return {**pod, "spec": spec}
+        spec["overhead"] = _translate_list(spec["overhead"], names)
+    return Translated({**pod, "spec": spec}, warnings)
 
 
-def _translate_container(container: dict[str, Any], cls: PriorityClass) -> dict[str, Any]:
+def _translate_container(container: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
     needs = container.get("resources")
     if not needs:
         return container
-    requests, limits = resources.translate_requirements(
-        cls, needs.get("requests") or {}, needs.get("limits") or {}
-    )
-    amounts = {name: amount for name, amount in (("requests", requests), ("limits", limits)) if amount}
-    rest = {name: value for name, value in needs.items() if name not in ("requests", "limits")}
+    requests = _translate_list(needs.get("requests") or {}, names)
+    limits = _translate_list(needs.get("limits") or {}, names)
+    for name in names:
+        if name in limits and name not in requests:
+            requests[name] = limits[name]
+    amounts = {side: of for side, of in (("requests", requests), ("limits", limits)) if of}
+    rest = {key: value for key, value in needs.items() if key not in ("requests", "limits")}
     return {**container, "resources": rest | amounts}
 
 
-def annotate_pod(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod with annotation `extended-resource-spec` telling the batch amounts of its app containers.
+def _translate_list(amounts: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+    """cpu becomes whole milli-cores, memory stays the text that it is once that is known to be an amount."""
+    translated = dict(amounts)
+    cpu, memory = names
+    if resources.CPU in translated:
+        translated[cpu] = _milli_as_whole(translated.pop(resources.CPU))
+    if resources.MEMORY in translated:
+        translated[memory] = translated.pop(resources.MEMORY)
+        quantity.value(translated[memory])
+    return translated
 
+
+def _milli_as_whole(cpu: Any) -> str:
+    try:
+        return _milli_text(cpu)
+    except TypeError as error:  # an object or a list, which no cache takes
+        raise quantity.QuantityError(cpu, "expected text or a number") from error
+
+
+# Pods of one workload ask for the same, and there are few sizes.
+@functools.lru_cache(4096, typed=True)
+def _milli_text(cpu: quantity.RawQuantity) -> str:
+    return resources.milli_as_whole(cpu)
+
+
+def annotate_pod(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod with annotation `extended-resource-spec` telling the batch amounts of its containers and sidecars.
+
+    Ordinary init containers are not told: the agent adds up what is there for the limits of the whole pod.
     Untouched when the annotation says so already, or when there is nothing to say and no annotation.
+
     Raises: ValueError when the annotation that is there is no JSON object.
     """
-    metadata = dict(pod.get("metadata") or {})
-    annotations = dict(metadata.get("annotations") or {})
+    metadata = pod.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
     containers = _batch_amounts(pod)
     current = annotations.get(labels.EXTENDED_RESOURCE_SPEC)
     if (_decode(current) if current is not None else {}) == containers:
         return pod
     wanted = {"containers": containers} if containers else {}
-    annotations[labels.EXTENDED_RESOURCE_SPEC] = msgspec.json.encode(wanted, order="sorted").decode()
+    text = msgspec.json.encode(wanted, order="sorted").decode()
+    annotations = {**annotations, labels.EXTENDED_RESOURCE_SPEC: text}
     return {**pod, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _batch_amounts(pod: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     amounts = {}
-    for container in (pod.get("spec") or {}).get("containers") or []:
+    for container in _running(pod.get("spec") or {}):
         needs = container.get("resources") or {}
         found = {}
         for side in ("limits", "requests"):
-            batch = {k: v for k, v in (needs.get(side) or {}).items() if k in resources.BATCH_RESOURCES}
+            of_side = needs.get(side) or {}
+            batch = {name: of_side[name] for name in resources.BATCH_RESOURCES if name in of_side}
             if batch:
                 found[side] = batch
         if found:
@@ -71,11 +125,19 @@ def _batch_amounts(pod: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     return amounts
 
 
+def _running(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from spec.get("containers") or []
+    for container in spec.get("initContainers") or []:
+        if container.get("restartPolicy") == "Always":
+            yield container
+
+
 def _decode(text: str) -> dict[str, Any]:
     try:
         spec = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise ValueError(f"annotation {labels.EXTENDED_RESOURCE_SPEC}: {error}") from error
-    if not isinstance(spec, dict | None):
-        raise ValueError(f"annotation {labels.EXTENDED_RESOURCE_SPEC}: expected an object")
-    return dict((spec or {}).get("containers") or {})
+    containers = spec.get("containers") if isinstance(spec, dict) else spec
+    if not isinstance(containers, dict | None):
+        raise ValueError(f"annotation {labels.EXTENDED_RESOURCE_SPEC}: expected an object of containers")
+    return containers or {}

@@ -1,4 +1,4 @@
-"""Strategic merge patches on pods, for clients that hold no schema (ClusterColocationProfile `patch`)."""
+"""Strategic merge patches on pods and Reservations, for clients without a schema (profiles' `patch`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -68,8 +68,11 @@ _SPEC = PodShape(
     }
 )
 POD = PodShape({"metadata": PodMember(_METADATA), "spec": PodMember(_SPEC)})
+RESERVATION = PodShape(
+    {"metadata": PodMember(_METADATA), "spec": PodMember(PodShape({"template": PodMember(POD)}))}
+)
 
 
-def merge(pod: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """The pod changed as `patch` says; neither argument is changed. Raises: ApiError when malformed."""
-    return strategic_merge.merge(pod, patch, POD)
+def merge(obj: dict[str, Any], patch: dict[str, Any], shape: PodShape = POD) -> dict[str, Any]:
+    """The object changed as `patch` says; neither argument is changed. Raises: ApiError when malformed."""
+    return strategic_merge.merge(obj, patch, shape)

@@ -1,7 +1,6 @@
 """The admission handlers on an in-process cluster: caches fill, requests are answered, the next one counts."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,30 +11,45 @@ from koordinator.api import crd, labels
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import ConfigMap, Namespace, Pod
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota
-from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
+from koordinator.manager.options import BindingAdmissionOptions, ManagerOptions
+from koordinator.manager.parts import Shared
 from koordinator.manager.quota.validation import QuotaRules
 from koordinator.manager.webhooks import (
     pod_binding,
-    pod_injecting,
+    pod_mutating,
     pod_validating,
     quota_admission,
     reservation_mutating,
     review,
 )
+from koordinator.manager.webhooks.pod_quotas import PodQuotas
+from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
 from koordinator.simulate import virtual_time
 from tests.manager.quota.builders import quota_body
+from tests.manager.shared_parts import shared_parts
 
-GATES = FeatureGates.of(
-    Component.MANAGER, "EnablePodEnhancedValidator=true,ValidatePodDeviceResource=true,MultiQuotaTree=true"
-)
+GATES = "EnablePodEnhancedValidator=true,ValidatePodDeviceResource=true,MultiQuotaTree=true"
 CONFIG_NAMESPACE = "koordinator-system"
+
+
+class _Quotas(PodQuotas):
+    """Quotas that have room for all pods but big ones, and note who took some."""
+
+    def __init__(self, shared: Shared, topology: QuotaTopology) -> None:
+        update = shared.options.quota_update
+        super().__init__(shared.cluster, shared.factory, topology, shared.gates, update, shared.rng)
+        self.evaluated: list[str] = []
+
+    async def evaluate(self, pod: Pod, _: Pod | None, dry_run: bool) -> review.Verdict:
+        if not dry_run:
+            self.evaluated.append(pod.metadata.name)
+        return review.denied("exceeded quota") if pod.metadata.labels.get("size") == "big" else review.ALLOWED
 
 
 class Webhooks:
@@ -43,28 +57,20 @@ class Webhooks:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
-        self.evaluated: list[str] = []
-        factory = self.factory = InformerFactory(cluster, random.Random(0))
-        self.topology = QuotaTopology(factory, cluster.clock)
-        checks = pod_validating.PodChecks.of(GATES)
-        self.injector = pod_injecting.PodInjector(
-            factory, self.topology, pod_injecting.InjectOptions.of(GATES)
-        )
-        rules = pod_binding.BindingRules(user_names=("koord",), namespaces=("*",))
+        binding = BindingAdmissionOptions(user_names=("koord",), namespaces=("*",))
+        shared = shared_parts(cluster, gates=GATES, options=ManagerOptions(binding_admission=binding))
+        self.factory, self.metrics = shared.factory, shared.metrics
+        self.topology = QuotaTopology(self.factory, cluster.clock)
+        profiles, quotas = ProfileCache(shared), _Quotas(shared, self.topology)
+        self.evaluated = quotas.evaluated
         self.handlers: dict[str, review.Handler] = {
             "quota-mutate": quota_admission.QuotaMutatingHandler(self.topology),
-            "quota": quota_admission.QuotaValidatingHandler(self.topology, QuotaRules.of(GATES)),
-            "pod": pod_validating.PodValidatingHandler(
-                factory, self.topology, checks, evaluate_quota=self._evaluate
-            ),
-            "binding": pod_binding.PodBindingHandler(factory, rules),
-            "reservation": reservation_mutating.ReservationMutatingHandler(factory, random.Random(0)),
+            "quota": quota_admission.QuotaValidatingHandler(self.topology, QuotaRules.of(shared.gates)),
+            "pod-mutate": pod_mutating.PodMutatingHandler(shared, profiles, quotas),
+            "pod": pod_validating.PodValidatingHandler(shared, quotas),
+            "binding": pod_binding.PodBindingHandler(shared),
+            "reservation": reservation_mutating.ReservationMutatingHandler(shared, profiles),
         }
-
-    async def _evaluate(self, pod: Pod, _: Pod | None, dry_run: bool) -> review.Verdict:
-        if not dry_run:
-            self.evaluated.append(pod.metadata.name)
-        return review.denied("exceeded quota") if pod.metadata.labels.get("size") == "big" else review.ALLOWED
 
     async def ask(
         self, handler: str, resource: str, body: dict[str, Any] | None, **rest: Any
@@ -230,8 +236,15 @@ def test_a_pod_is_bound_to_the_nodes_of_its_tree_out_of_caches() -> None:
         await webhooks.cluster.create(ElasticQuotaProfile, profile, "quotas")
         await asyncio.sleep(1)
 
-        bound = webhooks.injector.inject(pod_body(), "default")
+        request = review.AdmissionRequest(
+            resource=review.GroupVersionResource(resource="pods"),
+            operation="CREATE",
+            object=pod_body(),
+            namespace="default",
+        )
+        bound = (await webhooks.handlers["pod-mutate"](request)).obj
 
+        assert bound is not None
         (term,) = bound["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
             "nodeSelectorTerms"
         ]
@@ -252,6 +265,7 @@ def test_only_listed_users_bind_pods() -> None:
         assert (await bind("system:koord-scheduler"))["allowed"]
         refused = await bind("system:kube-scheduler")
         assert (refused["allowed"], refused["status"]["code"]) == (False, 403)
+        assert webhooks.metrics.binding_decisions.values == {("allowed_username",): 1, ("denied",): 1}
 
     run(scenario)
 

@@ -1,7 +1,6 @@
 """Whatever an API server lets through, no handler breaks: it answers, and a refusal says what is wrong."""
 
 import asyncio
-import random
 from typing import Any
 
 import msgspec
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import labels
-from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import FixedClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
@@ -19,15 +17,19 @@ from koordinator.manager.webhooks import (
     config_validating,
     node_status,
     node_validating,
+    pod_binding,
+    pod_mutating,
     pod_validating,
     quota_admission,
     reservation_mutating,
     review,
 )
+from koordinator.manager.webhooks.pod_quotas import PodQuotas
+from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
 from tests.manager.shared_parts import shared_parts
 
-GATES = FeatureGates.of(Component.MANAGER, "ValidatePodDeviceResource=true")
+GATES = "ValidatePodDeviceResource=true,MultiQuotaTree=true"
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "1", "-1", "{", "x", "10Gi"]),
@@ -63,22 +65,26 @@ OBJECT = st.fixed_dictionaries(
 
 def handlers() -> dict[str, tuple[str, str, review.Handler]]:
     """Name -> resource, subresource, handler, all with empty caches."""
-    shared = shared_parts(MemoryCluster(registry.in_memory(FixedClock(0.0), checks=False)))
+    shared = shared_parts(MemoryCluster(registry.in_memory(FixedClock(0.0), checks=False)), gates=GATES)
     factory = shared.factory
     topology = QuotaTopology(factory, FixedClock())
-    checks = pod_validating.PodChecks.of(GATES)
+    profiles = ProfileCache(shared)
+    update = shared.options.quota_update
+    pod_quotas = PodQuotas(shared.cluster, factory, topology, shared.gates, update, shared.rng)
     quotas = "elasticquotas"
     return {
         "quota-mutate": (quotas, "", quota_admission.QuotaMutatingHandler(topology)),
-        "quota": (quotas, "", quota_admission.QuotaValidatingHandler(topology, QuotaRules.of(GATES))),
-        "pod": ("pods", "", pod_validating.PodValidatingHandler(factory, topology, checks)),
+        "quota": (quotas, "", quota_admission.QuotaValidatingHandler(topology, QuotaRules.of(shared.gates))),
+        "pod": ("pods", "", pod_validating.PodValidatingHandler(shared, pod_quotas)),
+        "pod-mutate": ("pods", "", pod_mutating.PodMutatingHandler(shared, profiles, pod_quotas)),
+        "binding": ("pods", "binding", pod_binding.PodBindingHandler(shared)),
         "node-status": ("nodes", "status", node_status.NodeStatusHandler()),
         "node": ("nodes", "", node_validating.NodeValidatingHandler(shared)),
         "configmap": ("configmaps", "", config_validating.ConfigMapValidatingHandler(shared)),
         "reservation": (
             "reservations",
             "",
-            reservation_mutating.ReservationMutatingHandler(factory, random.Random(0)),
+            reservation_mutating.ReservationMutatingHandler(shared, profiles),
         ),
     }
 

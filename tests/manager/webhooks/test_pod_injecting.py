@@ -10,6 +10,7 @@ from koordinator.api import labels, resources
 from koordinator.api.decode import from_builtins
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
+from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.webhooks import pod_injecting
 
 AMOUNTS = st.dictionaries(
@@ -57,9 +58,13 @@ def test_pods_without_gpus_are_the_same_object() -> None:
 
 
 def quota(tree: str) -> ElasticQuota:
-    return from_builtins(
-        {"metadata": {"name": "q", "namespace": "d", "labels": {labels.QUOTA_TREE_ID: tree}}}, ElasticQuota
-    )
+    metadata = {
+        "name": "q",
+        "namespace": "quotas",
+        "labels": {labels.QUOTA_TREE_ID: tree},
+        "annotations": {labels.QUOTA_NAMESPACES: '["d"]'},
+    }
+    return from_builtins({"metadata": metadata}, ElasticQuota)
 
 
 def profile(name: str, tree: str, selector: dict[str, Any]) -> ElasticQuotaProfile:
@@ -69,13 +74,16 @@ def profile(name: str, tree: str, selector: dict[str, Any]) -> ElasticQuotaProfi
 
 
 def inject(profiles: list[ElasticQuotaProfile], found: ElasticQuota | None) -> dict[str, Any]:
-    return pod_injecting.inject_quota_tree(
-        pod_of({}),
+    tree = QuotaTree()
+    if found is not None:
+        tree.put(quota_info(found))
+    nodes = pod_injecting.nodes_of_quota(
+        tree,
+        {},
         "d",
-        quota_by_name=lambda _: None,
-        quota_by_namespace=lambda namespace: found if namespace == "d" else None,
-        profiles=profiles,
+        lambda name: [each for each in profiles if each.metadata.labels[labels.QUOTA_TREE_ID] == name],
     )
+    return pod_injecting.inject_nodes(pod_of({}), nodes)
 
 
 def terms(pod: dict[str, Any]) -> Any:

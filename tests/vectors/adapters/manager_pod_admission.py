@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels
-from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api import labels, quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager import extended_resources
+from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.webhooks import pod_binding, pod_injecting, pod_label_rules, pod_rules
 from tests.vectors import compare
 
@@ -42,20 +42,20 @@ def _extended_resources(case: dict[str, Any]) -> Any:
 def _in_quota_tree(case: dict[str, Any]) -> Any:
     if not case["gate"]:
         return case["pod"]
-    quotas = [from_builtins(quota, ElasticQuota) for quota in case["quotas"]]
-    by_name = {quota.metadata.name: quota for quota in quotas}
-    by_namespace = {
-        namespace: quota
-        for quota in quotas
-        for namespace in quota_annotations.namespaces(quota.metadata.annotations)
-    }
-    return pod_injecting.inject_quota_tree(
-        case["pod"],
-        case["pod"]["metadata"].get("namespace", ""),
-        quota_by_name=by_name.get,
-        quota_by_namespace=by_namespace.get,
-        profiles=[from_builtins(profile, ElasticQuotaProfile) for profile in case["profiles"]],
+    tree = QuotaTree()
+    for quota in case["quotas"]:
+        tree.put(quota_info(from_builtins(quota, ElasticQuota)))
+    profiles = [from_builtins(profile, ElasticQuotaProfile) for profile in case["profiles"]]
+    metadata = case["pod"]["metadata"]
+    nodes = pod_injecting.nodes_of_quota(
+        tree,
+        metadata.get("labels") or {},
+        metadata.get("namespace", ""),
+        lambda tree_id: [
+            profile for profile in profiles if quota_labels.tree_id(profile.metadata.labels) == tree_id
+        ],
     )
+    return pod_injecting.inject_nodes(case["pod"], nodes)
 
 
 def pod_validate(case: dict[str, Any]) -> Any:

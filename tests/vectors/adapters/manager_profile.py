@@ -5,26 +5,34 @@ from typing import Any
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager import colocation_profile
+from koordinator.manager import colocation_profile, profile_matching
+from koordinator.manager.profile_matching import Profiles
 from tests.vectors import compare
 
 
 def profile_mutate(case: dict[str, Any]) -> Any:
     if case["op"] == "reconcilePendingPod":
         profile = from_builtins(case["profile"], ClusterColocationProfile)
-        outcome = colocation_profile.reconcile_pending(case["pod"], profile, draw=lambda: case["random"])
+        outcome = colocation_profile.reconcile_pending(
+            case["pod"], profile, draw=lambda: case["random"], as_reference=True
+        )
         return {"pod": _without_empty(outcome)}
-    namespaces = case.get("namespaces") or {}
+    classes = {
+        name: from_builtins({"metadata": {"name": name}, **body}, PriorityClass)
+        for name, body in (case.get("priorityClasses") or {}).items()
+    }
+    found = [from_builtins(profile, ClusterColocationProfile) for profile in case["profiles"]]
+    profiles = Profiles(map(profile_matching.compile_profile, found), as_reference=True)
+    metadata = case["pod"]["metadata"]
+    namespace = metadata.get("namespace", "")
+    namespace_labels = (case.get("namespaces") or {}).get(namespace)
     outcome = colocation_profile.mutate(
         case["pod"],
-        [from_builtins(profile, ClusterColocationProfile) for profile in case["profiles"]],
-        namespace_labels=namespaces.get(case["pod"]["metadata"].get("namespace")),
-        priority_classes={
-            name: from_builtins({"metadata": {"name": name}, **body}, PriorityClass)
-            for name, body in (case.get("priorityClasses") or {}).items()
-        },
+        profiles.matching(metadata.get("labels") or {}, namespace, namespace_labels),
+        priority_class=classes.get,
         draw=lambda: case["random"],
         skip_resources=case.get("skipResourcesGate", False),
+        as_reference=True,
     ).pod
     return {"pod": _without_empty(outcome)}
 

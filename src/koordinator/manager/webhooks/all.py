@@ -7,9 +7,10 @@ from koordinator.manager.webhooks import table
 from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
 from koordinator.manager.webhooks.node_validating import NodeValidatingHandler
-from koordinator.manager.webhooks.pod_binding import BindingRules, PodBindingHandler
+from koordinator.manager.webhooks.pod_binding import PodBindingHandler
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
-from koordinator.manager.webhooks.pod_validating import PodChecks, PodValidatingHandler
+from koordinator.manager.webhooks.pod_validating import PodValidatingHandler
+from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quotas import Quotas
 from koordinator.manager.webhooks.reservation_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.review import Handler
@@ -21,50 +22,34 @@ class _Builders:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._quotas: Quotas | None = None
+        self._profiles: ProfileCache | None = None
 
     def quotas(self) -> Quotas:
         if self._quotas is None:
             self._quotas = Quotas(self._shared)
         return self._quotas
 
+    def profiles(self) -> ProfileCache:
+        if self._profiles is None:
+            self._profiles = ProfileCache(self._shared)
+        return self._profiles
+
     def by_path(self) -> Mapping[str, Callable[[], Handler]]:
         return {
-            table.MUTATE_POD: lambda: PodMutatingHandler(self._shared),
-            table.MUTATE_RESERVATION: self._reservation_mutating,
+            table.MUTATE_POD: self._pod_mutating,
+            table.MUTATE_RESERVATION: lambda: ReservationMutatingHandler(self._shared, self.profiles()),
             table.MUTATE_NODE_STATUS: NodeStatusHandler,
             table.MUTATE_QUOTA: lambda: self.quotas().mutating,
-            table.VALIDATE_POD: self._pod_validating,
-            table.VALIDATE_POD_BINDING: self._pod_binding,
+            table.VALIDATE_POD: lambda: PodValidatingHandler(self._shared, self.quotas().pods),
+            table.VALIDATE_POD_BINDING: lambda: PodBindingHandler(self._shared),
             table.VALIDATE_QUOTA: lambda: self.quotas().validating,
             table.VALIDATE_NODE: lambda: NodeValidatingHandler(self._shared),
             table.VALIDATE_CONFIG_MAP: lambda: ConfigMapValidatingHandler(self._shared),
         }
 
-    def _reservation_mutating(self) -> Handler:
-        return ReservationMutatingHandler(self._shared.factory, self._shared.rng)
-
-    def _pod_validating(self) -> Handler:
-        shared, where = self._shared, self._shared.options.enhanced_validator
-        return PodValidatingHandler(
-            shared.factory,
-            self.quotas().topology,
-            PodChecks.of(shared.gates),
-            evaluate_quota=self.quotas().pods.evaluate,
-            rules_namespace=where.config_namespace,
-            rules_name=where.config_name,
-        )
-
-    def _pod_binding(self) -> Handler:
-        options = self._shared.options.binding_admission
-        rules = BindingRules(
-            user_names=options.user_names,
-            namespaces=options.namespaces,
-            exclude_namespaces=options.exclude_namespaces,
-            bypass_labels=options.bypass_labels,
-            bypass_annotations=options.bypass_annotations,
-            dry_run=options.dry_run,
-        )
-        return PodBindingHandler(self._shared.factory, rules)
+    def _pod_mutating(self) -> Handler:
+        quotas = self.quotas().pods if self._shared.gates.is_on("MultiQuotaTree") else None
+        return PodMutatingHandler(self._shared, self.profiles(), quotas)
 
 
 def handlers(shared: Shared) -> Mapping[str, Handler]:

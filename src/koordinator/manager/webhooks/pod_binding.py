@@ -3,23 +3,26 @@
 import enum
 import logging
 from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
 from koordinator.api import labels
 from koordinator.api.core import Pod
-from koordinator.cluster.informer import InformerFactory
+from koordinator.manager.options import BindingAdmissionOptions
+from koordinator.manager.parts import Shared
+from koordinator.manager.webhooks import table
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
 
 log = logging.getLogger(__name__)
 
-PATH = "/validate-pod-binding"
+PATH = table.VALIDATE_POD_BINDING
 ALL_NAMESPACES = "*"
 DENIAL = "binding denied: username is not in the allowed list"
 
 
 class Decision(enum.StrEnum):
-    """Why a binding is allowed or denied; the value is the metric's label."""
+    """Why a binding is allowed or denied; those that are counted have the metric's label as their value."""
 
     NOT_CHECKED = "not_checked"
     ALLOWED_USERNAME = "allowed_username"
@@ -48,6 +51,11 @@ class BindingRules(msgspec.Struct, frozen=True, kw_only=True):
     bypass_annotations: tuple[str, ...] = ()
     dry_run: bool = False
 
+    @classmethod
+    def of(cls, options: BindingAdmissionOptions) -> Self:
+        """The rules of a manager's flags."""
+        return cls(**{name: getattr(options, name) for name in cls.__struct_fields__})
+
 
 def split(flag: str) -> tuple[str, ...]:
     """The entries of a comma-separated flag, trimmed, empty ones left out."""
@@ -74,12 +82,17 @@ def decide(rules: BindingRules, user: str, namespace: str, find_pod: Callable[[]
     return Decision.DRY_RUN if rules.dry_run else Decision.DENIED
 
 
+_NOT_COUNTED = (Decision.NOT_CHECKED, Decision.POD_UNKNOWN)
+"""The reference's metric has no label for them."""
+
+
 class PodBindingHandler:
     """Checks bindings while feature gate BindingAdmissionWebhook is on (else it is not served)."""
 
-    def __init__(self, factory: InformerFactory, rules: BindingRules) -> None:
-        self._pods = factory.informer(Pod)
-        self._rules = rules
+    def __init__(self, shared: Shared) -> None:
+        self._pods = shared.factory.informer(Pod)
+        self._rules = BindingRules.of(shared.options.binding_admission)
+        self._decisions = shared.metrics.binding_decisions
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
         """Anything that is no creation of a pod's binding passes."""
@@ -93,6 +106,8 @@ class PodBindingHandler:
             request.namespace,
             lambda: self._pods.get(request.name, request.namespace),
         )
+        if decision not in _NOT_COUNTED:
+            self._decisions.inc(decision.value)
         if decision in (Decision.DRY_RUN, Decision.DENIED):
             facts = {"user": user, "pod": f"{request.namespace}/{request.name}", "decision": decision.value}
             log.warning("binding by a user who is not allowed to", extra=facts)

@@ -1,20 +1,15 @@
 """What `/mutate-pod` does after colocation profiles: nodes of the pod's quota tree, GPU requests in one form.
 
-Pure, JSON in, JSON out, the input is kept; `PodInjector` feeds it from caches. Source: spec 02 §14.4, §14.5.
+Pure, JSON in, JSON out, the input is kept; `PodQuotas` knows the nodes from caches. Source: spec 02 §14.4, §14.5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
-import msgspec
-
-from koordinator.api import labels, quantity, quota_labels, resources
+from koordinator.api import labels, quantity, resources
 from koordinator.api.affinity import LabelSelector
-from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.quota_group import ElasticQuotaProfile
-from koordinator.api.sigs import ElasticQuota
-from koordinator.cluster.informer import InformerFactory
-from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from koordinator.manager.quota.tree import QuotaTree
 
 _GPU_RESOURCES = frozenset(
     (
@@ -28,33 +23,29 @@ _GPU_RESOURCES = frozenset(
 _WHOLE_GPU_PERCENT = 100
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
-QuotaLookup = Callable[[str], ElasticQuota | None]
+ProfilesOfTree = Callable[[str], Sequence[ElasticQuotaProfile]]
+"""Tree id -> the profiles that make the tree."""
 
 
-def inject_quota_tree(
-    pod: dict[str, Any],
-    namespace: str,
-    *,
-    quota_by_name: QuotaLookup,
-    quota_by_namespace: QuotaLookup,
-    profiles: Sequence[ElasticQuotaProfile],
-) -> dict[str, Any]:
-    """The pod bound to the nodes of its quota's tree; itself when the quota has no tree or nobody says where.
+def nodes_of_quota(
+    tree: QuotaTree, pod_labels: Mapping[str, str], namespace: str, profiles_of_tree: ProfilesOfTree
+) -> LabelSelector | None:
+    """The nodes that a new pod must be placed on since its quota belongs to a tree (spec 02 §14.4).
 
-    `namespace` is that of the request. Feature gate MultiQuotaTree.
+    None when it belongs to none, or when no profile says which nodes the tree has. `namespace` is that of
+    the request.
     """
-    pod_labels = (pod.get("metadata") or {}).get("labels") or {}
-    quota = quota_by_name(pod_labels.get(labels.QUOTA_NAME) or namespace) or quota_by_namespace(namespace)
-    tree = quota_labels.tree_id(quota.metadata.labels) if quota is not None else ""
-    selector = _nodes_of_tree(tree, profiles) if tree else None
-    return pod if selector is None else with_required_nodes(pod, _requirements(selector))
-
-
-def _nodes_of_tree(tree: str, profiles: Sequence[ElasticQuotaProfile]) -> LabelSelector | None:
-    """The nodes of the first profile of the tree, by namespace and name."""
-    of_tree = [profile for profile in profiles if quota_labels.tree_id(profile.metadata.labels) == tree]
-    first = min(of_tree, key=lambda profile: profile.key, default=None)
+    quota = tree.get(pod_labels.get(labels.QUOTA_NAME) or namespace) or tree.bound_to(namespace)
+    if quota is None or not quota.tree_id:
+        return None
+    # The first of the tree, by namespace and name, so that replicas agree.
+    first = min(profiles_of_tree(quota.tree_id), key=lambda profile: profile.key, default=None)
     return None if first is None else first.spec.node_selector
+
+
+def inject_nodes(pod: dict[str, Any], nodes: LabelSelector | None) -> dict[str, Any]:
+    """The pod bound to these nodes; itself when there are none to be bound to. Feature gate MultiQuotaTree."""
+    return pod if nodes is None else with_required_nodes(pod, _requirements(nodes))
 
 
 def _requirements(selector: LabelSelector) -> list[dict[str, Any]]:
@@ -128,38 +119,3 @@ def _gpu_count(requests: Mapping[str, Any]) -> int:
             is_whole = percent > _WHOLE_GPU_PERCENT and percent % _WHOLE_GPU_PERCENT == 0
             return percent // _WHOLE_GPU_PERCENT if is_whole else 1
     return 1
-
-
-class InjectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which steps are on."""
-
-    quota_trees: bool = False
-    gpus: bool = True
-
-    @classmethod
-    def of(cls, gates: FeatureGates) -> Self:
-        """The steps of a manager's gates."""
-        return cls(
-            quota_trees=gates.is_on("MultiQuotaTree"), gpus=not gates.is_on("DisableDeviceResourceSpec")
-        )
-
-
-class PodInjector:
-    """Both steps, for a pod that is being created."""
-
-    def __init__(self, factory: InformerFactory, topology: QuotaTopology, options: InjectOptions) -> None:
-        self._profiles = factory.informer(ElasticQuotaProfile) if options.quota_trees else None
-        self._topology = topology
-        self._options = options
-
-    def inject(self, pod: dict[str, Any], namespace: str) -> dict[str, Any]:
-        """The pod after the steps that are on. Raises: quantity.QuantityError."""
-        if self._profiles is not None:
-            pod = inject_quota_tree(
-                pod,
-                namespace,
-                quota_by_name=self._topology.find,
-                quota_by_namespace=self._topology.find_bound,
-                profiles=list(self._profiles.objects.values()),
-            )
-        return normalize_gpus(pod) if self._options.gpus else pod

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koordinator.api import labels, quota_labels
+from koordinator.api import quota_labels
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -19,6 +19,7 @@ from koordinator.manager.quota import evaluation, pods
 from koordinator.manager.quota.evaluation import QuotaLookupError
 from koordinator.manager.quota.evaluator import EvaluationError, QuotaEvaluator
 from koordinator.manager.quota.pods import PodQuotaRules, PodVerdict
+from koordinator.manager.webhooks import pod_injecting
 from koordinator.manager.webhooks.quota_topology import QuotaTopology
 from koordinator.manager.webhooks.review import ALLOWED, Verdict, denied
 
@@ -81,13 +82,10 @@ class PodQuotas:
         """
         if self._profiles is None:
             return None
-        tree = self._topology.tree
-        quota = tree.get(own_labels.get(labels.QUOTA_NAME) or namespace) or tree.bound_to(namespace)
-        if quota is None or not quota.tree_id:
-            return None
-        of_tree = self._profiles.by_index(_BY_TREE, quota.tree_id)
-        first = min(of_tree, key=lambda profile: profile.key, default=None)
-        return None if first is None else first.spec.node_selector
+        profiles = self._profiles
+        return pod_injecting.nodes_of_quota(
+            self._topology.tree, own_labels, namespace, lambda tree: profiles.by_index(_BY_TREE, tree)
+        )
 
     async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> Verdict:
         """Reserve room in the pod's quota, last of all checks: refused with code 400 when there is none.

@@ -1,32 +1,37 @@
 """`/validate-pod`: all rules for pods in their order; the first kind that is broken refuses (spec 02 §14.6)."""
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from koordinator.api import quantity
-from koordinator.api.core import ConfigMap, Pod
+from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
-from koordinator.cluster.informer import Informer, InformerFactory
-from koordinator.manager.quota import pods as quota_pods
-from koordinator.manager.quota.pods import PodQuotaRules
-from koordinator.manager.webhooks import pod_label_rules, pod_rules
-from koordinator.manager.webhooks.pod_label_rules import LabelRules
-from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from koordinator.manager.parts import Shared
+from koordinator.manager.quota.pods import PodVerdict
+from koordinator.manager.webhooks import pod_label_rules, pod_mutating, pod_rules, table
+from koordinator.manager.webhooks.label_rules_source import LabelRulesSource
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.timing import VALIDATE, Steps
 
-log = logging.getLogger(__name__)
+PATH = table.VALIDATE_POD
 
-PATH = "/validate-pod"
+RESERVED, COLOCATION, QUOTA = "ClusterReservation", "ClusterColocationProfile", "ElasticQuota"
+DEVICES, LABEL_RULES, QUOTA_EVALUATION = "DeviceResource", "EnhancedValidation", "EvaluateQuota"
+"""Steps, as the metric calls them."""
 
-QuotaEvaluation = Callable[[Pod, Pod | None, bool], Awaitable[Verdict]]
-"""Reserves a pod's request in its quota (spec 02 §18), or says why it cannot.
 
-Arguments: the pod, the pod before an update, whether it is a dry run, which must not reserve.
-"""
+class QuotasOfPods(Protocol):
+    """What is asked about quotas (`pod_quotas.PodQuotas`)."""
+
+    def check(self, pod: Pod, old: Pod | None, namespace: str) -> PodVerdict:
+        """Whether the pod may have its quota."""
+        ...
+
+    async def evaluate(self, pod: Pod, old: Pod | None, dry_run: bool) -> Verdict:
+        """Reserves the pod's request in its quota, or says why it cannot; a dry run does not reserve."""
+        ...
 
 
 class PodChecks(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +40,6 @@ class PodChecks(msgspec.Struct, frozen=True, kw_only=True):
     skip_sub_priority: bool = False  # ColocationProfileSkipValidatingPriority
     devices: bool = False  # ValidatePodDeviceResource
     label_rules: bool = False  # EnablePodEnhancedValidator
-    quota: PodQuotaRules = PodQuotaRules()
 
     @classmethod
     def of(cls, gates: FeatureGates) -> Self:
@@ -44,44 +48,17 @@ class PodChecks(msgspec.Struct, frozen=True, kw_only=True):
             skip_sub_priority=gates.is_on("ColocationProfileSkipValidatingPriority"),
             devices=gates.is_on("ValidatePodDeviceResource"),
             label_rules=gates.is_on("EnablePodEnhancedValidator"),
-            quota=PodQuotaRules.of(gates),
         )
 
 
 class PodValidatingHandler:
-    """Checks pods at creation and update; everything it reads is cached."""
+    """Checks pods at creation and update, out of caches."""
 
-    def __init__(
-        self,
-        factory: InformerFactory,
-        topology: QuotaTopology,
-        checks: PodChecks,
-        *,
-        evaluate_quota: QuotaEvaluation | None = None,
-        rules_namespace: str = pod_label_rules.CONFIG_NAMESPACE,
-        rules_name: str = pod_label_rules.CONFIG_NAME,
-    ) -> None:
-        self._topology = topology
-        self._checks = checks
-        self._evaluate_quota = evaluate_quota
-        self._label_rules = LabelRules()
-        self._rules_name = rules_name
-        if checks.label_rules:
-            selector = f"metadata.name={rules_name}"
-            maps: Informer[ConfigMap] = factory.informer(ConfigMap, rules_namespace, field_selector=selector)
-            maps.add_handler(
-                lambda found: self._on_rules(found, found.data),
-                lambda _, found: self._on_rules(found, found.data),
-                lambda found: self._on_rules(found, None),
-            )
-
-    def _on_rules(self, found: ConfigMap, data: dict[str, str] | None) -> None:
-        if found.metadata.name != self._rules_name:
-            return
-        outcome = pod_label_rules.sync(self._label_rules, data)
-        self._label_rules = outcome.rules
-        if outcome.problem:
-            log.warning("label rules not used", extra={"problem": outcome.problem})
+    def __init__(self, shared: Shared, quotas: QuotasOfPods) -> None:
+        self._quotas = quotas
+        self._checks = PodChecks.of(shared.gates)
+        self._label_rules = LabelRulesSource(shared) if self._checks.label_rules else None
+        self._durations = Steps(shared.metrics, VALIDATE, "pod")
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
         """Refusals have code 400; anything that is no creation or update of a pod passes."""
@@ -92,33 +69,54 @@ class PodValidatingHandler:
         try:
             pod = _pod(request.object, request)
             old = _pod(request.old_object, request) if request.operation == "UPDATE" else None
-            problem = self._problem(pod, old)
-            # Last, since it reserves: a pod that is refused anyway must not take from its quota.
-            if not problem and self._evaluate_quota is not None:
-                return await self._evaluate_quota(pod, old, bool(request.dry_run))
+            return await self._verdict(pod, old, request)
         except (msgspec.ValidationError, quantity.QuantityError) as error:
-            return denied(f"Pod {request.namespace}/{request.name}: {error}")
-        return denied(problem) if problem else ALLOWED
+            return denied(f"{pod_mutating.called(request)}: {error}")
 
-    def _problem(self, pod: Pod, old: Pod | None) -> str:
-        """What is wrong with a pod by the first kind of rules that it breaks, empty when nothing is."""
-        checks, metadata = self._checks, pod.metadata
-        found = pod_rules.reserved_annotations(pod) or pod_rules.colocation(
-            pod, old, skip_sub_priority=checks.skip_sub_priority
-        )
-        if found:
-            return _words(found)
-        verdict = quota_pods.check(self._topology.tree, pod, old, metadata.namespace, checks.quota)
-        if not verdict.allowed:
-            return verdict.message
-        if checks.devices and (found := pod_rules.devices(pod)):
-            return _words(found)
-        return pod_label_rules.violation(self._label_rules, metadata.namespace, metadata.labels)
+    async def _verdict(self, pod: Pod, old: Pod | None, request: AdmissionRequest) -> Verdict:
+        """The first kind of rules that a pod breaks refuses it."""
+        durations, operation = self._durations, request.operation
+        began_s = durations.start()
+        for step, check in (
+            (RESERVED, self._reserved),
+            (COLOCATION, self._colocation),
+            (QUOTA, self._quota),
+            (DEVICES, self._devices),
+        ):
+            problem = check(pod, old)
+            began_s = durations.done(operation, step, began_s, allowed=not problem)
+            if problem:
+                return denied(problem)
+        if self._label_rules is not None:
+            rules = await self._label_rules.fresh()
+            problem = pod_label_rules.violation(rules, pod.metadata.namespace, pod.metadata.labels)
+            began_s = durations.done(operation, LABEL_RULES, began_s, allowed=not problem)
+            if problem:
+                return denied(problem)
+        # Last, since it reserves: a pod that is refused anyway must not take from its quota.
+        verdict = await self._quotas.evaluate(pod, old, bool(request.dry_run))
+        durations.done(operation, QUOTA_EVALUATION, began_s, allowed=verdict.allowed)
+        return verdict
+
+    def _reserved(self, pod: Pod, _: Pod | None) -> str:
+        return _words(pod_rules.reserved_annotations(pod))
+
+    def _colocation(self, pod: Pod, old: Pod | None) -> str:
+        skips = self._checks.skip_sub_priority
+        return _words(pod_rules.colocation(pod, old, skip_sub_priority=skips))
+
+    def _quota(self, pod: Pod, old: Pod | None) -> str:
+        return self._quotas.check(pod, old, pod.metadata.namespace).message
+
+    def _devices(self, pod: Pod, _: Pod | None) -> str:
+        return _words(pod_rules.devices(pod)) if self._checks.devices else ""
 
 
 def _words(found: list[pod_rules.Violation]) -> str:
     messages = [violation.message for violation in found]
-    return messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
+    if len(messages) <= 1:
+        return messages[0] if messages else ""
+    return f"[{', '.join(messages)}]"
 
 
 def _pod(body: dict[str, Any] | None, request: AdmissionRequest) -> Pod:

@@ -4,68 +4,65 @@ As for pods, with these differences: only the profile's `selector` counts, on th
 scheduler and priority go into the pod template; resources stay as they are.
 """
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation
-from koordinator.api.scheduling import PriorityClass
-from koordinator.cluster.informer import InformerFactory
-from koordinator.manager import colocation_profile
-from koordinator.manager.colocation_profile import Draw, ProfileError
+from koordinator.manager import colocation_profile, pod_patch
+from koordinator.manager.colocation_profile import Draw, FindPriorityClass, ProfileError
+from koordinator.manager.parts import Shared
+from koordinator.manager.profile_matching import CompiledProfile
+from koordinator.manager.webhooks import pod_mutating, table
+from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
+from koordinator.manager.webhooks.timing import MUTATE, Steps
 
-PATH = "/mutate-reservation"
+PATH = table.MUTATE_RESERVATION
 
 
 def mutate(
     reservation: dict[str, Any],
-    profiles: Sequence[ClusterColocationProfile],
+    matching: Iterable[CompiledProfile],
     *,
-    priority_classes: Mapping[str, PriorityClass],
+    priority_class: FindPriorityClass,
     draw: Draw,
 ) -> dict[str, Any]:
-    """The Reservation as the matching profiles want it, in the order of their names; the input is kept.
+    """The Reservation as the profiles that it matches want it, in their order; the input is kept.
 
     Raises: ProfileError.
     """
-    own = (reservation.get("metadata") or {}).get("labels") or {}
-    for profile in sorted(profiles, key=lambda p: p.metadata.name):
-        # Without the labels of a namespace, a profile's namespaceSelector does not count.
-        if colocation_profile.profile_matches(profile, own, None) and colocation_profile.is_drawn(
-            profile, draw
-        ):
-            reservation = _apply(reservation, profile, priority_classes)
+    for profile in matching:
+        if colocation_profile.is_drawn(profile, draw):
+            reservation = _apply(reservation, profile, priority_class)
     return reservation
 
 
 def _apply(
-    reservation: dict[str, Any],
-    profile: ClusterColocationProfile,
-    priority_classes: Mapping[str, PriorityClass],
+    reservation: dict[str, Any], profile: CompiledProfile, priority_class: FindPriorityClass
 ) -> dict[str, Any]:
     """Template first, so that the profile's patch has the last word."""
     spec = reservation.get("spec") or {}
     template = spec.get("template")
     if template:
-        about_pod = msgspec.structs.replace(profile, spec=msgspec.structs.replace(profile.spec, patch=None))
+        source = profile.source
+        unpatched = msgspec.structs.replace(source, spec=msgspec.structs.replace(source.spec, patch=None))
+        about_pod = msgspec.structs.replace(profile, source=unpatched)
         pod = {"metadata": {}, "spec": template.get("spec") or {}}
-        pod_spec = colocation_profile.apply_profile(pod, about_pod, priority_classes)["spec"]
+        pod_spec = colocation_profile.apply_profile(pod, about_pod, priority_class)["spec"]
         reservation = {**reservation, "spec": {**spec, "template": {**template, "spec": pod_spec}}}
-    return colocation_profile.apply_profile(reservation, profile, None)
+    return colocation_profile.apply_profile(reservation, profile, None, pod_patch.RESERVATION)
 
 
 class ReservationMutatingHandler:
     """Applies profiles to new Reservations; everything it reads is cached."""
 
-    def __init__(self, factory: InformerFactory, rng: random.Random) -> None:
-        self._profiles = factory.informer(ClusterColocationProfile)
-        self._priority_classes = factory.informer(PriorityClass)
-        self._rng = rng
+    def __init__(self, shared: Shared, profiles: ProfileCache) -> None:
+        self._profiles = profiles
+        self._draw = pod_mutating.percent_draw(shared.rng)
+        self._durations = Steps(shared.metrics, MUTATE, "reservation")
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
         """What is no creation of a Reservation passes untouched."""
@@ -73,18 +70,21 @@ class ReservationMutatingHandler:
             return ALLOWED
         if request.operation != "CREATE" or request.object is None:
             return ALLOWED
+        began_s = self._durations.start()
+        refusal: Verdict | None = None
         try:
-            from_builtins(
-                request.object, Reservation
-            )  # what is none ends here, with the member that is wrong
+            view = from_builtins(request.object, Reservation)
+            matching = await self._profiles.of_reservation(view.metadata.labels)
             mutated = mutate(
                 request.object,
-                list(self._profiles.objects.values()),
-                priority_classes={pc.metadata.name: pc for pc in self._priority_classes.objects.values()},
-                draw=lambda: self._rng.randrange(100),
+                matching.profiles,
+                priority_class=self._profiles.priority_class,
+                draw=self._draw,
             )
         except msgspec.ValidationError as error:
-            return denied(f"Reservation {request.name}: {error}")
+            refusal = denied(f"{pod_mutating.called(request)}: {error}")
         except ProfileError as error:
-            return denied(str(error), 500)
-        return Verdict(obj=mutated)
+            refusal = denied(f"{pod_mutating.called(request)}: {error}", 500)
+        allowed = refusal is None
+        self._durations.done(request.operation, pod_mutating.PROFILES, began_s, allowed=allowed)
+        return refusal or Verdict(obj=mutated, warnings=matching.warnings)

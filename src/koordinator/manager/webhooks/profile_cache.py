@@ -1,0 +1,102 @@
+"""ClusterColocationProfiles, compiled when they change, and what they need to be matched and applied."""
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import Namespace
+from koordinator.api.scheduling import PriorityClass
+from koordinator.manager import profile_matching
+from koordinator.manager.parts import Shared
+from koordinator.manager.profile_matching import CompiledProfile, Profiles
+from koordinator.manager.webhooks.recent_lookup import RecentLookup
+
+log = logging.getLogger(__name__)
+
+REASON_UNUSABLE = "ProfileNotUsed"
+REASON_BROKEN = "ProfileRefusesPods"
+
+
+class Matching(msgspec.Struct, frozen=True):
+    """The profiles that an object matches, in order, and what its user should know."""
+
+    profiles: list[CompiledProfile]
+    warnings: tuple[str, ...] = ()
+
+
+class ProfileCache:
+    """All profiles as they are now. What is wrong with one is told once, as an event on it."""
+
+    def __init__(self, shared: Shared) -> None:
+        factory, cluster = shared.factory, shared.cluster
+        self._events = shared.events
+        self._namespaces = RecentLookup(cluster, factory.informer(Namespace))
+        self._priority_classes = RecentLookup(cluster, factory.informer(PriorityClass))
+        self._compiled: dict[str, CompiledProfile] = {}
+        self._profiles: Profiles | None = None
+        factory.informer(ClusterColocationProfile).add_handler(self._put, self._replace, self._drop)
+
+    @property
+    def profiles(self) -> Profiles:
+        """All of them, ready to be asked."""
+        if self._profiles is None:
+            self._profiles = Profiles(self._compiled.values())
+        return self._profiles
+
+    async def of_pod(self, pod_labels: Mapping[str, str], namespace: str) -> Matching:
+        """Those that a pod matches."""
+        profiles = self.profiles
+        namespace_labels = None
+        warnings: tuple[str, ...] = ()
+        if profiles.of_namespaces:
+            found = self._namespaces.known(namespace) or await self._namespaces.find(namespace)
+            if found is not None:
+                namespace_labels = found.metadata.labels
+            else:
+                warnings = (
+                    f'namespace "{namespace}" could not be looked up: ClusterColocationProfiles with a '
+                    f"namespaceSelector ({profiles.of_namespaces}) were not applied",
+                )
+        matching = profiles.matching(pod_labels, namespace, namespace_labels)
+        await self._look_up_classes(matching)
+        return Matching(matching, warnings)
+
+    async def of_reservation(self, own_labels: Mapping[str, str]) -> Matching:
+        """Those that a Reservation matches: namespaces do not count."""
+        matching = self.profiles.matching_anywhere(own_labels)
+        await self._look_up_classes(matching)
+        return Matching(matching)
+
+    def priority_class(self, name: str) -> PriorityClass | None:
+        """The PriorityClass, when there is one; those of matching profiles have been looked up."""
+        return self._priority_classes.known(name)
+
+    async def _look_up_classes(self, matching: list[CompiledProfile]) -> None:
+        for profile in matching:
+            name = profile.source.spec.priority_class_name
+            if name and self._priority_classes.known(name) is None:
+                await self._priority_classes.find(name)
+
+    def _put(self, profile: ClusterColocationProfile) -> None:
+        name = profile.metadata.name
+        before = self._compiled.get(name)
+        compiled = profile_matching.compile_profile(profile)
+        self._compiled[name] = compiled
+        self._profiles = None
+        for reason, defect, known in (
+            (REASON_UNUSABLE, compiled.unusable, before and before.unusable),
+            (REASON_BROKEN, compiled.broken, before and before.broken),
+        ):
+            if defect is not None and defect != known:
+                log.warning("profile not usable", extra={"profile": name, "problem": str(defect)})
+                self._events.warning(profile, reason, str(defect))
+
+    def _replace(self, old: ClusterColocationProfile, new: ClusterColocationProfile) -> None:
+        if old.spec != new.spec or old.metadata.annotations != new.metadata.annotations:
+            self._put(new)
+
+    def _drop(self, profile: ClusterColocationProfile) -> None:
+        self._compiled.pop(profile.metadata.name, None)
+        self._profiles = None
