@@ -1,7 +1,7 @@
 """The `colocation-config` of the cluster: parsing, merging, and the strategy of one node (spec 02 §3)."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,6 +10,7 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy, NodeColocation
 from koordinator.manager.noderesource.batch import CalculatePolicy, ReclaimPolicy
+from koordinator.manager.noderesource.mid import MidPolicy, mid_policy
 from koordinator.manager.overlay import overlay
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,7 @@ class NodeStrategy(msgspec.Struct, frozen=True):
     update_threshold_s: float
     diff_threshold: float
     reclaim: ReclaimPolicy
+    mid: MidPolicy
 
 
 def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) -> NodeStrategy:
@@ -154,48 +156,5 @@ def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) ->
             cpu_cap_percent=full.batch_cpu_threshold_percent,
             memory_cap_percent=full.batch_memory_threshold_percent,
         ),
+        mid=mid_policy(full),
     )
-
-
-class NodeStrategies:
-    """The strategy of each node, remembered until the node or the configuration changes.
-
-    `state` gives the configuration in force; `clear` is to be called when it changed.
-    """
-
-    def __init__(self, state: Callable[[], ColocationState]) -> None:
-        self._state = state
-        self._known: dict[str, tuple[str, NodeStrategy]] = {}
-
-    def of(self, node: Node) -> NodeStrategy | None:
-        """None while no configuration was ever understood."""
-        state = self._state()
-        if not state.available:
-            return None
-        name, version = node.metadata.name, _version(node)
-        known = self._known.get(name)
-        if known is not None and known[0] == version:
-            return known[1]
-        found = resource_strategy(state.config, node_strategy(state.config, node))
-        self._known[name] = (version, found)
-        return found
-
-    def clear(self) -> None:
-        """Forget all nodes."""
-        self._known.clear()
-
-    def forget(self, name: str) -> None:
-        """Drop what is remembered of a node that is gone."""
-        self._known.pop(name, None)
-
-    def shortest_degrade_s(self) -> float:
-        """The shortest time after which any node's report may be too old, 0 if annotations shorten it."""
-        known = [strategy.degrade_s for _, strategy in self._known.values()]
-        return min(known, default=0.0)
-
-
-def _version(node: Node) -> str:
-    """What of a node its strategy depends on, as text that is cheap to compare."""
-    metadata = node.metadata
-    annotation = metadata.annotations.get(slo_config.NODE_COLOCATION_STRATEGY.key, "")
-    return f"{metadata.uid}/{hash(frozenset(metadata.labels.items()))}/{annotation}"

@@ -1,17 +1,17 @@
 """Mid resources: what is lent, and that it is never more than there is."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api import resources
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
-from koordinator.api.errors import ProtocolError
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationStrategy
-from koordinator.manager.noderesource import mid, mid_nodes
+from koordinator.manager.noderesource import account, decide, demand, mid
 from koordinator.manager.noderesource.mid import MidInputs, MidPolicy
 
 CAPACITY_MAX = 2**40
@@ -69,43 +69,42 @@ def test_a_busier_node_never_lends_more(row: Rows, more: tuple[int, int], policy
     assert (busy <= calm).all()
 
 
+def node_of(status: dict[str, Any]) -> decide.NodeInputs:
+    """A node of 10 cores and 10G without pods, with a report."""
+    report = account.report_of(from_builtins(status, NodeMetricStatus))
+    return decide.NodeInputs(account.node_facts(_node()), report, demand.node_demand({}, report))
+
+
 def test_without_any_report_nothing_counts_as_unallocated() -> None:
-    node = mid_nodes.MidNode(
-        mid_nodes.node_facts(_node()), mid_nodes.metrics(NodeMetricStatus()), service_request=(0, 0)
-    )
+    (row,) = decide.mid_amounts([node_of({})], [MidPolicy(unallocated_percent=100)])
 
-    (amounts,) = mid_nodes.calculate([node], MidPolicy(unallocated_percent=100))
-
-    assert amounts == {resources.MID_CPU: 0, resources.MID_MEMORY: 0}
+    assert row.tolist() == [0, 0]
 
 
 def test_an_absurd_report_of_one_node_leaves_the_others_alone() -> None:
     usage = {"resources": {"cpu": "8E", "memory": "8E"}}
-    absurd = from_builtins(
-        {"nodeMetric": {"nodeUsage": usage}, "prodReclaimableMetric": {"resource": usage}}, NodeMetricStatus
-    )
-    calm = from_builtins(
+    absurd = node_of({"nodeMetric": {"nodeUsage": usage}, "prodReclaimableMetric": {"resource": usage}})
+    calm = node_of(
         {
             "nodeMetric": {"nodeUsage": {"resources": {"cpu": "1", "memory": "1G"}}},
             "prodReclaimableMetric": {"resource": {"resources": {"cpu": "4", "memory": "2G"}}},
-        },
-        NodeMetricStatus,
+        }
     )
-    facts = mid_nodes.node_facts(_node())
-    nodes = [mid_nodes.MidNode(facts, mid_nodes.metrics(status), (0, 0)) for status in (absurd, calm)]
 
-    first, second = mid_nodes.calculate(nodes, MidPolicy())
+    first, second = decide.mid_amounts([absurd, calm], [MidPolicy()])
 
-    assert first == {resources.MID_CPU: 0, resources.MID_MEMORY: 0}
-    assert second == {resources.MID_CPU: 4_000_000, resources.MID_MEMORY: 2 * 10**12}
+    assert first.tolist() == [0, 0]
+    assert second.tolist() == [4_000, 2 * 10**12]
 
 
 def test_only_prod_applications_outside_of_pods_keep_mid_resources_away() -> None:
     usage = {"resources": {"cpu": "5", "memory": "1G"}}
     apps = [{"name": name, "usage": usage, "priority": f"koord-{name}"} for name in ("prod", "mid", "batch")]
-    status = from_builtins({"nodeMetric": {}, "hostApplicationMetric": apps}, NodeMetricStatus)
 
-    assert mid_nodes.metrics(status).system_usage == (5_000, 10**12)
+    report = node_of({"nodeMetric": {}, "hostApplicationMetric": apps}).report
+
+    assert report.prod_system_usage == (5_000, 10**12)
+    assert report.system_usage == (10_000, 2 * 10**12)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +131,11 @@ def test_service_request(priority: int, phase: str, counts: bool) -> None:
         Pod,
     )
 
-    assert mid_nodes.service_request(pod) == ((2_000, 1_000_000) if counts else (0, 0))
+    facts = account.pod_facts(pod)
 
-
-def test_a_node_without_allocatable_is_told_by_name() -> None:
-    with pytest.raises(ProtocolError, match=r"Node n1: status\.allocatable"):
-        mid_nodes.node_facts(from_builtins({"metadata": {"name": "n1"}}, Node))
+    pods = {} if facts is None else {pod.key: facts}
+    found = demand.node_demand(pods, account.EMPTY_REPORT).service_request
+    assert found == ((2_000, 1_000_000) if counts else (0, 0))
 
 
 def test_what_a_strategy_leaves_open_is_the_default() -> None:

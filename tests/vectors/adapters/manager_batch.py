@@ -5,16 +5,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koordinator.api import quantity, resources, slo_config
+from koordinator.api import quantity, slo_config
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.errors import ProtocolError
 from koordinator.api.node_metric import NodeMetricSpec, NodeMetricStatus
 from koordinator.api.node_topology import Zone
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager import colocation_config, nodemetric
 from koordinator.manager.colocation_config import ColocationState
-from koordinator.manager.noderesource import account, batch, decide, prepare, zones
+from koordinator.manager.noderesource import account, batch, decide, demand, lending, target, zones
+from koordinator.manager.noderesource.decide import Withdrawal
 
 _CONFIG = slo_config.COLOCATION
 _STRATEGY = slo_config.NODE_COLOCATION_STRATEGY
@@ -37,37 +39,40 @@ def _calculate(case: dict[str, Any]) -> Any:
     node = from_builtins(case["node"], Node)
     age_s = case["nodeMetricAgeSeconds"]
     reported_s = None if age_s is None else NOW_S - age_s
-    if decide.withdrawal(wanted, reported_s, NOW_S):
+    reason = decide.withdrawal(
+        is_enabled=wanted.enabled, degrade_s=wanted.degrade_s, reported_s=reported_s, now_s=NOW_S
+    )
+    if reason is not Withdrawal.NONE:
         return {"reset": True}
     facts = account.node_facts(node)
-    metrics = account.metric_facts(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
-    pods = [account.pod_facts(from_builtins(pod, Pod)) for pod in case["pods"]]
-    known = decide.NodeInputs(facts, metrics, [pod for pod in pods if pod is not None])
-    (result,) = decide.calculate([known], wanted.reclaim)
-    answer: dict[str, Any] = _amounts(result.amounts)
-    if "nrtZones" in case:
-        found = zones.zone_amounts(
-            [from_builtins(zone, Zone) for zone in case["nrtZones"]],
-            facts.reserved,
-            metrics.system_usage,
-            result.pods,
-            result.dangling,
-            wanted.reclaim,
+    report = account.report_of(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
+    pods = pods_of(case)
+    known = decide.NodeInputs(facts, report, demand.node_demand(pods, report))
+    (amounts,) = decide.batch_amounts([known], [wanted.reclaim])
+    answer: dict[str, Any] = _amounts(amounts)
+    found = [from_builtins(zone, Zone) for zone in case.get("nrtZones") or ()]
+    if zones.tell_amounts(found):
+        demands = demand.zone_demands(pods, report, len(found))
+        (rows,) = decide.zone_batch_amounts(
+            [decide.ZoneInputs(facts, report, found, demands)], [wanted.reclaim]
         )
-        if found:
-            answer["zones"] = {name: _amounts(amounts) for name, amounts in found.items()}
+        answer["zones"] = {zone.name: _amounts(row) for zone, row in zip(found, rows, strict=True)}
     return answer
+
+
+def pods_of(case: dict[str, Any]) -> dict[str, account.PodFacts]:
+    pods = [from_builtins(pod, Pod) for pod in case["pods"]]
+    known = {pod.key: account.pod_facts(pod) for pod in pods}
+    return {key: facts for key, facts in known.items() if facts is not None}
 
 
 def _enabled(strategy: ColocationStrategy) -> ColocationStrategy:
     return msgspec.structs.replace(strategy, enable=True)
 
 
-def _amounts(amounts: Any) -> dict[str, int]:
-    return {
-        "batchCPU": prepare.whole_amount(resources.BATCH_CPU, amounts[resources.BATCH_CPU], 0),
-        "batchMemory": prepare.whole_amount(resources.BATCH_MEMORY, amounts[resources.BATCH_MEMORY], 0),
-    }
+def _amounts(row: Any) -> dict[str, int]:
+    cpu_milli, memory = row.tolist()
+    return {"batchCPU": cpu_milli, "batchMemory": account.whole(memory)}
 
 
 def _prepare(case: dict[str, Any]) -> Any:
@@ -83,21 +88,33 @@ def _prepare(case: dict[str, Any]) -> Any:
         name: quantity.milli(amount) for name, amount in case["calculated"].items()
     }
     calculated.update(dict.fromkeys(case["resets"]))
-    target = prepare.node_target(node, calculated, prepare.parse_ratio(case.get("cpuNormalizationRatio", "")))
-    patch = prepare.status_patch(node, target)
+    ratio = lending.parse_ratio(case.get("cpuNormalizationRatio", ""))
+    lent = lending.lend(calculated, ratio, _taken(node.metadata.annotations))
+    patch = target.node_patch(
+        node, target.NodeTarget(amounts=lent.left, origin=lent.origin), with_status=True
+    )
     written = {}
     for field in ("capacity", "allocatable"):
-        have = {name: quantity.value(v) for name, v in body[field].items() if name in prepare.BATCH}
+        have = {name: quantity.value(v) for name, v in body[field].items() if name in lending.BATCH}
         for name, text in patch.get("status", {}).get(field, {}).items():
             have.pop(name, None)
             if text is not None:
                 have[name] = quantity.value(text)
         written[field] = have
-    origin = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE.decode(target.origin_annotation)
+    annotations = {**node.metadata.annotations, **patch.get("metadata", {}).get("annotations", {})}
+    origin = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE.read(annotations)
+    assert origin is not None
     return {
         **written,
         "originExtendedAllocatable": {name: quantity.value(v) for name, v in origin.resources.items()},
     }
+
+
+def _taken(annotations: dict[str, str]) -> dict[str, int]:
+    try:
+        return lending.third_party(annotations)
+    except (ProtocolError, quantity.QuantityError):
+        return {}
 
 
 def _need_sync(case: dict[str, Any]) -> Any:
@@ -109,11 +126,13 @@ def _update_zones(case: dict[str, Any]) -> Any:
     updated, changed = zones.zones_target(
         [from_builtins(zone, Zone) for zone in case["zones"]],
         {
-            zone: {name: quantity.milli(amount) for name, amount in amounts.items()}
+            zone: {
+                name: lending.whole_amount(name, quantity.milli(amount), case.get("ratio") or 0.0)
+                for name, amount in amounts.items()
+            }
             for zone, amounts in case["zoneResources"].items()
         },
         case["resourceDiffThreshold"],
-        case.get("ratio") or 0.0,
     )
     return {
         "changed": changed,

@@ -4,13 +4,16 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import resources, slo_config
-from koordinator.api.core import Node, Pod
+from koordinator.api import slo_config
+from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager import colocation_config
-from koordinator.manager.noderesource import account, decide, mid, mid_nodes
+from koordinator.manager.colocation_config import NodeStrategy
+from koordinator.manager.noderesource import account, decide, demand, mid
+from koordinator.manager.noderesource.decide import Withdrawal
+from tests.vectors.adapters.manager_batch import pods_of
 
 NOW_S = 1_700_000_000.0
 
@@ -26,54 +29,41 @@ def noderesource_mid(case: dict[str, Any]) -> Any:
 
 
 def _mid(case: dict[str, Any], node: Node, strategy: ColocationStrategy, config: ColocationConfig) -> Any:
-    facts = mid_nodes.node_facts(node)
-    if mid_nodes.withdrawal(_wanted(config, strategy), _reported_s(case), NOW_S):
+    if _withdrawal(case, _wanted(config, strategy)) is not Withdrawal.NONE:
         return {"reset": True}
-    requests = [mid_nodes.service_request(pod) for pod in _pods(case)]
-    known = mid_nodes.MidNode(
-        facts,
-        mid_nodes.metrics(_status(case)),
-        (sum(request[0] for request in requests), sum(request[1] for request in requests)),
-    )
-    (amounts,) = mid_nodes.calculate([known], mid.mid_policy(strategy))
-    return {
-        "midCPU": account.whole(amounts[resources.MID_CPU]),
-        "midMemory": account.whole(amounts[resources.MID_MEMORY]),
-    }
+    (row,) = decide.mid_amounts([_inputs(case, node)], [mid.mid_policy(strategy)])
+    cpu_milli, memory = row.tolist()
+    return {"midCPU": cpu_milli, "midMemory": account.whole(memory)}
 
 
 def _batch(case: dict[str, Any], node: Node, strategy: ColocationStrategy, config: ColocationConfig) -> Any:
     wanted = _wanted(config, strategy)
-    if decide.withdrawal(wanted, _reported_s(case), NOW_S):
+    if _withdrawal(case, wanted) is not Withdrawal.NONE:
         return {"reset": True}
-    pods = [account.pod_facts(pod) for pod in _pods(case)]
-    known = decide.NodeInputs(
-        account.node_facts(node),
-        account.metric_facts(_status(case)),
-        [pod for pod in pods if pod is not None],
+    (row,) = decide.batch_amounts([_inputs(case, node)], [wanted.reclaim])
+    cpu_milli, memory = row.tolist()
+    return {"batchCPU": cpu_milli, "batchMemory": account.whole(memory)}
+
+
+def _inputs(case: dict[str, Any], node: Node) -> decide.NodeInputs:
+    report = account.report_of(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
+    demanded = demand.node_demand(pods_of(case), report)
+    return decide.NodeInputs(account.node_facts(node), report, demanded)
+
+
+def _withdrawal(case: dict[str, Any], wanted: NodeStrategy) -> Withdrawal:
+    return decide.withdrawal(
+        is_enabled=wanted.enabled, degrade_s=wanted.degrade_s, reported_s=_reported_s(case), now_s=NOW_S
     )
-    (result,) = decide.calculate([known], wanted.reclaim)
-    return {
-        "batchCPU": account.whole(result.amounts[resources.BATCH_CPU]),
-        "batchMemory": account.whole(result.amounts[resources.BATCH_MEMORY]),
-    }
 
 
-def _wanted(config: ColocationConfig, strategy: ColocationStrategy) -> colocation_config.NodeStrategy:
+def _wanted(config: ColocationConfig, strategy: ColocationStrategy) -> NodeStrategy:
     return colocation_config.resource_strategy(config, strategy)
 
 
 def _reported_s(case: dict[str, Any]) -> float | None:
     age_s = case["nodeMetricAgeSeconds"]
     return None if age_s is None else NOW_S - age_s
-
-
-def _status(case: dict[str, Any]) -> NodeMetricStatus:
-    return from_builtins(case["nodeMetricStatus"], NodeMetricStatus)
-
-
-def _pods(case: dict[str, Any]) -> list[Pod]:
-    return [from_builtins(pod, Pod) for pod in case["pods"]]
 
 
 ADAPTERS = {"noderesource-mid": noderesource_mid}

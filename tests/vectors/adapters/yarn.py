@@ -11,7 +11,7 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.manager.noderesource import prepare
+from koordinator.manager.noderesource import lending
 from koordinator.yarn import allocation, amounts, containers, eviction, hadoop_config, node_sync
 from koordinator.yarn.amounts import Batch, Rounding, YarnResource
 from koordinator.yarn.hadoop_config import Cluster, ConfigError, Dialect
@@ -127,17 +127,20 @@ def _sum(case: Case) -> Any:
 
 def _prepare(case: Case) -> Any:
     annotations = case.get("annotations") or {}
-    node = from_builtins({"metadata": {"name": "n", "annotations": annotations}}, Node)
     calculated = {
         name: None if raw is None else quantity.milli(raw) for name, raw in case["calculated"].items()
     }
-    found = prepare.node_target(node, calculated, case.get("cpuNormalizationRatio") or 0.0)
-    origin = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE.decode(found.origin_annotation)
+    try:
+        taken, is_malformed = lending.third_party(annotations), False
+    except (ProtocolError, QuantityError):
+        taken, is_malformed = {}, True
+    lent = lending.lend(calculated, case.get("cpuNormalizationRatio") or 0.0, taken)
+    codec = node_annotations.ORIGIN_EXTENDED_ALLOCATABLE
     is_subtracted = all(calculated.get(name) is not None for name in BATCH)
     return {
-        "origin": _values(origin.resources),
-        "kubeTotal": {name: found.amounts.get(name) for name in BATCH},
-        "error": is_subtracted and _sum({"annotations": annotations, "class": "koord-batch"})["error"],
+        "origin": _values(codec.decode(lending.origin_text(annotations, lent.origin)).resources),
+        "kubeTotal": lent.left,
+        "error": is_subtracted and is_malformed,
     }
 
 

@@ -1,14 +1,15 @@
-"""From API objects to the rows of the Batch formula: what a node has, and what its services ask and use.
+"""From API objects to the facts that the formulas work with: what nodes have, and what pods ask and use.
 
-Source: spec 02 §6.2. Amounts are (cpu, memory) in thousandths.
+Source: spec 02 §6.2, §7. Amounts are (cpu, memory) in thousandths.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import node_reservation, pod_resources, priority, qos, quantity, resources
+from koordinator.api import labels, node_reservation, pod_resources, priority, qos, quantity, resources
+from koordinator.api.annotations import node as node_annotations
 from koordinator.api.annotations import placement
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
@@ -17,40 +18,60 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import RawQuantity
 from koordinator.api.resource_list import Amounts
-from koordinator.manager.noderesource.batch import MILLI, PodDemand
+from koordinator.manager.noderesource.batch import AMOUNT_MAX, MILLI
 
 log = logging.getLogger(__name__)
 
 Amount = tuple[int, int]
 ZERO: Amount = (0, 0)
 
+PodUsage = tuple[int, int, bool]
+"""cpu, memory, and whether it counts when the pod is gone (that of batch and free pods does not)."""
+
+CPU_MAX = 10**9
+"""A million cores; a report of more is no report."""
+
 _COUNTED_PHASES = ("Running", "Pending", "")
+_SERVICE_PHASES = ("Running", "Pending")
 _LENT_TO = (PriorityClass.BATCH, PriorityClass.FREE)
+_NO_ZONES: tuple[int, ...] = ()
 
 
-class PodFacts(msgspec.Struct, frozen=True):
-    """What the formula needs of a running or pending pod; computed once per version of the pod."""
+class PodFacts(msgspec.Struct, frozen=True, gc=False):
+    """What the formulas need of a running or pending pod; computed once per version of the pod."""
 
-    key: str
-    is_high_priority: bool
+    is_high_priority: bool  # neither batch nor free
     request: Amount
-    is_exclusive: bool
-    zones: tuple[int, ...]
+    is_exclusive: bool = False  # LSE: its idle CPU is not lent
+    zones: tuple[int, ...] = _NO_ZONES
+    """NUMA nodes that the scheduler gave it (repeats count), empty when it is bound to none."""
+    is_service: bool = True  # nor mid: what it requests is not unallocated
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
-    """What the formula needs of a node."""
+class NodeFacts(msgspec.Struct, frozen=True, gc=False):
+    """What the formulas need of a node."""
 
     capacity: Amount
     reserved: Amount
 
 
-class MetricFacts(msgspec.Struct, frozen=True):
-    """What the formula needs of a NodeMetric status."""
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """What the formulas need of a NodeMetric status.
 
-    system_usage: Amount
-    pods: dict[str, Amount]  # namespace/name -> usage
-    services: frozenset[str]  # keys in `pods` that count even when their pod is gone
+    System usage comes twice, with the applications outside of pods that Batch, and that Mid must yield to.
+    """
+
+    pods: dict[str, PodUsage]  # by namespace/name
+    system_usage: Amount = ZERO
+    prod_system_usage: Amount = ZERO
+    node_usage: Amount | None = None  # None when cpu or memory is not reported
+    reclaimable: Amount = ZERO  # a missing prediction counts as 0; may be negative
+    has_node: bool = False  # anything was reported of the node
+
+
+EMPTY_REPORT = Report({})
+UNLISTED_POD = PodFacts(False, ZERO, is_service=False)
+"""A pod that batch need not yield to: the formulas need only to know that it exists."""
 
 
 def amount_of(amounts: Mapping[str, RawQuantity]) -> Amount:
@@ -68,70 +89,129 @@ def _of_amounts(amounts: Amounts) -> Amount:
 
 
 def pod_facts(pod: Pod) -> PodFacts | None:
-    """None for a pod that has ended: it holds nothing."""
+    """None for a pod that has ended: it holds nothing. Raises: QuantityError."""
     if pod.status.phase not in _COUNTED_PHASES:
         return None
-    is_high_priority = priority.default(pod) not in _LENT_TO
-    if not is_high_priority:  # the formula needs only to know that it exists
-        return PodFacts(pod.key, False, ZERO, False, ())
+    cls = priority.default(pod)
+    if cls in _LENT_TO:
+        return UNLISTED_POD
     return PodFacts(
-        key=pod.key,
         is_high_priority=True,
         request=amount_of(pod_resources.wire_requests(pod)),
         is_exclusive=qos.default(pod) is QoSClass.LSE,
         zones=_zones(pod),
+        is_service=cls is not PriorityClass.MID and pod.status.phase in _SERVICE_PHASES,
     )
 
 
 def _zones(pod: Pod) -> tuple[int, ...]:
+    annotations = pod.metadata.annotations
+    if placement.RESOURCE_STATUS.key not in annotations:
+        return _NO_ZONES
     try:
-        status = placement.RESOURCE_STATUS.read(pod.metadata.annotations, pod.key)
+        status = placement.RESOURCE_STATUS.read(annotations, pod.key)
     except ProtocolError as error:
         log.warning("pod counted on all NUMA nodes", extra={"pod": pod.key, "error": str(error)})
-        return ()
-    return tuple(zone.node for zone in status.numa_node_resources) if status is not None else ()
+        return _NO_ZONES
+    return tuple(zone.node for zone in status.numa_node_resources) if status is not None else _NO_ZONES
 
 
 def node_facts(node: Node) -> NodeFacts:
-    """Capacity, and the larger of what kubelet and what the node annotation reserve."""
+    """Capacity, and the larger of what kubelet and what the node annotation reserve.
+
+    Where allocatable is amplified, what the kubelet reserves shows in the raw one only. Raises: QuantityError.
+    """
     capacity = amount_of(node.status.capacity)
-    allocatable = amount_of(node.status.allocatable)
-    annotated = _of_amounts(
-        node_reservation.amounts(node_reservation.of_annotations(node.metadata.annotations))
-    )
+    allocatable = amount_of({**node.status.allocatable, **_raw_allocatable(node)})
+    annotations = node.metadata.annotations
+    annotated = ZERO
+    if labels.NODE_RESERVATION in annotations:
+        annotated = _of_amounts(node_reservation.amounts(node_reservation.of_annotations(annotations)))
     reserved = tuple(
         max(total - left, noted, 0)
         for total, left, noted in zip(capacity, allocatable, annotated, strict=True)
     )
-    return NodeFacts(capacity, (reserved[0], reserved[1]))
+    return NodeFacts(bounded(capacity), bounded((reserved[0], reserved[1])))
 
 
-def metric_facts(status: NodeMetricStatus) -> MetricFacts:
-    """Usage of the system (with host applications that batch must yield to) and of each pod."""
-    system = amount_of(status.node_metric.system_usage.resources) if status.node_metric else ZERO
+def _raw_allocatable(node: Node) -> dict[str, RawQuantity]:
+    """Native allocatable before amplification; empty when it is not amplified, or nobody can tell."""
+    annotations = node.metadata.annotations
+    if not annotations.get(labels.NODE_RESOURCE_AMPLIFICATION_RATIO):
+        return {}
+    try:
+        return node_annotations.RAW_ALLOCATABLE.read(annotations, f"Node {node.key}") or {}
+    except ProtocolError as error:
+        log.warning("amplified allocatable taken as it is", extra={"node": node.key, "error": str(error)})
+        return {}
+
+
+def report_of(status: NodeMetricStatus) -> Report:
+    """What the node agent reports, believed as it is. Raises: QuantityError."""
+    info = status.node_metric
+    batch_system = mid_system = amount_of(info.system_usage.resources) if info is not None else ZERO
     for app in status.host_application_metric:
-        if priority.of_name(app.priority) in (PriorityClass.PROD, PriorityClass.MID):
+        cls = priority.of_name(app.priority)
+        if cls is PriorityClass.PROD or cls is PriorityClass.MID:
             usage = amount_of(app.usage.resources)
-            system = (system[0] + usage[0], system[1] + usage[1])
-    pods: dict[str, Amount] = {}
-    services = []
-    for metric in status.pods_metric:
-        key = f"{metric.namespace}/{metric.name}"
-        pods[key] = amount_of(metric.pod_usage.resources)
-        if metric.priority not in _LENT_TO:
-            services.append(key)
-    return MetricFacts(system, pods, frozenset(services))
+            batch_system = (batch_system[0] + usage[0], batch_system[1] + usage[1])
+            if cls is PriorityClass.PROD:
+                mid_system = (mid_system[0] + usage[0], mid_system[1] + usage[1])
+    used = info.node_usage.resources if info is not None else {}
+    predicted = status.prod_reclaimable_metric
+    return Report(
+        pods={
+            f"{metric.namespace}/{metric.name}": (
+                *amount_of(metric.pod_usage.resources),
+                metric.priority not in _LENT_TO,
+            )
+            for metric in status.pods_metric
+        },
+        system_usage=bounded(batch_system),
+        prod_system_usage=bounded(mid_system),
+        node_usage=bounded(amount_of(used)) if resources.CPU in used and resources.MEMORY in used else None,
+        reclaimable=ZERO if predicted is None else bounded(amount_of(predicted.resource.resources)),
+        has_node=info is not None,
+    )
 
 
-def demands(pods: Iterable[PodFacts], metrics: MetricFacts) -> tuple[list[PodDemand], list[Amount]]:
-    """The high-priority pods with their usage, and the usages of services whose pods are gone."""
-    high = []
-    dangling = set(metrics.services)
-    for pod in pods:
-        dangling.discard(pod.key)
-        if pod.is_high_priority:
-            high.append(PodDemand(pod.request, metrics.pods.get(pod.key), pod.is_exclusive, pod.zones))
-    return high, [metrics.pods[key] for key in sorted(dangling)]
+def report_problem(status: NodeMetricStatus, report: Report) -> str:
+    """The first member with a figure that cannot be true, and why; empty for a report to be believed.
+
+    Usage is never negative, and no node has a million cores or half a pebibyte of memory. Predictions may be
+    negative, and are bounded by what is unused anyway.
+    """
+    for name, amount in (
+        ("status.nodeMetric.systemUsage", report.system_usage),
+        ("status.nodeMetric.nodeUsage", report.node_usage or ZERO),
+        *(
+            (f"usage of host application {app.name}", amount_of(app.usage.resources))
+            for app in status.host_application_metric
+        ),
+    ):
+        if problem := _amount_problem(*amount):
+            return f"{name}: {problem}"
+    for key, (cpu, memory, _) in report.pods.items():
+        # One comparison each on the way that every report takes.
+        if not (0 <= cpu <= CPU_MAX and 0 <= memory < AMOUNT_MAX):
+            return f"status.podsMetric of {key}: {_amount_problem(cpu, memory)}"
+    return ""
+
+
+def _amount_problem(cpu: int, memory: int) -> str:
+    if cpu < 0 or memory < 0:
+        name, amount = ("cpu", cpu) if cpu < 0 else ("memory", memory)
+        return f"{name} {amount / MILLI:g} is negative"
+    if cpu > CPU_MAX:
+        return f"cpu {cpu / MILLI:g} is above {CPU_MAX // MILLI} cores"
+    if memory >= AMOUNT_MAX:
+        return f"memory is {AMOUNT_MAX // MILLI} bytes or more"
+    return ""
+
+
+def bounded(amount: Amount) -> Amount:
+    """No object, however absurd, may spoil the calculation of the others (int64)."""
+    return max(-AMOUNT_MAX, min(amount[0], AMOUNT_MAX)), max(-AMOUNT_MAX, min(amount[1], AMOUNT_MAX))
 
 
 def whole(thousandths: int) -> int:

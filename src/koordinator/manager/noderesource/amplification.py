@@ -6,7 +6,7 @@ allocatable is decided where the kubelet's reports pass by, in `node_status`.
 
 from collections.abc import Mapping
 
-from koordinator.api import labels, node_labels, resources, slo_config
+from koordinator.api import node_labels, resources, slo_config
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ResourceAmplificationConfig
@@ -37,8 +37,8 @@ def node_ratios(
 ) -> dict[str, float]:
     """Ratio per resource of a node, {} for none: the configured ones, cpu times the normalization ratio.
 
-    The normalization ratio is that of the node's present annotation, so a change of it takes a second
-    round to get here.
+    The normalization ratio is that in `annotations`: give those that the node will have, and a change of it
+    needs no second round to get here.
 
     Raises: ProtocolError for a ratio below 1 or a malformed normalization annotation; the node must then
     have no amplification annotation.
@@ -66,11 +66,3 @@ def annotation_text(ratios: Mapping[str, float]) -> str | None:
 def needs_sync(old: str | None, new: str | None) -> bool:
     """Whether the annotation must be written: texts are compared as they are, empty is absent."""
     return (old or "") != (new or "")
-
-
-def metadata_patch(annotations: Mapping[str, str], wanted: str | None) -> dict[str, object]:
-    """Merge patch for the node that makes its annotation `wanted`; {} when it is so."""
-    key = labels.NODE_RESOURCE_AMPLIFICATION_RATIO
-    if not needs_sync(annotations.get(key), wanted):
-        return {}
-    return {"metadata": {"annotations": {key: wanted}}}

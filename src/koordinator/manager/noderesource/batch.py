@@ -1,8 +1,8 @@
 """Batch resources: how much allocated-but-unused capacity is lent to best-effort pods (spec 02 §6).
 
 Everything here is elementwise over rows, so the same function serves one node, the zones of one node, or a
-whole fleet. A row is a pair (cpu, memory) in thousandths: milli-cores and milli-bytes, which holds every
-amount that the API can carry to that precision in int64.
+whole fleet whose nodes follow different policies. A row is a pair (cpu, memory) in thousandths: milli-cores
+and milli-bytes, which holds every amount that the API can carry to that precision in int64.
 """
 
 import enum
@@ -17,6 +17,12 @@ F64 = npt.NDArray[np.float64]
 
 CPU, MEMORY = 0, 1
 MILLI = 1000  # thousandths per unit
+
+AMOUNT_MAX = 2**59
+"""Thousandths that a row holds at most (half a pebibyte): sums of all terms of a formula stay within int64."""
+_SCALED_MAX = float(2**61)
+_PERCENT_MAX = 10**6
+_NO_CAP = -1
 
 
 class CalculatePolicy(enum.IntEnum):
@@ -46,6 +52,17 @@ class ReclaimPolicy(msgspec.Struct, frozen=True):
     memory_cap_percent: int | None = None
 
 
+class ReclaimColumns(msgspec.Struct, frozen=True):
+    """Policies of rows; every array has shape (rows,), or (1,) when all rows follow one policy."""
+
+    cpu_percent: I64
+    memory_percent: I64
+    cpu_policy: I64
+    memory_policy: I64
+    cpu_cap_percent: I64  # negative: no cap
+    memory_cap_percent: I64
+
+
 class BatchInputs(msgspec.Struct, frozen=True):
     """What is known of each row; every array has shape (rows, 2), thousandths."""
 
@@ -57,17 +74,42 @@ class BatchInputs(msgspec.Struct, frozen=True):
     hp_max: I64  # per pod the larger of request and usage
 
 
+def columns(policies: Sequence[ReclaimPolicy]) -> ReclaimColumns:
+    """One row per policy. CPU by request means by usage; percents are bounded, so that nothing overflows."""
+    rows = [
+        (
+            _percent(policy.cpu_percent),
+            _percent(policy.memory_percent),
+            CalculatePolicy.USAGE if policy.cpu_policy is CalculatePolicy.REQUEST else policy.cpu_policy,
+            policy.memory_policy,
+            _NO_CAP if policy.cpu_cap_percent is None else _percent(policy.cpu_cap_percent),
+            _NO_CAP if policy.memory_cap_percent is None else _percent(policy.memory_cap_percent),
+        )
+        for policy in policies
+    ]
+    return ReclaimColumns(*np.array(rows, np.int64).reshape(-1, 6).T)
+
+
+def _percent(number: int) -> int:
+    return max(-_PERCENT_MAX, min(number, _PERCENT_MAX))
+
+
 def scale(amount: I64, ratio: F64 | float) -> I64:
     """`amount * ratio` truncated toward zero, in double precision as the reference does."""
-    return np.trunc(amount.astype(np.float64) * ratio).astype(np.int64)
+    return _truncated(amount, ratio, _SCALED_MAX)
 
 
 def scale_units(amount: I64, ratio: F64 | float) -> I64:
     """Like `scale`, but on whole units: the thousandths are rounded up first (memory)."""
-    return scale(-(-amount // MILLI), ratio) * MILLI
+    return _truncated(-(-amount // MILLI), ratio, _SCALED_MAX / MILLI) * MILLI
 
 
-def safety_margin(capacity: I64, policy: ReclaimPolicy) -> I64:
+def _truncated(amount: I64, ratio: F64 | float, limit: float) -> I64:
+    scaled: F64 = np.trunc(amount.astype(np.float64) * ratio)
+    return np.clip(scaled, -limit, limit).astype(np.int64)
+
+
+def safety_margin(capacity: I64, policy: ReclaimColumns) -> I64:
     """The part of `capacity` (rows, 2) never lent; negative above 100 percent."""
     return np.stack(
         [
@@ -78,102 +120,33 @@ def safety_margin(capacity: I64, policy: ReclaimPolicy) -> I64:
     )
 
 
-def batch_allocatable(inputs: BatchInputs, policy: ReclaimPolicy) -> I64:
+def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolicy) -> I64:
     """Batch CPU and memory of each row, shape (rows, 2), thousandths, never negative.
 
     Source: spec 02 §6.3.
     """
+    if isinstance(policy, ReclaimPolicy):
+        policy = columns([policy])
     lendable = inputs.capacity - safety_margin(inputs.capacity, policy)
     overhead = np.maximum(inputs.system_usage, inputs.reserved)
-    by_policy = {
-        CalculatePolicy.USAGE: lendable - overhead - inputs.hp_used,
-        CalculatePolicy.REQUEST: lendable - inputs.reserved - inputs.hp_request,
-        CalculatePolicy.MAX_USAGE_REQUEST: lendable - overhead - inputs.hp_max,
-    }
-    cpu_policy = policy.cpu_policy
-    if cpu_policy is CalculatePolicy.REQUEST:
-        cpu_policy = CalculatePolicy.USAGE
-    cpu = np.maximum(by_policy[cpu_policy][:, CPU], 0)
-    memory = np.maximum(by_policy[policy.memory_policy][:, MEMORY], 0)
-    if policy.cpu_cap_percent is not None:
-        cpu = np.minimum(cpu, scale(inputs.capacity[:, CPU], policy.cpu_cap_percent / 100))
-    if policy.memory_cap_percent is not None:
-        memory = np.minimum(memory, scale_units(inputs.capacity[:, MEMORY], policy.memory_cap_percent / 100))
-    return np.stack([cpu, memory], axis=1)
-
-
-class PodDemand(msgspec.Struct, frozen=True):
-    """One running or pending high-priority pod, (cpu, memory) in thousandths.
-
-    `used` is None when the node agent has not reported the pod yet. `zones` are the NUMA nodes that the
-    scheduler gave it (repeats count), empty when it is bound to none.
-    """
-
-    request: tuple[int, int]
-    used: tuple[int, int] | None
-    is_exclusive: bool = False  # LSE: its idle CPU is not lent
-    zones: tuple[int, ...] = ()
-
-
-class ZoneDemand(msgspec.Struct, frozen=True):
-    """Sums over high-priority pods per NUMA zone, each (zones, 2), thousandths."""
-
-    request: I64
-    used: I64
-    maximum: I64
-
-
-def sum_demand(
-    pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int]]
-) -> tuple[list[int], list[int], list[int]]:
-    """Sums over a node's high-priority pods: requested, used, and the larger of both; thousandths.
-
-    `dangling` are usages reported for pods that are gone or finished. Source: spec 02 §6.2.
-    """
-    request = [0, 0]
-    used = [0, 0]
-    maximum = [0, 0]
-    for pod in pods:
-        want, have = pod.request, pod.used
-        for i in (CPU, MEMORY):
-            request[i] += want[i]
-            if have is None:
-                # The reference counts an unreported pod in "request" and "used" but not in "max".
-                used[i] += want[i]
-                continue
-            used[i] += want[i] if (i == CPU and pod.is_exclusive) else have[i]
-            maximum[i] += max(want[i], have[i])
-    for usage in dangling:
-        for i in (CPU, MEMORY):
-            used[i] += usage[i]
-            maximum[i] += usage[i]
-    return request, used, maximum
+    by_usage = lendable - overhead - inputs.hp_used
+    by_request = lendable - inputs.reserved - inputs.hp_request
+    by_maximum = lendable - overhead - inputs.hp_max
+    cpu, memory = (
+        np.choose(chosen, [by_usage[:, at], by_request[:, at], by_maximum[:, at]])
+        for at, chosen in ((CPU, policy.cpu_policy), (MEMORY, policy.memory_policy))
+    )
+    cpu_cap = scale(inputs.capacity[:, CPU], policy.cpu_cap_percent / 100)
+    memory_cap = scale_units(inputs.capacity[:, MEMORY], policy.memory_cap_percent / 100)
+    capped_cpu = np.where(policy.cpu_cap_percent >= 0, np.minimum(cpu, cpu_cap), cpu)
+    capped_memory = np.where(policy.memory_cap_percent >= 0, np.minimum(memory, memory_cap), memory)
+    lent: I64 = np.stack([capped_cpu, capped_memory], axis=1)
+    return np.maximum(lent, 0)
 
 
 def divide(amount: I64, parts: int) -> I64:
     """An equal share, rounded up in thousandths; 0 parts leave the amount as it is."""
     return amount if parts == 0 else -(-amount // parts)
-
-
-def sum_zone_demand(pods: Sequence[PodDemand], dangling: Sequence[tuple[int, int]], zones: int) -> ZoneDemand:
-    """Sums per NUMA zone, each (zones, 2): bound pods count where they are, others spread (spec 02 §6.6)."""
-    request, used, maximum = (np.zeros((zones, 2), np.int64) for _ in range(3))
-    for pod in pods:
-        want = np.array(pod.request, np.int64)
-        have = want if pod.used is None else np.array(pod.used, np.int64)
-        if pod.is_exclusive:
-            have = np.array([want[CPU], have[MEMORY]], np.int64)
-        valid = [zone for zone in pod.zones if 0 <= zone < zones]
-        rows = np.array(valid or range(zones), np.int64)
-        zone_request, zone_used = divide(want, len(rows)), divide(have, len(rows))
-        np.add.at(request, rows, zone_request)
-        np.add.at(used, rows, zone_used)
-        np.add.at(maximum, rows, np.maximum(zone_request, zone_used))
-    for usage in dangling:
-        share = divide(np.array(usage, np.int64), zones)
-        used += share
-        maximum += share
-    return ZoneDemand(request, used, maximum)
 
 
 def differs(old: int | None, new: int | None, threshold: float) -> bool:

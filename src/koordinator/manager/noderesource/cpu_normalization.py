@@ -4,7 +4,7 @@ On clusters of mixed CPU generations this makes "1 CPU" mean the same work every
 annotation `cpu-normalization-ratio` should say, and when that is worth a write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from koordinator.api import labels, node_labels, scalars, slo_config
 from koordinator.api.annotations import topology
@@ -42,12 +42,22 @@ def node_ratio(
 
     Raises: ProtocolError when the ratio cannot be told; the annotation then stays as it is.
     """
+    return ratio_of(config, node, node_labels_, lambda: _basic_info(node, topology_annotations))
+
+
+def ratio_of(
+    config: CPUNormalizationConfig,
+    node: str,
+    node_labels_: Mapping[str, str],
+    cpu: Callable[[], CPUBasicInfo],
+) -> float:
+    """The same, asking `cpu` only when the ratio depends on it. Raises: ProtocolError, also that of `cpu`."""
     obj = f"Node {node}"
     strategy = first_match(config.node_configs, node_labels_) or config
     switched = node_labels.is_cpu_normalization_enabled(node_labels_, obj)
     if not (strategy.enable if switched is None else switched):
         return NO_NORMALIZATION
-    return checked(strategy_ratio(strategy, _basic_info(node, topology_annotations), obj), obj)
+    return checked(strategy_ratio(strategy, cpu(), obj), obj)
 
 
 def _basic_info(node: str, annotations: Mapping[str, str] | None) -> CPUBasicInfo:

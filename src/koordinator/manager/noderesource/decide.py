@@ -1,74 +1,134 @@
-"""Batch resources of many nodes at once: the pure core of the controller (spec 02 §6)."""
+"""Batch and Mid resources of many nodes at once: from facts to the rows of the formulas (spec 02 §6, §7)."""
 
+import enum
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from koordinator.api import resources
-from koordinator.manager.colocation_config import NodeStrategy
-from koordinator.manager.noderesource import account, batch
-from koordinator.manager.noderesource.account import Amount, MetricFacts, NodeFacts, PodFacts
+from koordinator.api.node_topology import Zone
+from koordinator.manager.noderesource import batch, mid
+from koordinator.manager.noderesource.account import ZERO, NodeFacts, Report
+from koordinator.manager.noderesource.batch import I64, ReclaimPolicy
+from koordinator.manager.noderesource.demand import Demand, ZoneDemand
+from koordinator.manager.noderesource.mid import MidPolicy
+from koordinator.manager.noderesource.zones import zone_capacity
 
-AMOUNT_MAX = 2**59  # thousandths; the sum of all terms of the formula still fits
 
-DISABLED = "colocation is disabled"
-DEGRADED = "degrade node resource because of abnormal nodeMetric, reason: degradedByBatchResource"
+class Withdrawal(enum.Enum):
+    """Why a node must have neither Batch nor Mid resources; the value is an event's reason."""
+
+    NONE = ""
+    DISABLED = "ColocationDisabled"
+    MISSING = "NodeMetricMissing"
+    EXPIRED = "NodeMetricExpired"
+    REJECTED = "NodeMetricRejected"
+    EMPTY = "NodeMetricEmpty"
 
 
 class NodeInputs(msgspec.Struct, frozen=True):
     """What is known of one node."""
 
     node: NodeFacts
-    metrics: MetricFacts
-    pods: Sequence[PodFacts]
+    report: Report
+    demand: Demand
 
 
-class NodeBatch(msgspec.Struct, frozen=True):
-    """Batch resources of one node in thousandths, and the demand that they were calculated from."""
+class ZoneInputs(msgspec.Struct, frozen=True):
+    """The same of a node's zones; `demands` has one member for each."""
 
-    amounts: dict[str, int]
-    pods: list[batch.PodDemand]
-    dangling: list[Amount]
-
-
-def withdrawal(strategy: NodeStrategy, reported_s: float | None, now_s: float) -> str:
-    """Why a node must have no Batch resources; empty when it may have some."""
-    if not strategy.enabled:
-        return DISABLED
-    if reported_s is None or now_s > reported_s + strategy.degrade_s:
-        return DEGRADED
-    return ""
+    node: NodeFacts
+    report: Report
+    zones: Sequence[Zone]
+    demands: Sequence[ZoneDemand]
 
 
-def calculate(nodes: Sequence[NodeInputs], policy: batch.ReclaimPolicy) -> list[NodeBatch]:
-    """Batch resources of nodes that share a policy, in the order given."""
-    if not nodes:
-        return []
-    demands = []
-    rows = []
-    for known in nodes:
-        pods, dangling = account.demands(known.pods, known.metrics)
-        demand = batch.sum_demand(pods, dangling)
-        demands.append((pods, dangling))
-        facts = known.node
-        amounts = (facts.capacity, facts.reserved, known.metrics.system_usage, *demand)
-        rows.append([(_bounded(cpu), _bounded(memory)) for cpu, memory in amounts])
-    columns = np.array(rows, np.int64).transpose(1, 0, 2)
-    result = batch.batch_allocatable(batch.BatchInputs(*columns), policy)
-    return [
-        NodeBatch(
-            {
-                resources.BATCH_CPU: row[batch.CPU] * batch.MILLI,
-                resources.BATCH_MEMORY: row[batch.MEMORY],
-            },
-            pods,
-            dangling,
+def withdrawal(
+    *,
+    is_enabled: bool,
+    degrade_s: float,
+    reported_s: float | None,
+    now_s: float,
+    problem: str = "",
+    has_node: bool = True,
+) -> Withdrawal:
+    """Whether the last report may be used, and if not, why.
+
+    `problem` is why it was rejected, `has_node` whether it says anything of the node. A report is as old as the
+    formula of spec 02 §6.1 says: exactly at the limit it still counts.
+    """
+    if not is_enabled:
+        return Withdrawal.DISABLED
+    if problem:
+        return Withdrawal.REJECTED
+    if reported_s is None:
+        return Withdrawal.MISSING
+    if now_s > reported_s + degrade_s:
+        return Withdrawal.EXPIRED
+    return Withdrawal.NONE if has_node else Withdrawal.EMPTY
+
+
+def batch_amounts(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]) -> I64:
+    """Batch CPU and memory of each node, (nodes, 2) in thousandths; `policies` has one for each, or one for all."""
+    rows = [
+        (
+            *known.node.capacity,
+            *known.node.reserved,
+            *known.report.system_usage,
+            *known.demand.request,
+            *known.demand.used,
+            *known.demand.maximum,
         )
-        for (pods, dangling), row in zip(demands, result.tolist(), strict=True)
+        for known in nodes
     ]
+    return batch.batch_allocatable(_batch_inputs(rows), batch.columns(policies))
 
 
-def _bounded(amount: int) -> int:
-    """No node's report, however absurd, may spoil the calculation of the others (int64)."""
-    return max(-AMOUNT_MAX, min(amount, AMOUNT_MAX))
+def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPolicy]) -> list[I64]:
+    """The same for the zones of each node, (zones, 2) each: all zones of all nodes are rows of one table.
+
+    What belongs to the node as a whole (system, reservation, unbound pods) is spread evenly. Source: §6.6.
+    """
+    rows: list[tuple[int, ...]] = []
+    row_policies: list[ReclaimPolicy] = []
+    for known, policy in zip(nodes, policies, strict=True):
+        count = len(known.zones)
+        shared = [-(-part // count) for part in (*known.node.reserved, *known.report.system_usage)]
+        for zone, demand in zip(known.zones, known.demands, strict=True):
+            rows.append((*zone_capacity(zone), *shared, *demand.request, *demand.used, *demand.maximum))
+        row_policies += [policy] * count
+    amounts = batch.batch_allocatable(_batch_inputs(rows), batch.columns(row_policies))
+    ends = np.cumsum([len(known.zones) for known in nodes])
+    return np.split(amounts, ends[:-1])
+
+
+def _batch_inputs(rows: Sequence[tuple[int, ...]]) -> batch.BatchInputs:
+    table = np.array(rows, np.int64).reshape(-1, 6, 2).transpose(1, 0, 2)
+    return batch.BatchInputs(*table)
+
+
+def mid_amounts(nodes: Sequence[NodeInputs], policies: Sequence[MidPolicy]) -> I64:
+    """Mid CPU and memory of each node, (nodes, 2) in thousandths; `policies` as for Batch."""
+    rows = [_mid_row(known) for known in nodes]
+    table = np.array(rows, np.int64).reshape(-1, 7, 2).transpose(1, 0, 2)
+    capacity, reserved, system, request, usage, reclaimable, flags = table
+    has_usage, has_report = flags.astype(np.bool_).T
+    inputs = mid.MidInputs(
+        capacity, np.maximum(reserved, system), request, usage, reclaimable, has_usage, has_report
+    )
+    return mid.mid_allocatable(inputs, mid.columns(policies))
+
+
+def _mid_row(known: NodeInputs) -> tuple[int, ...]:
+    report = known.report
+    usage = report.node_usage
+    return (
+        *known.node.capacity,
+        *known.node.reserved,
+        *report.prod_system_usage,
+        *known.demand.service_request,
+        *(usage or ZERO),
+        *report.reclaimable,
+        int(usage is not None),
+        int(report.has_node),
+    )

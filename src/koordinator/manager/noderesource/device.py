@@ -38,6 +38,10 @@ class DeviceTarget(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
+NO_GPUS = DeviceTarget(dict.fromkeys(GPU_RESOURCES))
+NO_NICS = DeviceTarget(dict.fromkeys(RDMA_RESOURCES))
+
+
 def gpu_target(device: Device | None, *, publishes_shared: bool) -> DeviceTarget:
     """Sums over healthy GPUs; without any, all known resources go.
 
@@ -45,7 +49,7 @@ def gpu_target(device: Device | None, *, publishes_shared: bool) -> DeviceTarget
     """
     healthy = _healthy(device, GPU_TYPE)
     if device is None or not healthy:
-        return DeviceTarget(dict.fromkeys(GPU_RESOURCES))
+        return NO_GPUS
     sums = _sums(healthy)
     amounts: dict[str, int | None] = {name: sums[name] for name in GPU_RESOURCES if name in sums}
     own = device.metadata.labels

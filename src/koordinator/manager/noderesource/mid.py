@@ -3,6 +3,8 @@
 Elementwise over rows, as `batch`: a row is a pair (cpu, memory) in thousandths. Source: spec 02 §7.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,8 @@ from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, scal
 from koordinator.manager.overlay import overlay
 
 Mask = npt.NDArray[np.bool_]
+
+PERCENT_MAX = 10**6  # far beyond the cap, which is 100 at most; keeps absurd settings out of arithmetic
 
 
 class MidPolicy(msgspec.Struct, frozen=True):
@@ -25,6 +29,17 @@ class MidPolicy(msgspec.Struct, frozen=True):
     """Part of what no service has requested that is lent on top."""
     static_cpu_percent: int = 0
     static_memory_percent: int = 0
+
+
+class MidColumns(msgspec.Struct, frozen=True):
+    """Policies of rows; every array has shape (rows,), or (1,) when all rows follow one policy."""
+
+    is_static: Mask
+    cpu_cap_percent: I64
+    memory_cap_percent: I64
+    unallocated_percent: I64
+    static_cpu_percent: I64
+    static_memory_percent: I64
 
 
 class MidInputs(msgspec.Struct, frozen=True):
@@ -56,18 +71,36 @@ def mid_policy(strategy: ColocationStrategy) -> MidPolicy:
     )
 
 
-def mid_allocatable(inputs: MidInputs, policy: MidPolicy) -> I64:
+def columns(policies: Sequence[MidPolicy]) -> MidColumns:
+    """One row per policy."""
+    rows = [
+        (
+            int(policy.is_static),
+            policy.cpu_cap_percent,
+            policy.memory_cap_percent,
+            policy.unallocated_percent,
+            min(policy.static_cpu_percent, PERCENT_MAX),
+            min(policy.static_memory_percent, PERCENT_MAX),
+        )
+        for policy in policies
+    ]
+    flags, *percents = np.array(rows, np.int64).reshape(-1, 6).T
+    return MidColumns(flags.astype(np.bool_), *percents)
+
+
+def mid_allocatable(inputs: MidInputs, policy: MidColumns | MidPolicy) -> I64:
     """Mid CPU and memory of each row, shape (rows, 2), thousandths, memory in whole bytes; at least 0.
 
     The cap is a share of capacity, as is the static part (the reference calls both "allocatable").
     """
+    if isinstance(policy, MidPolicy):
+        policy = columns([policy])
     capacity = inputs.capacity
-    if policy.is_static:
-        wanted = _percent_of(capacity, policy.static_cpu_percent, policy.static_memory_percent)
-    else:
-        wanted = _reclaimed(inputs) + _lent_unallocated(inputs, policy.unallocated_percent)
+    static = _percent_of(capacity, policy.static_cpu_percent, policy.static_memory_percent)
+    dynamic = _reclaimed(inputs) + _lent_unallocated(inputs, policy.unallocated_percent)
+    wanted = np.where(policy.is_static[:, np.newaxis], static, dynamic)
     cap = _percent_of(capacity, policy.cpu_cap_percent, policy.memory_cap_percent)
-    return np.minimum(wanted, cap)
+    return np.maximum(np.minimum(wanted, cap), 0)
 
 
 def _reclaimed(inputs: MidInputs) -> I64:
@@ -76,12 +109,12 @@ def _reclaimed(inputs: MidInputs) -> I64:
     return np.maximum(np.minimum(_whole_bytes(inputs.reclaimable), _whole_bytes(unused)), 0)
 
 
-def _lent_unallocated(inputs: MidInputs, percent: int) -> I64:
+def _lent_unallocated(inputs: MidInputs, percent: I64) -> I64:
     free = np.maximum(inputs.capacity - inputs.reserved - inputs.service_request, 0)
     return _percent_of(np.where(inputs.has_report[:, np.newaxis], free, 0), percent, percent)
 
 
-def _percent_of(amount: I64, cpu_percent: int, memory_percent: int) -> I64:
+def _percent_of(amount: I64, cpu_percent: I64, memory_percent: I64) -> I64:
     """A share of (rows, 2), cut off to milli-cores and bytes."""
     cpu = scale(amount[:, CPU], cpu_percent / 100)
     memory = scale_units(amount[:, MEMORY], memory_percent / 100)

@@ -3,78 +3,86 @@
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from koordinator.api import quantity, resources
 from koordinator.api.node_topology import Zone, ZoneResource
-from koordinator.manager.noderesource import batch, prepare
-from koordinator.manager.noderesource.account import Amount
+from koordinator.manager.noderesource import batch
+from koordinator.manager.noderesource.account import Amount, bounded
+
+ZoneAmounts = Mapping[str, Mapping[str, int | None]]
+"""Zone name -> resource -> whole units; None means that the zone must not have it."""
 
 
-def zone_amounts(
-    zones: Sequence[Zone],
-    reserved: Amount,
-    system_usage: Amount,
-    pods: Sequence[batch.PodDemand],
-    dangling: Sequence[Amount],
-    policy: batch.ReclaimPolicy,
-) -> dict[str, dict[str, int]]:
-    """Zone name -> Batch resource -> thousandths; {} when no zone tells its cpu or memory.
+def tell_amounts(zones: Sequence[Zone]) -> bool:
+    """Whether any zone tells its cpu or memory; without, there is nothing to divide."""
+    return any(row.name in (resources.CPU, resources.MEMORY) for zone in zones for row in zone.resources)
 
-    What belongs to the node as a whole (system, reservation, unbound pods) is spread evenly.
-    """
-    if not any(row.name in (resources.CPU, resources.MEMORY) for zone in zones for row in zone.resources):
-        return {}
-    count = len(zones)
-    capacity = np.array([_capacity(zone) for zone in zones], np.int64)
-    demand = batch.sum_zone_demand(pods, dangling, count)
-    inputs = batch.BatchInputs(
-        capacity=capacity,
-        reserved=np.tile(batch.divide(np.array(reserved, np.int64), count), (count, 1)),
-        system_usage=np.tile(batch.divide(np.array(system_usage, np.int64), count), (count, 1)),
-        hp_request=demand.request,
-        hp_used=demand.used,
-        hp_max=demand.maximum,
-    )
-    rows = batch.batch_allocatable(inputs, policy).tolist()
+
+def zone_capacity(zone: Zone) -> Amount:
+    """Allocatable cpu and memory in thousandths."""
+    cpu = memory = 0
+    for row in zone.resources:
+        if row.name == resources.CPU:
+            cpu = quantity.milli(row.allocatable)
+        elif row.name == resources.MEMORY:
+            memory = quantity.milli(row.allocatable)
+    return bounded((cpu, memory))
+
+
+def withdrawn(zones: Sequence[Zone]) -> dict[str, dict[str, int | None]]:
+    """What removes the Batch resources of all zones that have some."""
     return {
-        zone.name: {
-            resources.BATCH_CPU: row[batch.CPU] * batch.MILLI,
-            resources.BATCH_MEMORY: row[batch.MEMORY],
-        }
-        for zone, row in zip(zones, rows, strict=True)
+        zone.name: dict.fromkeys(resources.BATCH_RESOURCES)
+        for zone in zones
+        if any(row.name in resources.BATCH_RESOURCES for row in zone.resources)
     }
 
 
-def _capacity(zone: Zone) -> Amount:
-    amounts = {row.name: quantity.milli(row.allocatable) for row in zone.resources}
-    return amounts.get(resources.CPU, 0), amounts.get(resources.MEMORY, 0)
+def needs_write(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -> bool:
+    """Whether any amount of any zone differs by more than the threshold."""
+    for zone in zones:
+        amounts = wanted.get(zone.name)
+        if not amounts:
+            continue
+        rows = {row.name: row for row in zone.resources if row.name in amounts}
+        for name, want in amounts.items():
+            row = rows.get(name)
+            if (row is None) != (want is None):
+                return True
+            if row is None or want is None:
+                continue
+            for have in (row.capacity, row.allocatable, row.available):
+                if batch.differs(quantity.value(have), want, threshold):
+                    return True
+    return False
 
 
-def zones_target(
-    zones: Sequence[Zone], calculated: Mapping[str, Mapping[str, int]], threshold: float, ratio: float = 0.0
-) -> tuple[list[Zone], bool]:
+def zones_target(zones: Sequence[Zone], wanted: ZoneAmounts, threshold: float) -> tuple[list[Zone], bool]:
     """The zones with their Batch resources, and whether any changed by more than the threshold.
 
-    `calculated` is zone name -> resource -> thousandths; zones that it lacks keep what they have.
+    Zones that `wanted` lacks keep what they have.
     """
     updated, changed = [], False
     for zone in zones:
-        wanted = {
-            name: prepare.whole_amount(name, amount, ratio)
-            for name, amount in calculated.get(zone.name, {}).items()
-        }
+        amounts = dict(wanted.get(zone.name, {}))
         rows = []
         zone_changed = False
         for row in zone.resources:
-            want = wanted.pop(row.name, None)
-            replaced = row if want is None else _zone_resource(row, want, threshold)
+            if row.name not in amounts:
+                rows.append(row)
+                continue
+            want = amounts.pop(row.name)
+            if want is None:
+                zone_changed = True
+                continue
+            replaced = _zone_resource(row, want, threshold)
             zone_changed |= replaced is not row
             rows.append(replaced)
-        for name, want in wanted.items():
-            text = quantity.text_of_value(want)
-            rows.append(ZoneResource(name=name, capacity=text, allocatable=text, available=text))
-            zone_changed = True
+        for name, want in amounts.items():
+            if want is not None:
+                text = quantity.text_of_value(want)
+                rows.append(ZoneResource(name=name, capacity=text, allocatable=text, available=text))
+                zone_changed = True
         if zone_changed:
             changed = True
             rows.sort(key=lambda row: row.name)

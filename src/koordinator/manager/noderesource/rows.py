@@ -1,0 +1,203 @@
+"""All that is known of one node, as plugins see it: facts, worked out once when an object changes."""
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import labels, quantity, resources
+from koordinator.api.annotations import topology
+from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.core import Node
+from koordinator.api.device import Device
+from koordinator.api.errors import ProtocolError
+from koordinator.api.node_metric import NodeMetricStatus
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.quantity import QuantityError
+from koordinator.manager.colocation_config import NodeStrategy
+from koordinator.manager.noderesource import account, demand, device, lending, zones
+from koordinator.manager.noderesource.account import EMPTY_REPORT, NodeFacts, PodFacts, Report
+from koordinator.manager.noderesource.decide import Withdrawal
+from koordinator.manager.noderesource.demand import Demand, ZoneDemand
+from koordinator.manager.noderesource.device import DeviceTarget
+from koordinator.manager.noderesource.target import Note
+
+OWNED = frozenset((*lending.BATCH, *resources.MID_RESOURCES, *device.GPU_RESOURCES, *device.RDMA_RESOURCES))
+"""Resources on nodes that are ours to write."""
+
+CLOCK_SKEW_S = 60.0
+"""A report dated further ahead of its arrival comes from a clock that is wrong."""
+
+_ANNOTATIONS = (
+    labels.NODE_RESERVATION,
+    labels.NODE_COLOCATION_STRATEGY,
+    labels.NODE_THIRD_PARTY_ALLOCATIONS,
+    labels.NODE_CPU_NORMALIZATION_RATIO,
+    labels.NODE_RESOURCE_AMPLIFICATION_RATIO,
+    labels.NODE_RAW_ALLOCATABLE,
+)
+_NODE_UNREADABLE = "NodeUnreadable"
+_THIRD_PARTY_IGNORED = "ThirdPartyAllocationsIgnored"
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """The latest report of a node agent; `problem` tells why it is not believed."""
+
+    updated_s: float | None = None
+    report: Report = EMPTY_REPORT
+    problem: str = ""
+
+
+NO_READING = Reading()
+
+
+def reading_of(status: NodeMetricStatus) -> Reading:
+    """The report in a NodeMetric status; one without time is none."""
+    if status.update_time is None:
+        return NO_READING
+    try:
+        updated_s = clock.parse_rfc3339(status.update_time)
+    except ValueError:
+        return Reading(None, problem=f"status.updateTime: {status.update_time[:80]!r} is no time")
+    try:
+        report = account.report_of(status)
+        problem = account.report_problem(status, report)
+    except QuantityError as error:
+        return Reading(updated_s, problem=f"status: {error}")
+    return Reading(updated_s, report if not problem else EMPTY_REPORT, problem)
+
+
+class NodeRow(msgspec.Struct):
+    """One node. What is None has not been seen, or is gone."""
+
+    name: str
+    node: Node | None = None
+    facts: NodeFacts | None = None
+    have: dict[str, int] = {}
+    """Our resources in `status.allocatable`, in whole units."""
+    taken: dict[str, int] = {}
+    """Batch amounts of third parties, in whole units."""
+    node_notes: tuple[Note, ...] = ()
+    pods: dict[str, PodFacts] = {}
+    reading: Reading = NO_READING
+    reported_s: float | None = None
+    """When the report was made, as we believe: never later than when it arrived."""
+    skew_s: float = 0.0
+    """By how much the report was ahead of its arrival."""
+    topology: NodeResourceTopology | None = None
+    has_zones: bool = False
+    cpu: CPUBasicInfo | ProtocolError | None = None
+    gpu: DeviceTarget = device.NO_GPUS
+    rdma: DeviceTarget = device.NO_NICS
+    device_problem: str = ""
+    strategy: NodeStrategy | None = None
+    withdrawal: Withdrawal = Withdrawal.MISSING
+    demand_known: Demand | None = None
+    zones_known: list[ZoneDemand] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of the node any more."""
+        return self.node is None and not self.pods and self.reading is NO_READING and self.topology is None
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether co-location is on for the node."""
+        return self.withdrawal is not Withdrawal.DISABLED
+
+    def demand(self) -> Demand:
+        """Sums over the node's pods; worked out when pods or the report have changed."""
+        if self.demand_known is None:
+            self.demand_known = demand.node_demand(self.pods, self.reading.report)
+        return self.demand_known
+
+    def zone_demands(self) -> list[ZoneDemand]:
+        """The same for each zone of the topology, which must be there."""
+        assert self.topology is not None
+        if self.zones_known is None:
+            self.zones_known = demand.zone_demands(self.pods, self.reading.report, len(self.topology.zones))
+        return self.zones_known
+
+    def forget_demand(self) -> None:
+        self.demand_known = self.zones_known = None
+
+    def see_node(self, node: Node | None) -> None:
+        """Take what is new of the node itself."""
+        self.node = node
+        self.strategy = None
+        self.facts, self.have, self.taken, self.node_notes = None, {}, {}, ()
+        if node is None:
+            return
+        try:
+            self.facts = account.node_facts(node)
+            self.have = {
+                name: quantity.value(amount)
+                for name, amount in node.status.allocatable.items()
+                if name in OWNED
+            }
+        except QuantityError as error:
+            self.facts = None
+            self.node_notes = (Note(_NODE_UNREADABLE, f"node left as it is: {error}"),)
+            return
+        try:
+            self.taken = lending.third_party(node.metadata.annotations, f"Node {self.name}")
+        except (ProtocolError, QuantityError) as error:
+            self.node_notes = (Note(_THIRD_PARTY_IGNORED, f"third-party allocations ignored: {error}"),)
+
+    def see_reading(self, reading: Reading, now_s: float) -> None:
+        """Take a report that arrived at `now_s`.
+
+        One dated in the future counts as made on arrival: a node whose clock is ahead must not stay fresh when its
+        agent has died.
+        """
+        if reading.updated_s is None:
+            self.reported_s, self.skew_s = None, 0.0
+        elif reading.updated_s != self.reading.updated_s:
+            self.reported_s = min(reading.updated_s, now_s)
+            self.skew_s = max(reading.updated_s - now_s, 0.0)
+        self.reading = reading
+        self.forget_demand()
+
+    def see_topology(self, found: NodeResourceTopology | None) -> None:
+        """Take zones and CPU model. Zones with amounts that nobody can read are as good as none."""
+        self.topology = found
+        self.zones_known = None
+        self.has_zones = False
+        self.cpu = None
+        if found is None:
+            return
+        try:
+            for zone in found.zones:
+                zones.zone_capacity(zone)
+                for row in zone.resources:
+                    if row.name in lending.BATCH:
+                        for amount in (row.capacity, row.allocatable, row.available):
+                            quantity.value(amount)
+            self.has_zones = zones.tell_amounts(found.zones)
+        except QuantityError:
+            self.has_zones = False
+        try:
+            self.cpu = topology.CPU_BASIC_INFO.read(
+                found.metadata.annotations, f"NodeResourceTopology {self.name}"
+            )
+        except ProtocolError as error:
+            self.cpu = error
+
+    def see_device(self, found: Device | None, *, publishes_shared: bool) -> None:
+        """Take cards and NICs. Amounts that nobody can read leave the node's resources as they are."""
+        self.device_problem = ""
+        try:
+            self.gpu = device.gpu_target(found, publishes_shared=publishes_shared)
+            self.rdma = device.rdma_target(found)
+        except QuantityError as error:
+            self.device_problem = f"Device {self.name}: {error}"
+
+
+def is_same_to_us(old: Node, new: Node) -> bool:
+    """Whether nothing changed that any plugin looks at (as in a kubelet's heartbeat)."""
+    before, after = old.metadata.annotations, new.metadata.annotations
+    return (
+        old.status.allocatable == new.status.allocatable
+        and old.status.capacity == new.status.capacity
+        and old.metadata.labels == new.metadata.labels
+        and (before == after or all(before.get(key) == after.get(key) for key in _ANNOTATIONS))
+        and old.metadata.uid == new.metadata.uid
+    )

@@ -1,0 +1,99 @@
+"""What a node should say, and the one patch that makes it so (spec 02 §5).
+
+Plugins of `plugins` fill in targets, each its own keys; what no plugin names is left alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from koordinator.api import labels, quantity
+from koordinator.api.core import Node
+from koordinator.manager.noderesource import batch, lending
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something that people should know of a node: an event's reason, and its message.
+
+    `is_patient`: only when it stays so for a while (what is usual for new nodes).
+    """
+
+    reason: str
+    message: str
+    is_patient: bool = False
+    is_warning: bool = True
+
+
+class NodeTarget(msgspec.Struct):
+    """What one node should say; what is not named stays as it is, None means that it must not be there."""
+
+    amounts: dict[str, int | None] = {}
+    """Extended resources in whole units, for `status.capacity` and `status.allocatable`."""
+    origin: dict[str, int] | None = None
+    """Batch amounts for the annotation `originExtendedAllocatable`, written together with the amounts."""
+    annotations: dict[str, str | None] = {}
+    labels: dict[str, str] = {}
+    zones: dict[str, dict[str, int | None]] = {}
+    """Zone of the node's NodeResourceTopology -> resource -> whole units."""
+    normalization: float = 0.0
+    """The CPU normalization ratio worked out in this round, 0 when there is none."""
+    notes: list[Note] = []
+
+
+def needs_status(have: Mapping[str, int], target: NodeTarget, threshold: float) -> bool:
+    """Whether any amount differs from the node's allocatable, `have`, by more than the threshold."""
+    differs = batch.differs
+    return any(differs(have.get(name), want, threshold) for name, want in target.amounts.items())
+
+
+def needs_metadata(node: Node, target: NodeTarget) -> bool:
+    """Whether an annotation or label of the node is another one."""
+    return bool(_changes(node.metadata.annotations, target.annotations)) or bool(
+        _changes(node.metadata.labels, target.labels)
+    )
+
+
+def node_patch(node: Node, target: NodeTarget, *, with_status: bool) -> dict[str, Any]:
+    """Merge patch for `nodes/status` with exactly what differs; {} when all is so.
+
+    Annotations and labels pass through that subresource, too, so a node is never written twice. Without
+    `with_status` amounts, and the annotation that belongs to them, stay as they are.
+    """
+    own = node.metadata.annotations
+    annotations = _changes(own, target.annotations)
+    patch: dict[str, Any] = {}
+    if with_status:
+        if status := _status_changes(node, target.amounts):
+            patch["status"] = status
+        if target.origin is not None:
+            text = lending.origin_text(own, target.origin)
+            if own.get(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE) != text:
+                annotations[labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE] = text
+    metadata: dict[str, Any] = {}
+    if annotations:
+        metadata["annotations"] = annotations
+    if changed := _changes(node.metadata.labels, target.labels):
+        metadata["labels"] = changed
+    if metadata:
+        patch["metadata"] = metadata
+    return patch
+
+
+def _changes(have: Mapping[str, str], want: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {key: text for key, text in want.items() if have.get(key) != text}
+
+
+def _status_changes(node: Node, amounts: Mapping[str, int | None]) -> dict[str, dict[str, str | None]]:
+    status: dict[str, dict[str, str | None]] = {}
+    for field, have in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
+        changes: dict[str, str | None] = {}
+        for name, want in amounts.items():
+            if want is None:
+                if name in have:
+                    changes[name] = None
+            elif name not in have or quantity.value(have[name]) != want:
+                changes[name] = quantity.text_of_value(want)
+        if changes:
+            status[field] = changes
+    return status

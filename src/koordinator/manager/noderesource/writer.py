@@ -1,0 +1,140 @@
+"""Writing nodes and their zones: newest wish wins, one write per node at a time, a bounded number at once.
+
+Deciding never waits for writing. While the API (or the client's limiter) is slower than decisions change, wishes
+replace each other, so a change of ten thousand nodes is spread over the time that the limiter gives it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from koordinator.api.core import Node
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.cluster import errors
+from koordinator.cluster.backoff import retry_after_s
+from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.supervise import Guard
+from koordinator.cluster.workqueue import WorkQueue
+from koordinator.manager.metrics import FAILED, SUCCEEDED
+from koordinator.manager.noderesource import target as targets
+from koordinator.manager.noderesource import zones
+from koordinator.manager.noderesource.rows import NodeRow
+from koordinator.manager.noderesource.target import NodeTarget
+from koordinator.prometheus import Counter
+
+CONCURRENT_WRITES_MAX = 16
+
+STATUS_FAILED, META_FAILED, ZONES_FAILED = "updateNodeStatus", "patchNodeMeta", "updateNodeResourceTopology"
+"""Reasons of `slo_controller_node_resource_reconcile_count`."""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What is to be written of a target. `zone_threshold` None leaves zones alone."""
+
+    target: NodeTarget
+    with_status: bool
+    zone_threshold: float | None = None
+
+
+class Writer:
+    """`again` takes (name, seconds) of nodes to be decided about anew, 0 for when their failures allow."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reconciles: Counter,
+        guard: Guard,
+        *,
+        row: Callable[[str], NodeRow | None],
+        written: Callable[[str, Node | None, bool], None],
+        zones_written: Callable[[str], None],
+        again: Callable[[str, float], None],
+    ) -> None:
+        self.write_count = 0
+        self._cluster = cluster
+        self._reconciles = reconciles
+        self._guard = guard
+        self._row = row
+        self._written = written
+        self._zones_written = zones_written
+        self._again = again
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._wishes: dict[str, Wish] = {}
+
+    @property
+    def pending_count(self) -> int:
+        """Nodes that wait to be written."""
+        return len(self._wishes)
+
+    def wish(self, name: str, wish: Wish | None) -> None:
+        """Have a node written; None takes back an earlier wish that has not been carried out."""
+        if wish is None:
+            self._wishes.pop(name, None)
+        else:
+            self._wishes[name] = wish
+            self._queue.add(name)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(CONCURRENT_WRITES_MAX):
+                group.create_task(self._work(), name=f"noderesource writer {number}")
+
+    async def _work(self) -> None:
+        while True:
+            name = await self._queue.get()
+            try:
+                wish = self._wishes.pop(name, None)
+                if wish is not None:
+                    await self._guard.call_async(self._carry_out, name, wish)
+            finally:
+                self._queue.done(name)
+
+    async def _carry_out(self, name: str, wish: Wish) -> None:
+        reason = ZONES_FAILED
+        try:
+            await self._write_zones(name, wish)
+            reason = STATUS_FAILED if wish.with_status else META_FAILED
+            await self._write_node(name, wish)
+        except errors.NotFound:
+            pass  # gone since; word of it is on its way to us
+        except errors.ApiError as error:
+            self._reconciles.inc(FAILED, reason)
+            self._again(name, retry_after_s(error))
+            raise
+        except Exception:
+            self._reconciles.inc(FAILED, reason)
+            self._again(name, 0.0)
+            raise
+        self._reconciles.inc(SUCCEEDED, "")
+
+    async def _write_node(self, name: str, wish: Wish) -> None:
+        row = self._row(name)
+        if row is None or row.node is None:
+            return
+        patch = targets.node_patch(row.node, wish.target, with_status=wish.with_status)
+        node = None
+        if patch:
+            # The uid keeps what was meant for a node from a later one of its name.
+            patch.setdefault("metadata", {})["uid"] = row.node.metadata.uid
+            node = await self._cluster.patch(Node, name, patch, subresource="status")
+            self.write_count += 1
+        self._written(name, node, wish.with_status)
+
+    async def _write_zones(self, name: str, wish: Wish) -> None:
+        row = self._row(name)
+        if row is None or row.topology is None or wish.zone_threshold is None:
+            return
+        found = row.topology
+        updated, changed = zones.zones_target(found.zones, wish.target.zones, wish.zone_threshold)
+        if changed:
+            patch: dict[str, Any] = {
+                # Zones are one list: only its very version that we read may be replaced.
+                "metadata": {"resourceVersion": found.metadata.resource_version},
+                "zones": [msgspec.to_builtins(zone) for zone in updated],
+            }
+            await self._cluster.patch(NodeResourceTopology, name, patch)
+            self.write_count += 1
+        self._zones_written(name)

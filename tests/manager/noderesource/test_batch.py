@@ -1,0 +1,111 @@
+"""Batch resources: what is lent never exceeds what is there, and one node cannot spoil another."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.manager.noderesource import account, batch, decide, demand
+from koordinator.manager.noderesource.account import NodeFacts, PodFacts, Report
+from koordinator.manager.noderesource.batch import BatchInputs, CalculatePolicy, ReclaimPolicy
+
+milli = st.integers(0, 200_000)
+amounts = st.tuples(milli, milli)
+policies = st.builds(
+    ReclaimPolicy,
+    cpu_percent=st.integers(0, 120),
+    memory_percent=st.integers(0, 120),
+    cpu_policy=st.sampled_from(CalculatePolicy),
+    memory_policy=st.sampled_from(CalculatePolicy),
+    cpu_cap_percent=st.none() | st.integers(0, 100),
+    memory_cap_percent=st.none() | st.integers(0, 100),
+)
+
+
+def node(capacity: account.Amount, used: account.Amount, request: account.Amount) -> decide.NodeInputs:
+    """A node with one service, which the report knows."""
+    report = Report({"default/web": (*used, True)}, has_node=True)
+    pods = {"default/web": PodFacts(True, request)}
+    return decide.NodeInputs(NodeFacts(capacity, (0, 0)), report, demand.node_demand(pods, report))
+
+
+@given(capacity=amounts, used=amounts, request=amounts, policy=policies)
+def test_at_most_the_threshold_of_the_capacity_is_lent(
+    capacity: tuple[int, int], used: tuple[int, int], request: tuple[int, int], policy: ReclaimPolicy
+) -> None:
+    (found,) = decide.batch_amounts([node(capacity, used, request)], [policy])
+
+    # One whole unit of rounding, since memory is scaled in whole bytes.
+    cpu_max = capacity[0] * max(policy.cpu_percent, 0) / 100 + 1
+    memory_max = capacity[1] * max(policy.memory_percent, 0) / 100 + batch.MILLI
+    assert 0 <= found[batch.CPU] <= cpu_max
+    assert 0 <= found[batch.MEMORY] <= memory_max
+
+
+@given(capacity=amounts, calm=amounts, more=amounts, request=amounts, policy=policies)
+def test_busier_services_never_lend_more(
+    capacity: tuple[int, int],
+    calm: tuple[int, int],
+    more: tuple[int, int],
+    request: tuple[int, int],
+    policy: ReclaimPolicy,
+) -> None:
+    busy = (calm[0] + more[0], calm[1] + more[1])
+    idle_node, busy_node = (node(capacity, used, request) for used in (calm, busy))
+
+    less, lent = decide.batch_amounts([busy_node, idle_node], [policy])
+
+    assert (less <= lent).all()
+
+
+@given(st.lists(st.tuples(amounts, amounts, amounts, policies), min_size=1, max_size=8))
+def test_many_nodes_of_many_policies_at_once_are_as_each_alone(
+    rows: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int], ReclaimPolicy]],
+) -> None:
+    nodes = [node(*amounts_of) for *amounts_of, _ in rows]
+    their = [policy for *_, policy in rows]
+
+    together = decide.batch_amounts(nodes, their)
+
+    alone = [decide.batch_amounts([one], [policy])[0] for one, policy in zip(nodes, their, strict=True)]
+    assert together.tolist() == [row.tolist() for row in alone]
+
+
+def test_an_absurd_report_of_one_node_leaves_the_others_alone() -> None:
+    sane = node((100_000, 1_000_000), (10_000, 100_000), (20_000, 200_000))
+    absurd = node((100_000, 1_000_000), (10**40, 10**40), (20_000, 200_000))
+
+    first, second = decide.batch_amounts([absurd, sane], [ReclaimPolicy()])
+
+    assert first.tolist() == [0, 0]
+    assert second.tolist() == decide.batch_amounts([sane], [ReclaimPolicy()])[0].tolist()
+
+
+@pytest.mark.parametrize("percent", [10**30, -(10**30)])
+def test_an_absurd_percentage_overflows_nothing(percent: int) -> None:
+    policy = ReclaimPolicy(percent, percent, cpu_cap_percent=100, memory_cap_percent=100)
+    huge = node((account.AMOUNT_MAX, account.AMOUNT_MAX), (0, 0), (0, 0))
+
+    (found,) = decide.batch_amounts([huge], [policy])
+
+    assert (found >= 0).all() and (found <= account.AMOUNT_MAX + batch.MILLI).all()
+
+
+def test_a_pod_bound_to_a_zone_counts_there_alone() -> None:
+    pods = {"d/bound": PodFacts(True, (4_000, 4_000), zones=(1,)), "d/spread": PodFacts(True, (1_000, 1_000))}
+    report = Report({"d/bound": (2_000, 2_000, True)})
+
+    first, second = demand.zone_demands(pods, report, 2)
+
+    assert (first.used, second.used) == ((500, 500), (2_500, 2_500))
+    assert (first.request, second.request) == ((500, 500), (4_500, 4_500))
+
+
+def test_policy_text_that_nobody_knows_means_usage() -> None:
+    assert CalculatePolicy.parse("guess") is CalculatePolicy.USAGE
+    zero = np.zeros((1, 2), np.int64)
+    capacity = np.full((1, 2), 100_000, np.int64)
+    inputs = BatchInputs(capacity, zero, zero, capacity, zero, capacity)
+
+    by_request = ReclaimPolicy(cpu_policy=CalculatePolicy.REQUEST)
+    assert batch.batch_allocatable(inputs, by_request)[0, batch.CPU] == 60_000
