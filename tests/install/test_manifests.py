@@ -8,21 +8,9 @@ import pytest
 import yaml
 
 from koordinator.install import manifests, objects, values
-from koordinator.install.values import Values
+from koordinator.install.values import EVERYTHING, Values
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-
-EVERYTHING = values.read(
-    [
-        (
-            "everything",
-            {
-                "deviceDaemon": {"enabled": True},
-                "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
-            },
-        )
-    ]
-)
 
 
 def of(settings: dict[str, Any]) -> list[dict[str, Any]]:

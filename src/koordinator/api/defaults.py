@@ -56,7 +56,7 @@ def slo_config(namespace: str = NAMESPACE, name: str = SLO_CONFIG_NAME) -> dict[
             metadata=ObjectMeta(
                 name=name, namespace=namespace, labels={labels.CONFIGMAP_TYPE: SLO_CONFIG_NAME}
             ),
-            data={key: json.dumps(value) for key, value in data.items()},
+            data={key: json.dumps(value, separators=(",", ":")) for key, value in data.items()},
         )
     )
 

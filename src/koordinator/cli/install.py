@@ -1,17 +1,50 @@
-"""`koordinator install`: the objects of an installation, printed, written or applied."""
+"""`koordinator install` and `koordinator uninstall`: the objects of an installation, printed, applied, taken away."""
 
+import asyncio
+import random
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from koordinator.install import manifests, objects
+from koordinator.api.errors import KoordinatorError
+from koordinator.cluster import connect
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
+from koordinator.install import manifests, objects, steps
+from koordinator.install.api import Api
+from koordinator.install.steps import Outcome, Step
 from koordinator.install.text import documents
 from koordinator.install.values import Values, ValuesError, read, read_file, read_setting
+
+Work = Callable[[Api], AsyncIterator[Step]]
+
+_COLOURS = {
+    Outcome.CREATED: "green",
+    Outcome.CHANGED: "yellow",
+    Outcome.KEPT: "cyan",
+    Outcome.LEFT_OVER: "yellow",
+    Outcome.DELETED: "red",
+    Outcome.FAILED: "red",
+}
+_cluster_options = (
+    click.option("--kubeconfig", default="", help="kubeconfig file; else $KUBECONFIG or ~/.kube/config."),
+    click.option("--context", default="", help="Context in the kubeconfig."),
+)
+
+
+def _on_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_cluster_options):
+        command = option(command)
+    return command
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--dry-run", is_flag=True, help="Print all objects as YAML; no cluster is asked.")
+@click.option("--apply", "do_apply", is_flag=True, help="Apply all objects to the cluster of the kubeconfig.")
 @click.option(
     "--output-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -27,29 +60,70 @@ from koordinator.install.values import Values, ValuesError, read, read_file, rea
 )
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="One value; wins over files.")
 @click.option("-n", "--namespace", default="", help="Short for --set installation.namespace=…")
+@click.option("--force-conflicts", is_flag=True, help="Overwrite fields that others changed on the cluster.")
+@click.option(
+    "--prune", is_flag=True, help="Delete objects of an earlier installation that are no longer wanted."
+)
+@_on_a_cluster
 def install(
     dry_run: bool,
+    do_apply: bool,
     output_dir: Path | None,
     value_files: tuple[Path, ...],
     settings: tuple[str, ...],
     namespace: str,
+    force_conflicts: bool,
+    prune: bool,
+    kubeconfig: str,
+    context: str,
 ) -> None:
     """Install or upgrade Koordinator.
 
     \b
-      koordinator install --dry-run                       # what would be applied
-      koordinator install --dry-run --set manager.replicas=3 | kubectl apply --server-side -f -
+      koordinator install --dry-run                                  # what would be applied
+      koordinator install --apply                                    # to the cluster of the kubeconfig
+      koordinator install --apply --set manager.replicas=3 -f values.yaml
     """
-    if dry_run == (output_dir is not None):
-        raise click.UsageError("say what to do: --dry-run or --output-dir")
+    if dry_run + do_apply + (output_dir is not None) != 1:
+        raise click.UsageError("say what to do: --dry-run, --apply or --output-dir")
     values = read_values(value_files, settings, namespace)
-    if output_dir is None:
+    if dry_run:
         click.echo(documents(objects.objects(values)), nl=False)
-        return
-    try:
-        write_folder(output_dir, values)
-    except OSError as error:
-        raise click.ClickException(f"cannot write to {output_dir}: {error}") from error
+    elif output_dir is not None:
+        try:
+            write_folder(output_dir, values)
+        except OSError as error:
+            raise click.ClickException(f"cannot write to {output_dir}: {error}") from error
+    else:
+        _carry_out(
+            kubeconfig, context, lambda api: steps.apply(api, values, force=force_conflicts, prune=prune)
+        )
+        click.echo("Next: koordinator doctor tells whether everything works.", err=True)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--dry-run", is_flag=True, help="Tell what would be deleted.")
+@click.option("--apply", "do_apply", is_flag=True, help="Delete it.")
+@click.option(
+    "--everything",
+    is_flag=True,
+    help="Also what objects of yours may need: CRDs (with all custom objects!), priority classes, the namespace.",
+)
+@_on_a_cluster
+def uninstall(dry_run: bool, do_apply: bool, everything: bool, kubeconfig: str, context: str) -> None:
+    """Take Koordinator off a cluster, whether `koordinator install` or kubectl brought it.
+
+    \b
+    Switch co-location off first ({"enable": false} in colocation-config) and wait until no node offers
+    kubernetes.io/batch-cpu: what nodes offered last stays when the manager is gone.
+      koordinator uninstall --dry-run
+      koordinator uninstall --apply
+    """
+    if dry_run == do_apply:
+        raise click.UsageError("say what to do: --dry-run or --apply")
+    _carry_out(
+        kubeconfig, context, lambda api: steps.remove(api, everything=everything, dry_run=dry_run), dry_run
+    )
 
 
 def read_values(value_files: tuple[Path, ...], settings: tuple[str, ...], namespace: str) -> Values:
@@ -72,3 +146,26 @@ def write_folder(directory: Path, values: Values) -> None:
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _carry_out(kubeconfig: str, context: str, work: Work, dry_run: bool = False) -> None:
+    """Tell each step as it is done; the exit status is 1 when one failed. Raises: ClickException."""
+    try:
+        client = connect.load(kubeconfig_file=kubeconfig, context=context)
+        counts = asyncio.run(_tell(client, work, " (dry run)" if dry_run else ""))
+    except KoordinatorError as error:
+        raise click.ClickException(str(error)) from error
+    summary = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
+    click.echo(f"{counts.total()} objects: {summary or 'nothing to do'}.", err=True)
+    if counts[Outcome.FAILED]:
+        sys.exit(1)
+
+
+async def _tell(client: ClientConfig, work: Work, suffix: str) -> Counter[Outcome]:
+    counts: Counter[Outcome] = Counter()
+    async with KubeCluster(client, rng=random.Random(), component="koordinator-install") as cluster:
+        async for step in work(Api(cluster.transport)):
+            counts[step.outcome] += 1
+            label = click.style(f"{step.outcome.value:<10}", fg=_COLOURS.get(step.outcome))
+            click.echo(f"{label} {step.name}{f': {step.why}' if step.why else ''}{suffix}")
+    return counts

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Replay lists of nodes and pods with the real scheduler.",
     ),
     "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
+    "uninstall": ("koordinator.cli.install", "uninstall", "Take Koordinator off a cluster."),
     "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
 }
 

@@ -6,7 +6,7 @@ from koordinator.install import monitoring
 from koordinator.install.dashboards import DASHBOARDS
 from koordinator.install.objects import Part, parts
 from koordinator.install.text import documents, text
-from koordinator.install.values import Values, read
+from koordinator.install.values import EVERYTHING, Values
 
 Json = dict[str, Any]
 Files = dict[str, str]
@@ -48,18 +48,7 @@ def folder(values: Values) -> Files:
 def repository() -> Files:
     """What `deploy/` holds besides what is written by hand: the defaults, optional parts, dashboards."""
     files = folder(Values())
-    everything = read(
-        [
-            (
-                "repository",
-                {
-                    "deviceDaemon": {"enabled": True},
-                    "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
-                },
-            )
-        ]
-    )
-    files |= _of_parts([part for part in parts(everything) if part.name in OPTIONAL])
+    files |= _of_parts([part for part in parts(EVERYTHING) if part.name in OPTIONAL])
     files |= {f"dashboards/{name}.json": monitoring.text(body) for name, body in DASHBOARDS.items()}
     return files
 

@@ -367,3 +367,17 @@ def _path_first(message: str) -> str:
     what, _, path = message.partition(" - at `")
     path = path.rstrip("`").removeprefix("$").removeprefix(".")
     return f"{path}: {what}" if path else what
+
+
+EVERYTHING = read(
+    [
+        (
+            "everything",
+            {
+                "deviceDaemon": {"enabled": True},
+                "metrics": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
+            },
+        )
+    ]
+)
+"""All that an installation can have."""

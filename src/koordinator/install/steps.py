@@ -1,0 +1,229 @@
+"""Bringing an installation to a cluster, and taking it away again, one object after the other."""
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import msgspec
+
+from koordinator.api import defaults
+from koordinator.api.meta import Resource
+from koordinator.cluster import errors
+from koordinator.install import objects, rbac
+from koordinator.install.api import Api, resource_of, resource_of_body
+from koordinator.install.objects import SELECTOR, key
+from koordinator.install.values import EVERYTHING, Values
+
+Json = dict[str, Any]
+
+ESTABLISH_S_MAX = 60.0
+"""API servers take about a second to serve a new CustomResourceDefinition."""
+POLL_S = 0.2
+HELM_RELEASE = "meta.helm.sh/release-name"
+MADE_BY_COMPONENTS = (
+    ("Secret", "", "koordinator-webhook-certs"),
+    *(
+        ("Lease", "coordination.k8s.io", rule.names[0])
+        for rules in rbac.RULES.values()
+        for rule in rules
+        if "leases" in rule.resources and rule.names
+    ),
+)
+"""(kind, group, name) of what components make for themselves in the namespace of the installation."""
+LASTING_KINDS = ("CustomResourceDefinition", "Namespace", "PriorityClass")
+"""What objects of users live in or refer to: taken away only when asked for."""
+
+
+class Outcome(enum.Enum):
+    """What became of an object."""
+
+    CREATED = "created"
+    CHANGED = "configured"
+    UNCHANGED = "unchanged"
+    KEPT = "kept"
+    LEFT_OVER = "left over"
+    DELETED = "deleted"
+    FAILED = "failed"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One object, what became of it, and why where that is not plain."""
+
+    name: str
+    outcome: Outcome
+    why: str = ""
+
+
+async def apply(
+    api: Api,
+    values: Values,
+    *,
+    force: bool = False,
+    prune: bool = False,
+    establish_s_max: float = ESTABLISH_S_MAX,
+) -> AsyncIterator[Step]:
+    """Make the cluster hold the objects of these values; done twice, the second time changes nothing.
+
+    Fields that others changed stay theirs (FAILED, or KEPT for slo-controller-config, which is theirs to edit)
+    unless `force`. A part with a failure is the last one. Objects of an earlier installation that these values
+    do not have are LEFT_OVER, or DELETED with `prune`.
+    """
+    for part in objects.parts(values):
+        failed = False
+        for body in part.objects:
+            step = await _apply(api, body, force)
+            failed |= step.outcome is Outcome.FAILED
+            yield step
+        if part.name == "crds" and not failed:
+            async for step in _establish(api, part.objects, establish_s_max):
+                failed = True
+                yield step
+        if failed:
+            return
+    wanted = {key(body) for body in objects.objects(values)}
+    for body in await _ours(api):
+        if key(body) in wanted or body["kind"] in LASTING_KINDS:
+            continue
+        if prune:
+            yield await _delete(api, body)
+        else:
+            yield Step(key(body), Outcome.LEFT_OVER, "no longer part of these values; --prune deletes it")
+
+
+async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -> AsyncIterator[Step]:
+    """Take away what `apply` brought and what the components made for themselves.
+
+    What objects of users live in or refer to stays unless `everything`: CRDs with all their objects, the
+    namespace, the priority classes. With `dry_run` DELETED means: would be.
+    """
+    found = await _ours(api)
+    namespaces = sorted({name for body in found if (name := body["metadata"].get("namespace"))})
+    # What the API server would call, or what would make pods anew, goes first.
+    found.reverse()
+    found.sort(key=lambda body: _removal_rank(body["kind"]))
+    for body in found:
+        if body["kind"] in LASTING_KINDS and not everything:
+            yield Step(key(body), Outcome.KEPT, "objects of yours may need it; --everything deletes it")
+        elif dry_run and HELM_RELEASE not in (body["metadata"].get("annotations") or {}):
+            yield Step(key(body), Outcome.DELETED)
+        else:
+            yield await _delete(api, body)
+    for namespace in namespaces:
+        for kind, group, name in MADE_BY_COMPONENTS:
+            resource = resource_of(kind, group)
+            if await api.get(resource, namespace, name) is not None:
+                body = {"kind": kind, "apiVersion": resource.api_version}
+                body["metadata"] = {"namespace": namespace, "name": name}
+                yield Step(key(body), Outcome.DELETED) if dry_run else await _delete(api, body)
+
+
+async def _apply(api: Api, body: Json, force: bool) -> Step:
+    resource, name = resource_of_body(body), key(body)
+    metadata = body["metadata"]
+    try:
+        before = await api.get(resource, metadata.get("namespace", ""), metadata["name"])
+        if release := _helm_release(before):
+            return Step(name, Outcome.FAILED, f"it belongs to the Helm release {release}: use helm upgrade")
+        after = await api.apply(resource, body, force=force)
+    except errors.Conflict as error:
+        what = _conflict(error)
+        if metadata["name"] == defaults.SLO_CONFIG_NAME:
+            return Step(name, Outcome.KEPT, f"{what}; --force-conflicts overwrites it")
+        return Step(name, Outcome.FAILED, f"{what}; --force-conflicts overwrites it")
+    except errors.ApiError as error:
+        return Step(name, Outcome.FAILED, _what_to_do(error, body))
+    if before is None:
+        return Step(name, Outcome.CREATED)
+    same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
+    return Step(name, Outcome.UNCHANGED if same else Outcome.CHANGED)
+
+
+async def _establish(api: Api, crds: Iterable[Json], seconds_max: float) -> AsyncIterator[Step]:
+    """Wait until the API server serves them; a step for each that it does not."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + seconds_max
+    for body in crds:
+        resource = resource_of_body(body)
+        while not _is_established(await api.get(resource, "", body["metadata"]["name"])):
+            if loop.time() > end_s:
+                why = f"not served within {seconds_max:.0f} s; its status.conditions say why"
+                yield Step(key(body), Outcome.FAILED, why)
+                break
+            await asyncio.sleep(POLL_S)
+
+
+def _is_established(crd: Json | None) -> bool:
+    conditions = ((crd or {}).get("status") or {}).get("conditions") or []
+    return any(one.get("type") == "Established" and one.get("status") == "True" for one in conditions)
+
+
+async def _ours(api: Api) -> list[Json]:
+    """What installations brought, in the order in which it was applied.
+
+    Only names that an installation can have: users may give our label to objects of theirs.
+    """
+    names: dict[Resource, list[str]] = {}
+    for body in objects.objects(EVERYTHING):
+        names.setdefault(resource_of_body(body), []).append(body["metadata"]["name"])
+    found: list[Json] = []
+    for resource, known in names.items():
+        if resource.kind == "CustomResourceDefinition":
+            crds = [await api.get(resource, "", name) for name in known]
+            there = [body for body in crds if body is not None]
+        else:
+            there = await api.labelled(resource, SELECTOR)
+            # The namespace can have any name.
+            there = [b for b in there if b["metadata"]["name"] in known or resource.kind == "Namespace"]
+        found += [{**body, "apiVersion": resource.api_version, "kind": resource.kind} for body in there]
+    return found
+
+
+def _removal_rank(kind: str) -> int:
+    if kind.endswith("WebhookConfiguration"):
+        return 0
+    ranks = {
+        "Deployment": 1,
+        "DaemonSet": 1,
+        "PriorityClass": 3,
+        "CustomResourceDefinition": 4,
+        "Namespace": 5,
+    }
+    return ranks.get(kind, 2)
+
+
+async def _delete(api: Api, body: Json) -> Step:
+    resource, metadata = resource_of_body(body), body["metadata"]
+    if release := _helm_release(body):
+        return Step(
+            key(body), Outcome.FAILED, f"it belongs to the Helm release {release}: use helm uninstall"
+        )
+    try:
+        await api.delete(resource, metadata.get("namespace", ""), metadata["name"])
+    except errors.ApiError as error:
+        return Step(key(body), Outcome.FAILED, error.message)
+    return Step(key(body), Outcome.DELETED)
+
+
+def _helm_release(body: Json | None) -> str:
+    return str(((body or {}).get("metadata", {}).get("annotations") or {}).get(HELM_RELEASE, ""))
+
+
+def _conflict(error: errors.Conflict) -> str:
+    causes = error.details.causes if error.details is not None else []
+    if not causes:
+        return error.message
+    return "; ".join(f"{cause.field} was set by others ({cause.message})" for cause in causes)
+
+
+def _what_to_do(error: errors.ApiError, body: Json) -> str:
+    if isinstance(error, errors.Forbidden):
+        return f"{error.message}: installing needs the rights of cluster-admin"
+    if isinstance(error, errors.NotFound):
+        if body["kind"] == "ServiceMonitor":
+            return "the cluster has no ServiceMonitors: install the Prometheus operator, or leave " + (
+                "metrics.serviceMonitor.enabled off"
+            )
+        namespace = body["metadata"].get("namespace", "")
+        return f"{error.message}: is there a namespace {namespace}? installation.createNamespace makes it"
+    return error.message

@@ -1,0 +1,211 @@
+"""Applying and removing an installation against our API server over HTTP."""
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from koordinator.api import kinds
+from koordinator.api.meta import Resource
+from koordinator.clock import SystemClock
+from koordinator.cluster import config, errors
+from koordinator.cluster.kube import KubeCluster
+from koordinator.install import objects, steps, values
+from koordinator.install.api import Api, resource_of
+from koordinator.install.steps import Outcome, Step
+from koordinator.install.values import EVERYTHING, Values
+from koordinator.local import registry
+from koordinator.local.apiserver import ApiServer
+from koordinator.local.patches.patcher import ObjectPatcher
+from koordinator.local.schema.catalog import Catalog
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[KubeCluster]:
+    catalog = Catalog(kinds.BUILT_IN)
+    backend = registry.in_memory(SystemClock(), seed=1, schemas=catalog, patcher=ObjectPatcher(catalog))
+    server = ApiServer(backend)
+    await server.start()
+    try:
+        async with KubeCluster(config.from_url(server.url), rng=random.Random(1)) as cluster:
+            yield cluster
+    finally:
+        await server.stop()
+        await backend.close()
+
+
+@pytest.fixture
+def api(cluster: KubeCluster) -> Api:
+    return Api(cluster.transport)
+
+
+def of(**settings: Any) -> Values:
+    return values.read([("test", settings)])
+
+
+async def outcomes(work: AsyncIterator[Step]) -> dict[str, Step]:
+    found = [step async for step in work]
+    assert len({step.name for step in found}) == len(found)
+    return {step.name: step for step in found}
+
+
+def only(found: dict[str, Step], outcome: Outcome) -> list[str]:
+    return [name for name, step in found.items() if step.outcome is outcome]
+
+
+async def test_everything_is_created_in_order_and_a_second_time_changes_nothing(api: Api) -> None:
+    first = await outcomes(steps.apply(api, Values()))
+
+    assert list(first) == [objects.key(body) for body in objects.objects(Values())]
+    # Our API server makes namespaces by itself.
+    assert set(first) - set(only(first, Outcome.CREATED)) <= {"Namespace koordinator-system"}
+    again = await outcomes(steps.apply(api, Values()))
+    assert only(again, Outcome.UNCHANGED) == list(again) == list(first)
+
+
+async def test_an_upgrade_changes_what_differs_and_names_what_is_left_over(api: Api) -> None:
+    await outcomes(steps.apply(api, Values()))
+
+    upgraded = of(manager={"replicas": 3}, koordlet={"enabled": False})
+    found = await outcomes(steps.apply(api, upgraded))
+
+    assert only(found, Outcome.CHANGED) == ["Deployment koordinator-system/koord-manager"]
+    left = only(found, Outcome.LEFT_OVER)
+    assert "DaemonSet koordinator-system/koordlet" in left and "ClusterRole koordlet" in left
+    assert only(found, Outcome.DELETED) == []
+
+    pruned = await outcomes(steps.apply(api, upgraded, prune=True))
+    assert sorted(only(pruned, Outcome.DELETED)) == sorted(left)
+    assert only(await outcomes(steps.apply(api, upgraded)), Outcome.LEFT_OVER) == []
+
+
+async def test_pruning_spares_crds_namespace_priority_classes_and_objects_of_users(
+    api: Api, cluster: KubeCluster
+) -> None:
+    await outcomes(steps.apply(api, Values()))
+    mine = {"metadata": {"name": "mine", "labels": {objects.PART_OF: objects.PART_OF_VALUE}}}
+    await cluster.request("POST", "/api/v1/namespaces/koordinator-system/configmaps", mine)
+
+    less = of(
+        crds={"managed": False}, priorityClasses={"create": False}, installation={"createNamespace": False}
+    )
+    found = await outcomes(steps.apply(api, less, prune=True))
+
+    assert only(found, Outcome.DELETED) == only(found, Outcome.LEFT_OVER) == []
+
+
+async def test_what_a_user_changed_is_not_overwritten_unless_asked(api: Api, cluster: KubeCluster) -> None:
+    await outcomes(steps.apply(api, Values()))
+    path = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
+    await cluster.request("PATCH", path, {"spec": {"replicas": 5}}, {"fieldManager": "kubectl-edit"})
+    config_map = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
+    await cluster.request("PATCH", config_map, {"data": {"colocation-config": '{"enable":false}'}})
+
+    found = await outcomes(steps.apply(api, Values()))
+
+    step = found["Deployment koordinator-system/koord-manager"]
+    assert step.outcome is Outcome.FAILED
+    assert ".spec.replicas" in step.why and "--force-conflicts" in step.why
+    assert found["ConfigMap koordinator-system/slo-controller-config"].outcome is Outcome.KEPT
+    assert "DaemonSet koordinator-system/koordlet" not in found, "nothing after a part that failed"
+    assert (await cluster.request("GET", path))["spec"]["replicas"] == 5
+
+    forced = await outcomes(steps.apply(api, Values(), force=True))
+    assert only(forced, Outcome.FAILED) == only(forced, Outcome.KEPT) == []
+    assert (await cluster.request("GET", path))["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        (errors.NotFound('namespaces "koordinator-system" not found'), "installation.createNamespace"),
+        (errors.Forbidden("no"), "rights of cluster-admin"),
+        (errors.Invalid("spec: no"), "spec: no"),
+    ],
+)
+async def test_a_refusal_ends_the_installation_and_says_what_to_do(
+    api: Api, monkeypatch: pytest.MonkeyPatch, refusal: errors.ApiError, words: str
+) -> None:
+    apply = Api.apply
+
+    async def refuse(self: Api, resource: Resource, body: dict[str, Any], *, force: bool) -> dict[str, Any]:
+        if resource.kind == "ConfigMap":
+            raise refusal
+        return await apply(self, resource, body, force=force)
+
+    monkeypatch.setattr(Api, "apply", refuse)
+
+    found = await outcomes(steps.apply(api, of(installation={"createNamespace": False})))
+
+    [failed] = only(found, Outcome.FAILED)
+    assert failed == list(found)[-1] == "ConfigMap koordinator-system/slo-controller-config"
+    assert words in found[failed].why
+
+
+async def test_a_missing_kind_is_told_with_what_to_do(api: Api) -> None:
+    monitored = of(metrics={"serviceMonitor": {"enabled": True}})
+    found = await outcomes(steps.apply(api, monitored))
+    assert len(only(found, Outcome.FAILED)) == 3
+    for name in only(found, Outcome.FAILED):
+        assert name.startswith("ServiceMonitor") and "Prometheus operator" in found[name].why
+
+
+async def test_what_helm_manages_is_left_to_helm(api: Api, cluster: KubeCluster) -> None:
+    await outcomes(steps.apply(api, Values()))
+    annotation = {"metadata": {"annotations": {steps.HELM_RELEASE: "prod"}}}
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/koordlet"
+    await cluster.request("PATCH", path, annotation)
+
+    applied = await outcomes(steps.apply(api, Values()))
+    removed = await outcomes(steps.remove(api))
+
+    for found in (applied, removed):
+        assert only(found, Outcome.FAILED) == ["ClusterRole koordlet"]
+        assert "Helm release prod" in found["ClusterRole koordlet"].why
+    assert (await cluster.request("GET", path))["metadata"]["name"] == "koordlet"
+
+
+async def test_a_crd_that_is_never_served_ends_the_installation(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_is_established", lambda crd: False)
+
+    found = [step async for step in steps.apply(api, Values(), establish_s_max=0.1)]
+
+    assert found[-1].outcome is Outcome.FAILED and "status.conditions" in found[-1].why
+    assert {step.name.partition(" ")[0] for step in found} == {"CustomResourceDefinition"}
+
+
+async def test_removing_takes_away_what_was_brought_and_keeps_what_users_need(
+    api: Api, cluster: KubeCluster
+) -> None:
+    await outcomes(steps.apply(api, Values()))
+    secret = {"metadata": {"name": "koordinator-webhook-certs"}}
+    await cluster.request("POST", "/api/v1/namespaces/koordinator-system/secrets", secret)
+
+    would = await outcomes(steps.remove(api, dry_run=True))
+    assert await api.get(resource_of("Secret", ""), "koordinator-system", "koordinator-webhook-certs")
+    removed = await outcomes(steps.remove(api))
+
+    assert would == removed
+    kept = {name.partition(" ")[0] for name in only(removed, Outcome.KEPT)}
+    assert kept == set(steps.LASTING_KINDS)
+    assert "Secret koordinator-system/koordinator-webhook-certs" in only(removed, Outcome.DELETED)
+    first = next(name for name, step in removed.items() if step.outcome is Outcome.DELETED)
+    assert first.startswith(("MutatingWebhook", "ValidatingWebhook")), "nobody is called who is gone"
+    assert {objects.key(body) for body in objects.objects(Values())} <= removed.keys()
+    assert only(await outcomes(steps.remove(api)), Outcome.DELETED) == []
+
+
+async def test_removing_everything_leaves_nothing(api: Api) -> None:
+    without_monitors = {**values.msgspec.to_builtins(EVERYTHING)}
+    without_monitors["metrics"]["serviceMonitor"]["enabled"] = False
+    await outcomes(steps.apply(api, values.read([("test", without_monitors)])))
+
+    removed = await outcomes(steps.remove(api, everything=True))
+
+    assert only(removed, Outcome.DELETED) == list(removed)
+    assert list(removed)[-1] == "Namespace koordinator-system"
+    again = await outcomes(steps.remove(api, everything=True))
+    assert set(again) <= {"Namespace koordinator-system"}, "whose content is being deleted"
