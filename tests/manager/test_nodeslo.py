@@ -1,6 +1,7 @@
 """NodeSLO specs: layers, broken keys, and what each node gets."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -153,19 +154,51 @@ def test_host_applications_of_the_first_match_replace_those_of_the_cluster_even_
     assert names(node("b")) == ["late"]
 
 
-def test_extensions_change_by_their_own_hooks_only() -> None:
-    def broken(_: Node) -> nodeslo.Extension:
-        raise ProtocolError("ConfigMap slo-controller-config", "acme", "malformed")
+class Addon:
+    """Wants `policy` on every node; None removes it, an error keeps what is there."""
 
-    hooks = [
-        lambda _: nodeslo.Extension("new", {"a": 1}),
-        lambda _: nodeslo.Extension("gone", None),
-        broken,
-    ]
+    def __init__(self, name: str, policy: Any) -> None:
+        self.name = name
+        self._policy = policy
+
+    def parse(self, data: Mapping[str, str]) -> Any:
+        return data
+
+    def of_node(self, _config: Any, _node: Node) -> Any:
+        if isinstance(self._policy, ProtocolError):
+            raise self._policy
+        return self._policy
+
+
+def test_extensions_change_by_their_own_addons_only() -> None:
+    malformed = ProtocolError("ConfigMap slo-controller-config", "acme", "malformed")
+    addons = [Addon("new", {"a": 1}), Addon("gone", None), Addon("kept", malformed), Addon("unread", {})]
     old = {"Object": {"gone": 1, "kept": {"b": 2}}}
 
-    found = nodeslo.node_extensions(old, hooks, node())
+    found = nodeslo.node_extensions(old, addons, dict.fromkeys(("new", "gone", "kept")), node())
 
     assert found == {"kept": {"b": 2}, "new": {"a": 1}}
     spec = nodeslo.wanted_spec(nodeslo.DEFAULT_CONFIG, node(), extensions=found)
     assert msgspec.to_builtins(spec)["extensions"] == found
+
+
+@given(data=DATA, pool=st.sampled_from(["", "a"]), bandwidth=st.sampled_from([None, "1G", "1000M", "fast"]))
+def test_nodes_that_share_a_spec_have_the_one_of_their_own(
+    data: dict[str, str] | None, pool: str, bandwidth: str | None
+) -> None:
+    config = nodeslo.sync(nodeslo.DEFAULT_CONFIG, data).config
+    table = nodeslo.SpecTable(config)
+    noted = {} if bandwidth is None else {labels.NODE_NETWORK_BANDWIDTH: bandwidth}
+
+    for _ in range(2):
+        assert table.of(node(pool, **noted)) == nodeslo.wanted_spec(config, node(pool, **noted))
+    assert table.of(node(pool, **noted)) is table.of(node(pool, **noted))
+
+
+def test_amounts_that_are_written_in_another_way_are_no_difference() -> None:
+    ours = NodeSLOSpec(system_strategy=SystemStrategy(total_network_bandwidth="1G"))
+    theirs = NodeSLOSpec(system_strategy=SystemStrategy(total_network_bandwidth="1000M"))
+    broken = NodeSLOSpec(system_strategy=SystemStrategy(total_network_bandwidth="x"))
+
+    assert nodeslo.is_same(ours, theirs)
+    assert not nodeslo.is_same(ours, broken)

@@ -1,14 +1,16 @@
 """The `colocation-config` of the cluster: parsing, merging, and the strategy of one node (spec 02 §3)."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import label_selector, labels, node_labels, slo_config
+from koordinator.api import labels, node_labels, slo_config
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy, NodeColocation
+from koordinator.manager.addons import ColocationAddon
+from koordinator.manager.node_entries import REMEMBERED_MAX, EntryTable, Signature, first_match
 from koordinator.manager.noderesource.batch import CalculatePolicy, ReclaimPolicy
 from koordinator.manager.noderesource.mid import MidPolicy, mid_policy
 from koordinator.manager.overlay import overlay
@@ -16,6 +18,8 @@ from koordinator.manager.overlay import overlay
 log = logging.getLogger(__name__)
 
 REASON_UNREADABLE = "ColocationCfgUnmarshalFailed"
+REASON_INVALID = "ColocationCfgInvalid"
+"""Ours; the reference refuses invalid values without an event."""
 
 _EMPTY_COUNTS = frozenset(
     {"cpu_calculate_policy", "memory_calculate_policy", "metric_memory_collect_policy", "mid_reclaim_mode"}
@@ -41,60 +45,88 @@ class ColocationState(msgspec.Struct, frozen=True):
 
 
 class SyncOutcome(msgspec.Struct, frozen=True):
-    """The state after a ConfigMap was read; `problem` is for people, empty when all went well."""
+    """The state after a ConfigMap was read; `problem` is for people, empty when all went well.
+
+    `entry_problems`: entries of `nodeConfigs` that count as if they said nothing, each with what is wrong.
+    """
 
     state: ColocationState
     changed: bool
     problem: str = ""
     unreadable: bool = False
+    entry_problems: tuple[str, ...] = ()
 
 
-def default_config() -> ColocationConfig:
+def default_config(addons: Sequence[ColocationAddon] = ()) -> ColocationConfig:
     """What counts without a configuration."""
-    return overlay(ColocationConfig(), slo_config.DEFAULT_COLOCATION_STRATEGY)
+    extensions = {addon.name: addon.default for addon in addons if addon.default is not None}
+    default = overlay(ColocationConfig(), slo_config.DEFAULT_COLOCATION_STRATEGY)
+    return msgspec.structs.replace(default, extensions=extensions) if extensions else default
 
 
-def sync(old: ColocationState, data: Mapping[str, str] | None) -> SyncOutcome:
+def sync(
+    old: ColocationState, data: Mapping[str, str] | None, addons: Sequence[ColocationAddon] = ()
+) -> SyncOutcome:
     """The next state from the ConfigMap's data (None: there is no ConfigMap)."""
+    default = default_config(addons)
     if data is None:
-        return _adopt(old, default_config(), error=True)
+        return _adopt(old, default, error=True)
     text = data.get(slo_config.COLOCATION.key, "")
     if text == "":
-        return _adopt(old, default_config(), error=False)
+        return _adopt(old, default, error=False)
     try:
         parsed = slo_config.COLOCATION.decode(text, f"ConfigMap {slo_config.CONFIG_NAME}")
     except ProtocolError as error:
         return SyncOutcome(msgspec.structs.replace(old, error=True), False, str(error), unreadable=True)
-    merged = overlay(default_config(), parsed, empty_text_counts=_EMPTY_COUNTS)
-    problems = slo_config.colocation_problems(merged)
+    merged = overlay(default, parsed, empty_text_counts=_EMPTY_COUNTS)
+    problems = _problems(merged, addons)
     if problems:
-        return SyncOutcome(msgspec.structs.replace(old, error=True), False, "; ".join(problems))
-    nodes = [_merged_node(merged, entry) for entry in parsed.node_configs]
-    return _adopt(old, msgspec.structs.replace(merged, node_configs=nodes), error=False)
+        text = f"{slo_config.COLOCATION.key}: {'; '.join(problems)}"
+        return SyncOutcome(msgspec.structs.replace(old, error=True), False, text)
+    nodes, refused = _merged_nodes(merged, parsed.node_configs, addons)
+    outcome = _adopt(old, msgspec.structs.replace(merged, node_configs=nodes), error=False)
+    return msgspec.structs.replace(outcome, entry_problems=tuple(refused))
+
+
+def _problems(strategy: ColocationStrategy, addons: Sequence[ColocationAddon]) -> list[str]:
+    problems = slo_config.colocation_problems(strategy)
+    for addon in addons:
+        if addon.name in strategy.extensions:
+            found = addon.problems(strategy.extensions[addon.name])
+            problems += [f"extensions.{addon.name}: {problem}" for problem in found]
+    return problems
 
 
 def _adopt(old: ColocationState, config: ColocationConfig, *, error: bool) -> SyncOutcome:
     return SyncOutcome(ColocationState(config, True, error), changed=config != old.config)
 
 
-def _merged_node(cluster: ColocationConfig, entry: NodeColocation) -> NodeColocation:
-    """A node entry on top of the cluster's strategy; one with invalid values becomes the cluster's."""
-    base = overlay(NodeColocation(name=entry.name, node_selector=entry.node_selector), cluster)
-    merged = overlay(base, entry, empty_text_counts=_EMPTY_COUNTS)
-    problems = slo_config.colocation_problems(merged)
-    if problems:
-        log.warning("nodeConfigs entry ignored", extra={"entry": entry.name, "problems": problems})
-        return base
-    return merged
+def _merged_nodes(
+    cluster: ColocationConfig, entries: Sequence[NodeColocation], addons: Sequence[ColocationAddon]
+) -> tuple[list[NodeColocation], list[str]]:
+    """Node entries on top of the cluster's strategy; one with invalid values becomes the cluster's."""
+    nodes: list[NodeColocation] = []
+    refused: list[str] = []
+    for index, entry in enumerate(entries):
+        base = overlay(NodeColocation(name=entry.name, node_selector=entry.node_selector), cluster)
+        merged = overlay(base, entry, empty_text_counts=_EMPTY_COUNTS)
+        if problems := _problems(merged, addons):
+            where = f"{slo_config.COLOCATION.key}: nodeConfigs[{index}] {entry.name!r}"
+            refused.append(f"{where}: {'; '.join(problems)}; the cluster's strategy counts on its nodes")
+        nodes.append(base if problems else merged)
+    return nodes, refused
 
 
 def node_strategy(config: ColocationConfig, node: Node) -> ColocationStrategy:
     """The strategy of one node: cluster, first matching entry, annotation, labels, each over the last."""
-    strategy = overlay(ColocationStrategy(), config)
-    for entry in config.node_configs:
-        if _selects(entry, node):
-            strategy = overlay(strategy, entry, empty_text_counts=_EMPTY_COUNTS)
-            break
+    return _noted(
+        overlay(ColocationStrategy(), config), first_match(config.node_configs, node.metadata.labels), node
+    )
+
+
+def _noted(strategy: ColocationStrategy, entry: NodeColocation | None, node: Node) -> ColocationStrategy:
+    if entry is not None:
+        strategy = overlay(strategy, entry, empty_text_counts=_EMPTY_COUNTS)
     try:
         noted = slo_config.NODE_COLOCATION_STRATEGY.read(node.metadata.annotations, node.key)
     except ProtocolError as error:
@@ -108,16 +140,6 @@ def node_strategy(config: ColocationConfig, node: Node) -> ColocationStrategy:
         if (percent := node_labels.ratio_percent(node.metadata.labels, key)) is not None
     }
     return msgspec.structs.replace(strategy, **percents) if percents else strategy
-
-
-def _selects(entry: NodeColocation, node: Node) -> bool:
-    if entry.node_selector is None:
-        return False
-    try:
-        return label_selector.matches(entry.node_selector, node.metadata.labels)
-    except ProtocolError as error:
-        log.warning("nodeConfigs entry skipped", extra={"entry": entry.name, "error": str(error)})
-        return False
 
 
 def is_disabled(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
@@ -158,3 +180,32 @@ def resource_strategy(config: ColocationConfig, strategy: ColocationStrategy) ->
         ),
         mid=mid_policy(full),
     )
+
+
+class StrategyTable:
+    """The strategies of nodes under one configuration; nodes alike in what counts share theirs."""
+
+    def __init__(self, config: ColocationConfig) -> None:
+        self.config = config
+        self._cluster = overlay(ColocationStrategy(), config)
+        self._entries = EntryTable(config.node_configs)
+        self._keys = (*self._entries.keys, *_RATIO_LABELS.values())
+        self._known: dict[Signature, ColocationStrategy] = {}
+
+    def signature(self, node: Node) -> Signature:
+        """All that a node's strategy depends on."""
+        metadata = node.metadata
+        get = metadata.labels.get
+        annotation = metadata.annotations.get(slo_config.NODE_COLOCATION_STRATEGY.key)
+        return (annotation, *[get(key) for key in self._keys])
+
+    def of(self, node: Node) -> ColocationStrategy:
+        """The strategy of a node, extensions of add-ons included."""
+        signature = self.signature(node)
+        found = self._known.get(signature)
+        if found is None:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            found = _noted(self._cluster, self._entries.first(node.metadata.labels), node)
+            self._known[signature] = found
+        return found

@@ -18,7 +18,7 @@ from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElection
 from koordinator.cluster.protocol import Cluster
-from koordinator.manager import controllers
+from koordinator.manager import addons, controllers
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.parts import Shared
@@ -51,7 +51,11 @@ class Manager:
             gates=FeatureGates.of(Component.MANAGER) if gates is None else gates,
             metrics=ManagerMetrics(cluster.clock),
             configs=SLOConfigs(
-                factory, events, namespace=options.config_namespace, name=options.slo_config_name
+                factory,
+                events,
+                namespace=options.config_namespace,
+                name=options.slo_config_name,
+                addons=addons.installed(),
             ),
         )
         self.handlers: Mapping[str, Handler] = webhooks.handlers(self.shared)

@@ -3,19 +3,23 @@
 The status is the agent's alone; the object lives and dies with its node.
 """
 
+from typing import Any
+
 import msgspec
 
 from koordinator.api import duration, slo_config
 from koordinator.api.core import Node
 from koordinator.api.node_metric import AggregatePolicy, MetricCollectPolicy, NodeMetric, NodeMetricSpec
-from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
+from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager import colocation_config
 from koordinator.manager.colocation_config import ColocationState
+from koordinator.manager.metrics import FAILED, SUCCEEDED
+from koordinator.manager.node_entries import REMEMBERED_MAX
+from koordinator.manager.node_objects import NodeObjects, Update
 from koordinator.manager.parts import Shared
 from koordinator.manager.slo_configs import Part
 
-WORKERS = 4
+_PARSED = "getNodeMetricCollectPolicy"
 
 
 def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) -> NodeMetricSpec:
@@ -25,8 +29,17 @@ def wanted_spec(state: ColocationState, node: Node, old: NodeMetricSpec | None) 
     """
     if state.error and old is not None:
         return old
-    strategy = colocation_config.node_strategy(state.config, node)
-    if colocation_config.is_disabled(state.config, strategy) or slo_config.colocation_problems(strategy):
+    return policy_spec(state.config, colocation_config.node_strategy(state.config, node))
+
+
+def is_usable(config: ColocationConfig, strategy: ColocationStrategy) -> bool:
+    """Whether a node's strategy says how to measure: it is on, and its values are valid."""
+    return not (colocation_config.is_disabled(config, strategy) or slo_config.colocation_problems(strategy))
+
+
+def policy_spec(config: ColocationConfig, strategy: ColocationStrategy) -> NodeMetricSpec:
+    """The spec under a strategy, or under the defaults if that is not usable."""
+    if not is_usable(config, strategy):
         strategy = slo_config.DEFAULT_COLOCATION_STRATEGY
     policy = strategy.metric_aggregate_policy
     return NodeMetricSpec(
@@ -45,64 +58,61 @@ class NodeMetricController:
     """Creates, corrects and deletes NodeMetric objects."""
 
     def __init__(self, shared: Shared) -> None:
-        self._cluster = shared.cluster
-        self._configs = shared.configs
-        self._nodes = shared.factory.informer(Node)
-        self._metrics = shared.factory.informer(NodeMetric)
-        self._controller: Controller[str] = Controller("nodemetric", self._reconcile, workers=WORKERS)
-        shared.metrics.queues.watch("nodemetric", self._controller.queue)
-        self._nodes.add_handler(self._add_node, self._on_node, self._add_node)
-        self._metrics.add_handler(self._add_metric, self._on_metric, self._add_metric)
-        shared.configs.on_change(Part.COLOCATION, self._on_config)
-
-    def _add_node(self, node: Node) -> None:
-        self._controller.queue.add(node.metadata.name)
-
-    def _on_node(self, old: Node, new: Node) -> None:
-        before, after = old.metadata, new.metadata
-        if (
-            before.labels != after.labels
-            or before.annotations != after.annotations
-            or old.status.allocatable != new.status.allocatable
-        ):
-            self._add_node(new)
-
-    def _add_metric(self, metric: NodeMetric) -> None:
-        self._controller.queue.add(metric.metadata.name)
-
-    def _on_metric(self, old: NodeMetric, new: NodeMetric) -> None:
-        if old.spec != new.spec:
-            self._add_metric(new)
-
-    def _on_config(self) -> None:
-        for node in self._nodes.objects.values():
-            self._add_node(node)
+        counter = shared.metrics.nodemetric_reconciles
+        self._objects = NodeObjects(
+            shared, NodeMetric, _Rules(shared), name="nodemetric", noun="NodeMetric", reconciles=counter
+        )
+        shared.configs.on_change(Part.COLOCATION, self._objects.sweep.begin)
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._controller.run([self._nodes, self._metrics])
+        await self._objects.run()
 
-    async def _reconcile(self, name: str) -> None:
-        node, metric = self._nodes.get(name), self._metrics.get(name)
-        if node is None:
-            if metric is not None:
-                await self._delete(name)
-            return
-        state = self._configs.colocation
-        if not (state.available or state.error):
-            return  # every node is queued again once a configuration is known
-        spec = wanted_spec(state, node, metric.spec if metric is not None else None)
-        if metric is None:
-            body = {"metadata": {"name": name}, "spec": msgspec.to_builtins(spec)}
-            try:
-                await self._cluster.create(NodeMetric, body)
-            except errors.AlreadyExists:
-                self._controller.queue.add_rate_limited(name)  # our cache is behind
-        elif spec != metric.spec:
-            await self._cluster.patch(NodeMetric, name, {"spec": msgspec.to_builtins(spec)})
 
-    async def _delete(self, name: str) -> None:
-        try:
-            await self._cluster.delete(NodeMetric, name)
-        except errors.NotFound:
-            return
+class _Rules:
+    """What the NodeMetric of a node says."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._configs = shared.configs
+        self._parses = shared.metrics.nodemetric_parses
+        self._known: dict[int, tuple[ColocationStrategy, NodeMetricSpec]] = {}
+        """By the identity of the strategy, which nodes share; it is kept so that no other can have it."""
+        self._known_config: ColocationConfig | None = None
+
+    def is_ready(self) -> bool:
+        return self._configs.is_known
+
+    def matters(self, old: Node, new: Node) -> bool:
+        before, after = old.metadata, new.metadata
+        return before.labels != after.labels or _override(old) != _override(new)
+
+    def spec(self, node: Node) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self._wanted(node))
+        return found
+
+    def update(self, node: Node, obj: NodeMetric) -> Update | None:
+        """While the last configuration could not be used, an existing policy stays as it is."""
+        if self._configs.colocation.error and obj.spec.metric_collect_policy is not None:
+            return None
+        wanted = self._wanted(node)
+        return None if wanted == obj.spec else Update({"spec": msgspec.to_builtins(wanted)})
+
+    def worked_out(self, node: Node, obj: NodeMetric | None) -> None:
+        strategy = self._configs.strategies.of(node)
+        is_good = not self._configs.colocation.error and not slo_config.colocation_problems(strategy)
+        self._parses.inc(SUCCEEDED if is_good else FAILED, _PARSED)
+
+    def _wanted(self, node: Node) -> NodeMetricSpec:
+        strategies = self._configs.strategies
+        if self._known_config is not strategies.config or len(self._known) > REMEMBERED_MAX:
+            self._known_config = strategies.config
+            self._known.clear()
+        strategy = strategies.of(node)
+        known = self._known.get(id(strategy))
+        if known is None:
+            known = self._known[id(strategy)] = (strategy, policy_spec(strategies.config, strategy))
+        return known[1]
+
+
+def _override(node: Node) -> str | None:
+    return node.metadata.annotations.get(slo_config.NODE_COLOCATION_STRATEGY.key)

@@ -6,6 +6,7 @@ without it, what an administrator meant counts.
 """
 
 import logging
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -31,7 +32,8 @@ from koordinator.api.slo_config import (
     ThresholdConfig,
 )
 from koordinator.manager import nodeslo_reference
-from koordinator.manager.node_entries import first_match
+from koordinator.manager.addons import NodeSLOAddon
+from koordinator.manager.node_entries import REMEMBERED_MAX, Signature, first_match, selector_keys
 from koordinator.manager.overlay import overlay
 
 log = logging.getLogger(__name__)
@@ -174,39 +176,78 @@ def _system(section: SystemConfig, node: Node, as_reference: bool) -> SystemStra
     )
 
 
-class Extension(msgspec.Struct, frozen=True):
-    """What an add-on wants under its key on a node; None removes the key."""
+class SpecTable:
+    """The specs of nodes under one configuration, worked out once per kind of node.
 
-    key: str
-    strategy: Any
+    A spec depends on the labels that selectors name; nodes alike in these share one, except for the bandwidth
+    of their annotation and the extensions of add-ons.
+    """
+
+    def __init__(self, config: NodeSLOConfig) -> None:
+        self.config = config
+        sections = (config.threshold, config.qos, config.burst, config.system)
+        keys = selector_keys(config.applications.node_configs)
+        self._keys = sorted(keys.union(*(selector_keys(section.node_strategies) for section in sections)))
+        self._known: dict[Signature, NodeSLOSpec] = {}
+
+    def of(self, node: Node, extensions: Mapping[str, Any] = types.MappingProxyType({})) -> NodeSLOSpec:
+        """The whole spec of a node's NodeSLO."""
+        metadata = node.metadata
+        get = metadata.labels.get
+        signature = (metadata.annotations.get(labels.NODE_NETWORK_BANDWIDTH), *[get(k) for k in self._keys])
+        found = self._known.get(signature)
+        if found is None:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            found = self._known[signature] = wanted_spec(self.config, node)
+        return msgspec.structs.replace(found, extensions=dict(extensions)) if extensions else found
 
 
-ExtensionHook = Callable[[Node], Extension]
-"""An add-on. Raises: ProtocolError when its configuration is malformed; what is there then stays."""
-
-_NESTED = "Object"
-
-
-def node_extensions(old: Mapping[str, Any], hooks: Sequence[ExtensionHook], node: Node) -> dict[str, Any]:
+def node_extensions(
+    old: Mapping[str, Any], addons: Sequence[NodeSLOAddon], configs: Mapping[str, Any], node: Node
+) -> dict[str, Any]:
     """The extensions of a node: the old ones, with what each add-on wants now.
 
-    `old` as in the object; the reference's form `{"Object": {...}}` is understood, too.
+    `old` as in the object; the reference's form `{"Object": {...}}` is understood, too. `configs` is what each
+    add-on made of the ConfigMap, by its name; an add-on without one has its say later.
     """
     found = plain_extensions(old)
-    for hook in hooks:
-        try:
-            extension = hook(node)
-        except ProtocolError as error:
-            log.warning("extension kept", extra={"node": node.key, "error": str(error)})
+    for addon in addons:
+        if addon.name not in configs:
             continue
-        if extension.strategy is None:
-            found.pop(extension.key, None)
+        try:
+            policy = addon.of_node(configs[addon.name], node)
+        except ProtocolError as error:
+            log.warning("extension kept", extra={"node": node.key, "addon": addon.name, "error": str(error)})
+            continue
+        if policy is None:
+            found.pop(addon.name, None)
         else:
-            found[extension.key] = extension.strategy
+            found[addon.name] = policy
     return found
+
+
+_NESTED = "Object"
 
 
 def plain_extensions(found: Mapping[str, Any]) -> dict[str, Any]:
     """Extensions by key, out of either form."""
     nested = found.get(_NESTED)
     return dict(nested) if len(found) == 1 and isinstance(nested, dict) else dict(found)
+
+
+def is_same(old: NodeSLOSpec, new: NodeSLOSpec) -> bool:
+    """Whether both mean the same: equal amounts may be written in several ways."""
+    return old == new or _canonical(old) == _canonical(new)
+
+
+def _canonical(spec: NodeSLOSpec) -> NodeSLOSpec:
+    system = spec.system_strategy
+    if system is None or system.total_network_bandwidth is None:
+        return spec
+    try:
+        bandwidth = quantity.canonical(system.total_network_bandwidth)
+    except quantity.QuantityError:
+        return spec  # somebody else wrote it; it will be replaced
+    system = msgspec.structs.replace(system, total_network_bandwidth=bandwidth)
+    return msgspec.structs.replace(spec, system_strategy=system)

@@ -7,82 +7,87 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels
+from koordinator.api import labels, slo_config
 from koordinator.api.core import Node
 from koordinator.api.slo import NodeSLO, NodeSLOSpec
-from koordinator.cluster import errors
-from koordinator.cluster.controller import Controller
 from koordinator.cluster.protocol import PatchType
 from koordinator.manager import nodeslo
+from koordinator.manager.metrics import FAILED, SUCCEEDED
+from koordinator.manager.node_objects import NodeObjects, Update
 from koordinator.manager.parts import Shared
 from koordinator.manager.slo_configs import Part
 
-WORKERS = 4
+_PARSED = {
+    "getResourceThresholdSpec": slo_config.RESOURCE_THRESHOLD.key,
+    "getResourceQOSSpec": slo_config.RESOURCE_QOS.key,
+    "getCPUBurstConfigSpec": slo_config.CPU_BURST.key,
+    "getSystemConfigSpec": slo_config.SYSTEM.key,
+    "getHostApplicationConfig": slo_config.HOST_APPLICATION.key,
+}
+_EXTENSIONS_PARSED = "getNodeSLOExtension"
 
 
 class NodeSLOController:
     """Creates, corrects and deletes NodeSLO objects."""
 
     def __init__(self, shared: Shared) -> None:
-        self._cluster = shared.cluster
-        self._configs = shared.configs
-        self._nodes = shared.factory.informer(Node)
-        self._slos = shared.factory.informer(NodeSLO)
-        self._controller: Controller[str] = Controller("nodeslo", self._reconcile, workers=WORKERS)
-        shared.metrics.queues.watch("nodeslo", self._controller.queue)
-        self._nodes.add_handler(self._add_node, self._on_node, self._add_node)
-        self._slos.add_handler(self._add_slo, self._on_slo, self._add_slo)
-        shared.configs.on_change(Part.NODE_SLO, self._on_config)
-
-    def _add_node(self, node: Node) -> None:
-        self._controller.queue.add(node.metadata.name)
-
-    def _on_node(self, old: Node, new: Node) -> None:
-        before, after = old.metadata, new.metadata
-        if before.labels != after.labels or _bandwidth(old) != _bandwidth(new):
-            self._add_node(new)
-
-    def _add_slo(self, slo: NodeSLO) -> None:
-        self._controller.queue.add(slo.metadata.name)
-
-    def _on_slo(self, old: NodeSLO, new: NodeSLO) -> None:
-        if old.spec != new.spec:
-            self._add_slo(new)
-
-    def _on_config(self) -> None:
-        for node in self._nodes.objects.values():
-            self._add_node(node)
+        counter = shared.metrics.nodeslo_reconciles
+        self._objects = NodeObjects(
+            shared, NodeSLO, _Rules(shared), name="nodeslo", noun="NodeSLO", reconciles=counter
+        )
+        shared.configs.on_change(Part.NODE_SLO, self._objects.sweep.begin)
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._controller.run([self._nodes, self._slos])
+        await self._objects.run()
 
-    async def _reconcile(self, name: str) -> None:
-        node, slo = self._nodes.get(name), self._slos.get(name)
-        if node is None:
-            if slo is not None:
-                await self._delete(name)
-            return
-        kept = nodeslo.plain_extensions(slo.spec.extensions) if slo is not None else {}
-        spec = nodeslo.wanted_spec(self._configs.node_slo, node, extensions=kept)
-        if slo is None:
-            body = {"metadata": {"name": name}, "spec": msgspec.to_builtins(spec)}
-            try:
-                await self._cluster.create(NodeSLO, body)
-            except errors.AlreadyExists:
-                self._controller.queue.add_rate_limited(name)  # our cache is behind
-        elif changes := changed_sections(slo.spec, spec):
-            await self._cluster.patch(NodeSLO, name, changes, patch_type=PatchType.JSON)
 
-    async def _delete(self, name: str) -> None:
-        try:
-            await self._cluster.delete(NodeSLO, name)
-        except errors.NotFound:
-            return
+class _Rules:
+    """What the NodeSLO of a node says."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._configs = shared.configs
+        self._addons = shared.configs.addons.node_slo
+        self._parses = shared.metrics.nodeslo_parses
+
+    def is_ready(self) -> bool:
+        return self._configs.is_known
+
+    def matters(self, old: Node, new: Node) -> bool:
+        before, after = old.metadata, new.metadata
+        if before.labels != after.labels or _bandwidth(old) != _bandwidth(new):
+            return True
+        return bool(self._addons) and before.annotations != after.annotations
+
+    def spec(self, node: Node) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self._wanted(node, None))
+        return found
+
+    def update(self, node: Node, obj: NodeSLO) -> Update | None:
+        changes = changed_sections(obj.spec, self._wanted(node, obj))
+        return Update(changes, PatchType.JSON) if changes else None
+
+    def worked_out(self, node: Node, obj: NodeSLO | None) -> None:
+        problems = self._configs.problems
+        for reason, key in _PARSED.items():
+            self._parses.inc(FAILED if key in problems else SUCCEEDED, reason)
+        if self._addons:
+            is_good = all(addon.name in self._configs.extensions for addon in self._addons)
+            self._parses.inc(SUCCEEDED if is_good else FAILED, _EXTENSIONS_PARSED)
+
+    def _wanted(self, node: Node, obj: NodeSLO | None) -> NodeSLOSpec:
+        """Extensions of add-ons that are not installed here stay as they are."""
+        old = obj.spec.extensions if obj is not None else {}
+        if not (old or self._addons):
+            return self._configs.node_specs.of(node)
+        found = nodeslo.node_extensions(old, self._addons, self._configs.extensions, node)
+        return self._configs.node_specs.of(node, found)
 
 
 def changed_sections(old: NodeSLOSpec, new: NodeSLOSpec) -> list[dict[str, Any]]:
-    """The JSON patch that replaces the sections that differ; an empty list and an absent one are equal."""
+    """The JSON patch that replaces the sections that differ; none when both mean the same."""
+    if nodeslo.is_same(old, new):
+        return []
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
     changes: list[dict[str, Any]] = [
         {"op": "add", "path": f"/spec/{key}", "value": value}
