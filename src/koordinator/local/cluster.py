@@ -45,8 +45,9 @@ from koordinator.local.processes.kubelet import KubeletOptions, ProcessKubelet
 from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.manager import Manager
-from koordinator.manager.webhooks import certificates, configuration
-from koordinator.manager.webhooks.server import WebhookServer
+from koordinator.manager.webhooks import configuration
+from koordinator.manager.webhooks.serving import Webhooks
+from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.scheduler import default_plugins, http
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.scheduler import Scheduler
@@ -73,6 +74,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: ServerTls | None = None
     hosts: tuple[str, ...] = ()
     scheduler_port: int = 0
+    manager: bool = True
+    """Without, whoever tests a manager of its own brings the webhook configurations, too."""
     manager_gates: FeatureGates | None = None
     """Feature gates of the manager, their defaults without."""
     seed: int = 0
@@ -129,25 +132,16 @@ class LocalCluster:
         Raises: OSError when the port is taken; HostError when the process node may not have its groups; what a
         component could not survive.
         """
-        webhooks: WebhookServer | None = None
         try:
             if self.kubelet is not None:
                 await self.kubelet.prepare()
             await install(self._client("koordinator-installer"))
-            manager = Manager(self._client("koord-manager"), gates=self._options.manager_gates)
-            certs = certificates.generate([WEBHOOK_HOST], self._clock.now())
-            webhooks = WebhookServer(manager.handlers, certs, host=WEBHOOK_HOST, port=0)
-            await webhooks.start()
             serving = loopback.served(
                 http.application(self.scheduler, http.HttpOptions()), self._options.scheduler_port
             )
             async with serving as self.scheduler_url, asyncio.TaskGroup() as group:
-                self._start(group, manager.run(), "koord-manager")
-                await manager.synced.wait()
-                for wanted in configuration.configurations(
-                    webhooks.url, ca_cert=certs.ca_cert, paths=manager.handlers.keys()
-                ):
-                    await self._configure_webhooks(wanted)
+                if self._options.manager:
+                    await self._start_manager(group)
                 self._start_components(group)
                 await self.server.start()
                 self.ready.set()
@@ -159,8 +153,6 @@ class LocalCluster:
             await self.server.stop()
             if self.kubelet is not None:
                 await self.kubelet.close()
-            if webhooks is not None:
-                await webhooks.stop()
             await self.registry.close()
 
     def _client(self, user: str) -> MemoryCluster:
@@ -169,6 +161,24 @@ class LocalCluster:
     @staticmethod
     def _start(group: asyncio.TaskGroup, work: Coroutine[Any, Any, Any], name: str) -> None:
         group.create_task(work, name=name)
+
+    async def _start_manager(self, group: asyncio.TaskGroup) -> None:
+        """The manager with its webhooks, until they answer: nothing is to be created without them."""
+        client = self._client("koord-manager")
+        manager = Manager(client, gates=self._options.manager_gates)
+        settings = WebhookSettings(port=0, cert_dir=self._certificates)
+        webhooks = Webhooks(
+            manager.shared, manager.handlers, settings, synced=manager.synced, host=WEBHOOK_HOST
+        )
+        for wanted in configuration.configurations(settings.service):
+            await _configure_webhooks(client, configuration.with_template(wanted, is_dormant=True))
+        self._start(group, manager.run(), "koord-manager")
+        self._start(group, webhooks.run(), "webhooks")
+        await manager.synced.wait()
+        await webhooks.ready.wait()
+        if manager.handlers:
+            service = settings.service
+            self._admission.register_service(service.namespace, service.name, WEBHOOK_HOST, webhooks.port)
 
     def _start_components(self, group: asyncio.TaskGroup) -> None:
         self._start(group, self.scheduler.run(), "koord-scheduler")
@@ -206,14 +216,18 @@ class LocalCluster:
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
 
-    async def _configure_webhooks(self, wanted: dict[str, Any]) -> None:
-        """Address and CA are new at every start; the objects may be there from the last one."""
-        view = kinds.view_of(_resource(wanted))
-        cluster = self._client("koord-manager")
-        try:
-            await cluster.create(view, wanted)
-        except errors.AlreadyExists:
-            await cluster.patch(view, wanted["metadata"]["name"], {"webhooks": wanted["webhooks"]})
+
+async def _configure_webhooks(cluster: MemoryCluster, wanted: dict[str, Any]) -> None:
+    """The objects may be there from the last start; they follow this version."""
+    view = kinds.view_of(_resource(wanted))
+    try:
+        await cluster.create(view, wanted)
+    except errors.AlreadyExists:
+        patch = {
+            "metadata": {"annotations": wanted["metadata"]["annotations"]},
+            "webhooks": wanted["webhooks"],
+        }
+        await cluster.patch(view, wanted["metadata"]["name"], patch)
 
 
 async def install(cluster: MemoryCluster) -> None:

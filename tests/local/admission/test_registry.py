@@ -7,7 +7,7 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster.errors import ApiError
-from koordinator.local.admission import ServiceResolver, UnresolvedService, WebhookAdmission
+from koordinator.local.admission import EndpointResolver, ServiceResolver, UnresolvedService, WebhookAdmission
 from koordinator.local.registry import Registry, in_memory
 from tests.local.admission.builders import answering, configuration, label, webhook
 
@@ -84,7 +84,7 @@ async def test_namespaces_are_selected_by_their_labels(registry: Registry) -> No
 
 
 async def test_a_service_is_where_it_was_registered_or_where_its_endpoints_are(registry: Registry) -> None:
-    resolver = ServiceResolver(registry)
+    resolver = ServiceResolver(EndpointResolver(registry))
     with pytest.raises(UnresolvedService, match='service "hook" not found'):
         resolver.resolve("default", "hook", 443)
 

@@ -5,16 +5,17 @@
 
 * `clientConfig.url` must be `https://...`, or `inproc://NAME` for a function registered with
   `register_handler(NAME, handler)`: the same AdmissionReview bytes, no socket, so it works on virtual time.
-* `clientConfig.service` is resolved by `services.ServiceResolver`.
+* `clientConfig.service` is reached where `register_service` says, else at its endpoints.
 * `matchConditions` (CEL) are refused when the configuration is written, not ignored (`schema.builtin.checks`).
 """
 
 from koordinator.local.admission.client import Handler
-from koordinator.local.admission.services import Resolver, ServiceResolver, UnresolvedService
+from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver, UnresolvedService
 from koordinator.local.admission.webhooks import BackendSource, Source, WebhookAdmission
 
 __all__ = [
     "BackendSource",
+    "EndpointResolver",
     "Handler",
     "Resolver",
     "ServiceResolver",

@@ -26,10 +26,10 @@ class Resolver(Protocol):
 
 
 class ServiceResolver:
-    """Registered addresses first, then EndpointSlices."""
+    """Registered addresses first, then what another resolver knows."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, otherwise: Resolver) -> None:
+        self._otherwise = otherwise
         self._registered: dict[tuple[str, str], tuple[str, int]] = {}
 
     def register(self, namespace: str, name: str, host: str, port: int) -> None:
@@ -39,8 +39,17 @@ class ServiceResolver:
     def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
         """See `Resolver`."""
         found = self._registered.get((namespace, name))
-        if found is not None:
-            return found
+        return self._otherwise.resolve(namespace, name, port) if found is None else found
+
+
+class EndpointResolver:
+    """The first ready address of a Service's EndpointSlices."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
+        """See `Resolver`."""
         backend = self._backend
         try:
             backend.get(backend.resolve("", "v1", "services"), namespace, name)
@@ -59,4 +68,4 @@ class ServiceResolver:
         raise UnresolvedService(f'no endpoints available for service "{name}"')
 
 
-__all__ = ["Resolver", "ServiceResolver", "UnresolvedService"]
+__all__ = ["EndpointResolver", "Resolver", "ServiceResolver", "UnresolvedService"]

@@ -13,7 +13,7 @@ from koordinator.cluster.errors import ApiError, BadRequest, InternalError, NotF
 from koordinator.local.admission import review, rules
 from koordinator.local.admission.client import Caller, CallFailed, Handler
 from koordinator.local.admission.rules import Webhook
-from koordinator.local.admission.services import Resolver, ServiceResolver
+from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver
 from koordinator.local.patches import json_patch
 from koordinator.local.store import Store
 
@@ -94,7 +94,8 @@ class WebhookAdmission:
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
-        self._caller = Caller(resolver)
+        self._services = ServiceResolver(resolver)
+        self._caller = Caller(self._services)
         self._rng = rng
         self._warn = warn or (lambda warning: log.info("webhook warned", extra={"warning": warning}))
         self._records: tuple[Sequence[Record], Sequence[Record]] = ((), ())
@@ -103,7 +104,11 @@ class WebhookAdmission:
     @classmethod
     def on(cls, backend: StoredBackend, rng: random.Random) -> "WebhookAdmission":
         """With everything read from one backend."""
-        return cls(BackendSource(backend), ServiceResolver(backend), rng)
+        return cls(BackendSource(backend), EndpointResolver(backend), rng)
+
+    def register_service(self, namespace: str, name: str, host: str, port: int) -> None:
+        """Reach a Service at this address, whatever its own ports and endpoints are."""
+        self._services.register(namespace, name, host, port)
 
     def register_handler(self, name: str, handler: Handler) -> None:
         """Answer webhooks at `inproc://NAME` by a function of the AdmissionReview's bytes."""

@@ -1,6 +1,10 @@
-"""Self-signed certificates of the webhook server (spec 02 §12.1)."""
+"""Self-signed certificates of the webhook server: what is wrong with them, new ones, whom to trust (spec 02 §12.1).
+
+Pure, but for the chance in keys and serial numbers.
+"""
 
 import datetime
+import enum
 import ipaddress
 from collections.abc import Sequence
 
@@ -11,8 +15,17 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 KEY_BITS = 2048
-VALIDITY_DAYS = 3650
-RENEW_BEFORE_DAYS = 183  # a certificate that would not live for another half a year is replaced
+VALIDITY = datetime.timedelta(days=3650)
+RENEW_BEFORE = datetime.timedelta(days=183)
+"""A certificate that would not live for another half a year is replaced."""
+CA_LEFT_MIN = datetime.timedelta(days=365)
+"""A CA that lives at least so long signs the next certificate too."""
+BACKDATED = datetime.timedelta(days=1)
+"""New certificates are valid since then: clocks of peers may be behind."""
+CA_NAME = "webhook-cert-ca"
+TRUST_OVERLAP = datetime.timedelta(hours=1)
+"""How long the CAs before a new one stay trusted: replicas and API servers change over within a minute or two."""
+OLD_CAS_MAX = 2
 
 
 class CertificateSet(msgspec.Struct, frozen=True):
@@ -35,59 +48,147 @@ class CertificateSet(msgspec.Struct, frozen=True):
         }
 
 
-def generate(hosts: Sequence[str], now_s: float) -> CertificateSet:
-    """A new CA and a server certificate for the given DNS names and IP addresses (and `localhost`)."""
-    now = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
-    ca_key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook-cert-ca")])
-    ca_cert = (
-        _builder(ca_name, ca_name, ca_key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (hosts[0] if hosts else "localhost")[:64])])
-    cert = (
-        _builder(name, ca_name, key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-        )
-        .add_extension(
-            x509.SubjectAlternativeName([_alternative(h) for h in dict.fromkeys([*hosts, "localhost"])]),
-            critical=False,
-        )
-        .sign(ca_key, hashes.SHA256())
-    )
-    return CertificateSet(
-        ca_key=_pem(ca_key), ca_cert=_cert_pem(ca_cert), key=_pem(key), cert=_cert_pem(cert)
-    )
+SECRET_KEYS = ("ca-key.pem", "ca-cert.pem", "key.pem", "cert.pem")
+"""What is read again; the two other keys hold the same under the names that Kubernetes knows."""
 
 
-def needs_renewal(certs: CertificateSet, host: str, now_s: float) -> bool:
-    """True when key and certificate do not pair, the name is missing, or the end is near."""
+class Renewal(enum.StrEnum):
+    """Why certificates are replaced; empty when they are good."""
+
+    NONE = ""
+    MISSING = "there are none"
+    UNREADABLE = "a certificate or key cannot be read"
+    NOT_PAIRED = "the key is not that of the certificate"
+    NO_CHAIN = "the CA did not issue the certificate"
+    WRONG_NAME = "the certificate is for another name"
+    NOT_YET = "the certificate is not valid yet"
+    ENDS_SOON = "the certificate, or its CA, ends within half a year"
+
+
+def why_renew(certs: CertificateSet | None, host: str, now_s: float) -> Renewal:
+    """Whether the certificates can serve `host` (a DNS name or an address) until half a year from now."""
+    if certs is None:
+        return Renewal.MISSING
     try:
         cert = x509.load_pem_x509_certificate(certs.cert)
         ca_cert = x509.load_pem_x509_certificate(certs.ca_cert)
         key = serialization.load_pem_private_key(certs.key, None)
-        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        cert.verify_directly_issued_by(ca_cert)
+        names = list(cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        is_ca = _is_ca(ca_cert)
     except Exception:  # whatever is wrong with it, a new one is the remedy
-        return True
-    public = serialization.PublicFormat.SubjectPublicKeyInfo
-    der = serialization.Encoding.DER
-    if key.public_key().public_bytes(der, public) != cert.public_key().public_bytes(der, public):
-        return True
-    if _alternative(host) not in list(names):
-        return True
-    horizon = datetime.datetime.fromtimestamp(now_s, datetime.UTC) + datetime.timedelta(
-        days=RENEW_BEFORE_DAYS
+        return Renewal.UNREADABLE
+    if _public_bytes(key.public_key()) != _public_bytes(cert.public_key()):
+        return Renewal.NOT_PAIRED
+    try:
+        cert.verify_directly_issued_by(ca_cert)
+    except Exception:  # a foreign signature, or one of a kind that we cannot check
+        return Renewal.NO_CHAIN
+    if not is_ca:
+        return Renewal.NO_CHAIN
+    if _alternative(host) not in names:
+        return Renewal.WRONG_NAME
+    now = _time(now_s)
+    if max(cert.not_valid_before_utc, ca_cert.not_valid_before_utc) > now:
+        return Renewal.NOT_YET
+    if min(cert.not_valid_after_utc, ca_cert.not_valid_after_utc) < now + RENEW_BEFORE:
+        return Renewal.ENDS_SOON
+    return Renewal.NONE
+
+
+def renewed(certs: CertificateSet | None, host: str, now_s: float) -> CertificateSet:
+    """A new server certificate for `host`, by the same CA where that is still good for a year."""
+    authority = None if certs is None else _usable_authority(certs, _time(now_s))
+    return _issue([host], authority or _new_authority(_time(now_s)), _time(now_s))
+
+
+def generate(hosts: Sequence[str], now_s: float) -> CertificateSet:
+    """A new CA and a server certificate for the given DNS names and IP addresses (and `localhost`)."""
+    return _issue(hosts, _new_authority(_time(now_s)), _time(now_s))
+
+
+def trusted(certs: CertificateSet, present: bytes, now_s: float) -> bytes:
+    """The CAs that API servers should trust (PEM): ours, and for a while the ones they trusted before.
+
+    `present` is the bundle in force. Without an overlap, replicas that have not changed over yet would be refused.
+    """
+    ca_cert = x509.load_pem_x509_certificate(certs.ca_cert)
+    now = _time(now_s)
+    ours = _cert_pem(ca_cert)
+    if now >= ca_cert.not_valid_before_utc + BACKDATED + TRUST_OVERLAP:
+        return ours
+    try:
+        known = x509.load_pem_x509_certificates(present) if present else []
+    except ValueError:
+        known = []
+    older = [each for each in dict.fromkeys(known) if each != ca_cert and _was_ours(each, now)]
+    older.sort(key=lambda each: each.not_valid_before_utc, reverse=True)
+    return ours + b"".join(_cert_pem(each) for each in older[:OLD_CAS_MAX])
+
+
+class _Authority(msgspec.Struct, frozen=True):
+    key: rsa.RSAPrivateKey
+    cert: x509.Certificate
+
+
+def _was_ours(cert: x509.Certificate, now: datetime.datetime) -> bool:
+    names = [attribute.value for attribute in cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return CA_NAME in names and cert.not_valid_after_utc > now
+
+
+def _usable_authority(certs: CertificateSet, now: datetime.datetime) -> _Authority | None:
+    """The CA of a set, None when it cannot sign, or not for long."""
+    try:
+        cert = x509.load_pem_x509_certificate(certs.ca_cert)
+        key = serialization.load_pem_private_key(certs.ca_key, None)
+        is_ca = _is_ca(cert)
+    except Exception:
+        return None
+    is_paired = _public_bytes(key.public_key()) == _public_bytes(cert.public_key())
+    if not isinstance(key, rsa.RSAPrivateKey) or not (is_paired and is_ca):
+        return None
+    lives = cert.not_valid_before_utc <= now and cert.not_valid_after_utc >= now + CA_LEFT_MIN
+    return _Authority(key, cert) if lives else None
+
+
+def _new_authority(now: datetime.datetime) -> _Authority:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CA_NAME)])
+    cert = (
+        _builder(name, name, key.public_key(), now)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
     )
-    return min(cert.not_valid_after_utc, ca_cert.not_valid_after_utc) < horizon
+    return _Authority(key, cert)
+
+
+def _issue(hosts: Sequence[str], authority: _Authority, now: datetime.datetime) -> CertificateSet:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (hosts[0] if hosts else "localhost")[:64])])
+    names = [_alternative(host) for host in dict.fromkeys([*hosts, "localhost"])]
+    issuer = authority.cert
+    cert = (
+        _builder(name, issuer.subject, key.public_key(), now)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(_issuer_id(issuer), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    return CertificateSet(
+        ca_key=_pem(authority.key), ca_cert=_cert_pem(issuer), key=_pem(key), cert=_cert_pem(cert)
+    )
+
+
+def _issuer_id(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """As the CA names itself; one that does not is named by its key."""
+    try:
+        own = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key())  # type: ignore[arg-type]
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
 
 
 def _builder(
@@ -99,8 +200,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))  # clocks of peers may be behind
-        .not_valid_after(now + datetime.timedelta(days=VALIDITY_DAYS))
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + VALIDITY)
     )
 
 
@@ -118,11 +219,25 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
+def _is_ca(cert: x509.Certificate) -> bool:
+    return cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def _time(now_s: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(now_s, datetime.UTC)
+
+
 def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def _public_bytes(key: object) -> bytes:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    encoded: bytes = key.public_bytes(serialization.Encoding.DER, form)  # type: ignore[attr-defined]
+    return encoded
 
 
 def _pem(key: rsa.RSAPrivateKey) -> bytes:

@@ -13,6 +13,8 @@ from koordinator.manager.webhooks.table import WEBHOOKS, Webhook
 
 MUTATING_NAME = "koordinator-mutating-webhook-configuration"
 VALIDATING_NAME = "koordinator-validating-webhook-configuration"
+TEMPLATE = "template"
+"""Annotation that keeps the list as it was installed, in JSON."""
 TIMEOUT_S = 10
 """The API server's own default."""
 
@@ -60,6 +62,20 @@ def configurations(
         for kind, name, is_mutating in zip(kinds, names, (True, False), strict=True)
     )
     return mutating, validating
+
+
+def with_template(configuration: Json, *, is_dormant: bool = False) -> Json:
+    """A configuration to be installed (again): what it lists is what the manager keeps from now on.
+
+    `is_dormant` leaves the list itself to the manager, so that nothing is refused before it runs.
+    """
+    template = msgspec.json.encode(configuration["webhooks"]).decode()
+    annotations = {**configuration["metadata"].get("annotations", {}), TEMPLATE: template}
+    return {
+        **configuration,
+        "metadata": {**configuration["metadata"], "annotations": annotations},
+        "webhooks": [] if is_dormant else configuration["webhooks"],
+    }
 
 
 def client_config(where: Service | str, path: str, ca_cert: bytes | None) -> Json:

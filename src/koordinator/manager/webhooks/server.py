@@ -1,82 +1,157 @@
-"""The HTTPS server of the webhooks: routes to `review.review`, a health check, nothing else."""
+"""The HTTPS server of the webhooks: routes to the handlers, a health check, and a certificate that can be exchanged."""
 
+import asyncio
 import logging
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-from koordinator.manager.webhooks import review
+from koordinator.manager.webhooks import conversion, review
 from koordinator.manager.webhooks.certificates import CertificateSet
 
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 8 * 1024 * 1024  # two copies of the largest object (3 MiB each) and the envelope
+CACHES_WAIT_S = 5.0
+"""How long a request waits for caches that are being filled; below the API server's patience (10 s)."""
+STOP_S = 5.0
+"""For requests under way when the server stops."""
+BACKLOG = 1024
+
+HEALTH_PATH = "/healthz"
+Page = Callable[[], bytes]
+"""A document for people, as JSON."""
+_Answerer = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
 class WebhookServer:
-    """Serves admission handlers by path over TLS."""
+    """Serves admission handlers, and pages for people, by path over TLS.
+
+    `synced` is set when the handlers' caches are filled; requests that come before wait, but not for long, and are
+    then answered 503, so that the failurePolicy decides.
+    """
 
     def __init__(
         self,
         handlers: Mapping[str, review.Handler],
-        certs: CertificateSet,
         *,
-        host: str = "127.0.0.1",
-        port: int = 9876,
+        synced: asyncio.Event,
+        host: str | None = "127.0.0.1",
+        port: int = 0,
+        pages: Mapping[str, Page] | None = None,
     ) -> None:
-        self._handlers = dict(handlers)
-        self._certs = certs
+        """`host` None is all addresses of this machine."""
+        self._synced = synced
         self._host, self._port = host, port
-        self._runner: web.AppRunner | None = None
+        self._posts: dict[str, _Answerer] = {
+            path: self._admitting(handler) for path, handler in handlers.items()
+        }
+        self._posts[conversion.PATH] = _converted
+        self._pages = dict(pages or {})
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._server: web.Server | None = None
+        self._listener: asyncio.Server | None = None
 
     @property
-    def url(self) -> str:
-        """`https://host:port` as bound; only after `start`."""
-        assert self._runner is not None and self._runner.addresses, "the webhook server is not started"
-        host, port = self._runner.addresses[0][:2]
-        return f"https://{host}:{port}"
+    def port(self) -> int:
+        """As bound; only after `start`."""
+        assert self._listener is not None, "the webhook server is not started"
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    def present(self, certs: CertificateSet) -> None:
+        """The certificate for connections from now on; those that are open stay.
+
+        Raises: ssl.SSLError when certificate and key do not fit; then the one before stays.
+        """
+        _load(
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certs
+        )  # a pair that does not fit would leave half of it
+        _load(self._context, certs)
+        log.info("webhook certificate presented", extra={"port": self._port})
 
     async def start(self) -> None:
-        """Bind and serve. Raises: OSError when the port is taken."""
-        app = web.Application(client_max_size=BODY_BYTES_MAX)
-        for path, handler in self._handlers.items():
-            app.router.add_post(path, self._route(handler))
-        app.router.add_get("/healthz", self._health)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port, ssl_context=_ssl_context(self._certs)).start()
-        log.info("webhook server started", extra={"url": self.url, "paths": sorted(self._handlers)})
+        """Listen; without a certificate (`present`) handshakes fail. Raises: OSError when the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = web.Server(self._answer, request_factory=_request, access_log=None)
+        self._listener = await loop.create_server(
+            self._server, self._host, self._port, ssl=self._context, backlog=BACKLOG
+        )
+        log.info("webhook server started", extra={"port": self.port, "paths": sorted(self._posts)})
 
     async def stop(self) -> None:
-        """Stop serving; may be called twice."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        """Take no new connections, answer what was asked, close; may be called twice."""
+        listener, self._listener = self._listener, None
+        server, self._server = self._server, None
+        if listener is not None:
+            listener.close()
+        if server is not None:
+            server.pre_shutdown()
+            await server.shutdown(STOP_S)
 
-    @staticmethod
-    def _route(handler: review.Handler):  # type: ignore[no-untyped-def]  # aiohttp names no type for handlers
-        async def serve(request: web.Request) -> web.Response:
-            answer = await review.review(handler, await request.read())
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        path = request.rel_url.raw_path
+        if request.method == "POST":
+            post = self._posts.get(path)
+            if post is not None:
+                return await post(request)
+        elif request.method in ("GET", "HEAD"):
+            if path == HEALTH_PATH:
+                return web.Response(text="ok")
+            page = self._pages.get(path)
+            if page is not None:
+                return web.Response(body=page(), content_type="application/json")
+        is_known = path in self._posts or path in self._pages or path == HEALTH_PATH
+        if is_known:
+            return web.Response(status=405, text=f"{request.method} is not for {path}\n")
+        return web.Response(status=404, text=f"{path} is not served; is its feature gate on?\n")
+
+    def _admitting(self, handler: review.Handler) -> _Answerer:
+        async def admit(request: web.BaseRequest) -> web.Response:
+            body = await request.read()
+            if not self._synced.is_set() and not await self._caches_filled():
+                text = "koord-manager cannot answer yet: its caches are being filled; try again"
+                return web.Response(status=503, text=text)
+            answer = await review.review(handler, body)
             return web.Response(body=answer, content_type="application/json")
 
-        return serve
+        return admit
 
-    @staticmethod
-    async def _health(_: web.Request) -> web.Response:
-        return web.Response(text="ok")
+    async def _caches_filled(self) -> bool:
+        try:
+            async with asyncio.timeout(CACHES_WAIT_S):
+                return await self._synced.wait()
+        except TimeoutError:
+            return False
 
 
-def _ssl_context(certs: CertificateSet) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # The ssl module reads certificates from files only.
+async def _converted(request: web.BaseRequest) -> web.Response:
+    return web.Response(body=conversion.convert(await request.read()), content_type="application/json")
+
+
+def _load(context: ssl.SSLContext, certs: CertificateSet) -> None:
+    # The ssl module reads certificates from files only; these are gone at once.
     with tempfile.TemporaryDirectory(prefix="koordinator-webhook-") as folder:
         cert, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
         cert.write_bytes(certs.cert)
         key.touch(mode=0o600)
         key.write_bytes(certs.key)
         context.load_cert_chain(cert, key)
-    return context
+
+
+def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    """aiohttp's request with our limit for bodies."""
+    return web.BaseRequest(
+        message,
+        payload,
+        protocol,
+        writer,
+        task,
+        asyncio.get_running_loop(),
+        client_max_size=BODY_BYTES_MAX,
+    )
