@@ -5,10 +5,12 @@ request); they would run unchanged against any other API server.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Coroutine
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.host import Host, open_host
 from koordinator.host.roots import HostRoots
 from koordinator.local import loopback, registry
+from koordinator.local.admission import WebhookAdmission
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
@@ -135,13 +138,18 @@ class LocalCluster:
         try:
             if self.kubelet is not None:
                 await self.kubelet.prepare()
+            if self._options.manager:
+                # First: webhooks of the last start, whose server is gone, would refuse what is installed now.
+                await quieten_webhooks(self._client("koordinator-installer"))
             await install(self._client("koordinator-installer"))
-            serving = loopback.served(
-                http.application(self.scheduler, http.HttpOptions()), self._options.scheduler_port
-            )
-            async with serving as self.scheduler_url, asyncio.TaskGroup() as group:
+            async with contextlib.AsyncExitStack() as stack:
+                scheduler_api = http.application(self.scheduler, http.HttpOptions())
+                serving = loopback.served(scheduler_api, self._options.scheduler_port)
+                self.scheduler_url = await stack.enter_async_context(serving)
+                certificates = stack.enter_context(TemporaryDirectory(prefix="koordinator-certs-"))
+                group = await stack.enter_async_context(asyncio.TaskGroup())
                 if self._options.manager:
-                    await self._start_manager(group)
+                    await self._start_manager(group, Path(certificates))
                 self._start_components(group)
                 await self.server.start()
                 self.ready.set()
@@ -162,23 +170,21 @@ class LocalCluster:
     def _start(group: asyncio.TaskGroup, work: Coroutine[Any, Any, Any], name: str) -> None:
         group.create_task(work, name=name)
 
-    async def _start_manager(self, group: asyncio.TaskGroup) -> None:
+    async def _start_manager(self, group: asyncio.TaskGroup, certificates: Path) -> None:
         """The manager with its webhooks, until they answer: nothing is to be created without them."""
-        client = self._client("koord-manager")
-        manager = Manager(client, gates=self._options.manager_gates)
-        settings = WebhookSettings(port=0, cert_dir=self._certificates)
+        manager = Manager(self._client("koord-manager"), gates=self._options.manager_gates)
+        settings = WebhookSettings(port=0, cert_dir=certificates)
         webhooks = Webhooks(
             manager.shared, manager.handlers, settings, synced=manager.synced, host=WEBHOOK_HOST
         )
-        for wanted in configuration.configurations(settings.service):
-            await _configure_webhooks(client, configuration.with_template(wanted, is_dormant=True))
         self._start(group, manager.run(), "koord-manager")
         self._start(group, webhooks.run(), "webhooks")
         await manager.synced.wait()
         await webhooks.ready.wait()
         if manager.handlers:
-            service = settings.service
-            self._admission.register_service(service.namespace, service.name, WEBHOOK_HOST, webhooks.port)
+            admission, service = self.registry.admission, settings.service
+            assert isinstance(admission, WebhookAdmission), "no webhooks are asked"
+            admission.register_service(service.namespace, service.name, WEBHOOK_HOST, webhooks.port)
 
     def _start_components(self, group: asyncio.TaskGroup) -> None:
         self._start(group, self.scheduler.run(), "koord-scheduler")
@@ -217,17 +223,16 @@ class LocalCluster:
         return random.Random(self._rng.getrandbits(64))
 
 
-async def _configure_webhooks(cluster: MemoryCluster, wanted: dict[str, Any]) -> None:
-    """The objects may be there from the last start; they follow this version."""
-    view = kinds.view_of(_resource(wanted))
-    try:
-        await cluster.create(view, wanted)
-    except errors.AlreadyExists:
-        patch = {
-            "metadata": {"annotations": wanted["metadata"]["annotations"]},
-            "webhooks": wanted["webhooks"],
-        }
-        await cluster.patch(view, wanted["metadata"]["name"], patch)
+async def quieten_webhooks(cluster: MemoryCluster) -> None:
+    """Both webhook configurations as this version knows them, asking nobody until the manager fills them in."""
+    for wanted in configuration.configurations(configuration.Service()):
+        body = configuration.with_template(wanted, is_dormant=True)
+        view, metadata = kinds.view_of(_resource(body)), body["metadata"]
+        try:
+            await cluster.create(view, body)
+        except errors.AlreadyExists:
+            patch = {"metadata": {"annotations": metadata["annotations"]}, "webhooks": body["webhooks"]}
+            await cluster.patch(view, metadata["name"], patch)
 
 
 async def install(cluster: MemoryCluster) -> None:

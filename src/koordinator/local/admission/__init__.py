@@ -10,7 +10,12 @@
 """
 
 from koordinator.local.admission.client import Handler
-from koordinator.local.admission.services import EndpointResolver, Resolver, ServiceResolver, UnresolvedService
+from koordinator.local.admission.services import (
+    EndpointResolver,
+    Resolver,
+    ServiceResolver,
+    UnresolvedService,
+)
 from koordinator.local.admission.webhooks import BackendSource, Source, WebhookAdmission
 
 __all__ = [

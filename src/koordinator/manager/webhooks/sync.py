@@ -200,9 +200,7 @@ class WebhookSync:
                     paths=self._paths,
                 )
                 if wanted.problem:
-                    log.warning(
-                        "webhook configuration: %s", wanted.problem, extra={"kind": kind, "name": name}
-                    )
+                    log.warning("webhook configuration: %s", wanted.problem, extra={"configuration": name})
                 if not configuration_sync.differs(wanted, meta.annotations, found.webhooks):
                     return False
                 patch = {
@@ -218,7 +216,7 @@ class WebhookSync:
             except errors.NotFound:
                 raise MissingConfiguration(kind, name) from None
             names = [entry.get("name") for entry in wanted.webhooks]
-            log.info("webhook configuration written", extra={"kind": kind, "name": name, "webhooks": names})
+            log.info("webhook configuration written", extra={"configuration": name, "webhooks": names})
             return True
         raise errors.Conflict(
             f"{kind} {name}: changed by others {CONFLICTS_MAX} times while it was put right"
