@@ -62,7 +62,11 @@ class FaultyCluster:
         self._rng = rng
 
     def heal(self) -> None:
-        self._faults = Faults()
+        self.misbehave(Faults())
+
+    def misbehave(self, faults: Faults) -> None:
+        """Be as bad as this from now on."""
+        self._faults = faults
 
     async def get(self, view: type[T], name: str, namespace: str = "") -> T:
         return await self._send(lambda: self._inner.get(view, name, namespace))

@@ -1,0 +1,107 @@
+"""Whole managers, two at a time, under random faults: safe at every step, and right once the faults have stopped.
+
+A seed draws what goes wrong with the API, the nodes, their agents, the configuration and the managers themselves. A
+failing seed fails again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from koordinator.clock import LoopClock
+from koordinator.simulate import virtual_time
+from tests.cluster.faulty_cluster import Faults
+from tests.manager.faults.world import DEGRADE_S, REPORT_S, SWEEP_S, THRESHOLD_S, Agent, World
+
+SEEDS = range(8)
+UNREST_S = 40 * 60.0
+SETTLE_S = DEGRADE_S + SWEEP_S + THRESHOLD_S + 2 * REPORT_S
+"""Until every silent node is found, and a small difference has waited for its turn."""
+AWAY = Faults(lost_before_ratio=1.0)
+
+
+def play(seed: int, drama: Callable[[World], Awaitable[None]]) -> None:
+    async def main(clock: LoopClock) -> None:
+        await World(seed, clock).run(drama)
+
+    virtual_time.run_virtual(main)
+
+
+async def unrest(world: World) -> None:
+    """Everything that may go wrong, for a while."""
+    ends_s = world.clock.now() + UNREST_S
+    while world.clock.now() < ends_s:
+        await asyncio.sleep(world.rng.expovariate(1 / 15.0))
+        await act(world, world.rng.choice(list(world.agents.values())))
+        world.check_writers()
+        await world.check_bounds()
+
+
+async def act(world: World, agent: Agent) -> None:
+    rng = world.rng
+    match rng.randrange(12):
+        case 0 | 1:
+            agent.mood = rng.choice(Agent.MOODS)
+        case 2 | 3 | 4:
+            await world.add_pod(agent)
+        case 5:
+            await world.remove_pod(agent)
+        case 6:
+            await world.lose_node(agent)
+        case 7:
+            await world.spoil_config()
+        case 8:
+            await world.restore_config()
+        case 9:
+            rng.choice(world.instances).kill()
+        case 10:
+            world.misbehave(Faults.drawn(rng))
+        case 11:
+            world.misbehave(AWAY)
+            await asyncio.sleep(rng.uniform(1.0, 60.0))
+            world.heal()
+
+
+async def settle(world: World) -> None:
+    """The faults stop. The agents of two nodes have stopped for good, too."""
+    world.heal()
+    await world.restore_config()
+    for number, agent in enumerate(world.agents.values()):
+        agent.mood = "silent" if number < 2 else "well"
+    await asyncio.sleep(SETTLE_S)
+
+
+def node_writes(world: World, since_s: float) -> Counter[str]:
+    return Counter(write.name for write in world.writes if write.kind == "Node" and write.at_s >= since_s)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_went_wrong_batch_is_right_and_still_afterwards(seed: int) -> None:
+    async def drama(world: World) -> None:
+        await unrest(world)
+        await settle(world)
+
+        for agent in world.agents.values():
+            offered = await world.batch(agent.name)
+            if agent.mood == "well":
+                assert offered == agent.model(), agent.name
+            else:
+                assert offered == {}, agent.name
+        world.check_writers()
+
+        calm_s = world.clock.now()
+        await asyncio.sleep(20 * 60.0)
+        written = [write for write in world.writes if write.at_s >= calm_s]
+        assert written == [], "nothing changed, so nothing is written"
+
+        for agent in world.agents.values():
+            agent.jitter_ratio = 0.02
+        jitters_s = world.clock.now()
+        await asyncio.sleep(30 * 60.0)
+        allowed = 30 * 60.0 / THRESHOLD_S + 1
+        assert all(count <= allowed for count in node_writes(world, jitters_s).values())
+        world.check_writers()
+
+    play(seed, drama)
