@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from koordinator.clock import LoopClock
+from koordinator.cluster import supervise
 from koordinator.simulate import virtual_time
 from tests.cluster.faulty_cluster import Faults
 from tests.manager.faults.world import DEGRADE_S, REPORT_S, SWEEP_S, THRESHOLD_S, Agent, World
 
-SEEDS = range(8)
+SEEDS = range(6)
 UNREST_S = 40 * 60.0
 SETTLE_S = DEGRADE_S + SWEEP_S + THRESHOLD_S + 2 * REPORT_S
 """Until every silent node is found, and a small difference has waited for its turn."""
@@ -26,7 +27,8 @@ def play(seed: int, drama: Callable[[World], Awaitable[None]]) -> None:
     async def main(clock: LoopClock) -> None:
         await World(seed, clock).run(drama)
 
-    virtual_time.run_virtual(main)
+    with supervise.strictly():  # an exception that nobody foresaw fails the test
+        virtual_time.run_virtual(main)
 
 
 async def unrest(world: World) -> None:
@@ -89,6 +91,7 @@ def test_whatever_went_wrong_batch_is_right_and_still_afterwards(seed: int) -> N
                 assert offered == agent.model(), agent.name
             else:
                 assert offered == {}, agent.name
+                assert await world.reasons(agent.name), f"nobody is told why {agent.name} lends nothing"
         world.check_writers()
 
         calm_s = world.clock.now()
@@ -97,11 +100,11 @@ def test_whatever_went_wrong_batch_is_right_and_still_afterwards(seed: int) -> N
         assert written == [], "nothing changed, so nothing is written"
 
         for agent in world.agents.values():
-            agent.jitter_ratio = 0.02
+            agent.jitter_ratio = agent.harmless_jitter()
         jitters_s = world.clock.now()
         await asyncio.sleep(30 * 60.0)
-        allowed = 30 * 60.0 / THRESHOLD_S + 1
-        assert all(count <= allowed for count in node_writes(world, jitters_s).values())
+        counts = node_writes(world, jitters_s)
+        assert max(counts.values(), default=0) <= 30 * 60.0 / THRESHOLD_S + 1, counts
         world.check_writers()
 
     play(seed, drama)

@@ -39,7 +39,7 @@ DEGRADE_S = 15 * 60.0
 SWEEP_S = 30.0
 """How long after `DEGRADE_S` the manager may look."""
 THRESHOLD_S = 300.0
-HEARTBEAT_S = 10.0
+HEARTBEAT_S = 30.0
 RESTART_S = 1.0
 
 
@@ -197,6 +197,12 @@ class Agent:
         factor = 1.0 + self.rng.uniform(-self.jitter_ratio, self.jitter_ratio)
         return round(cpu_milli * factor), round(memory_bytes * factor)
 
+    def harmless_jitter(self) -> float:
+        """By how much use may vary so that what is offered stays within a tenth of any value it had."""
+        model = self.model()
+        used = dict(zip((BATCH_CPU, BATCH_MEMORY), self.good, strict=True))
+        return min(0.04 * model[key] / max(used[key], 1) for key in model)
+
     def model(self) -> Json:
         """Batch resources by the last good report, when nothing else is wrong."""
         cpu, memory = self.good
@@ -213,7 +219,7 @@ def amounts(cpu_milli: int, memory_bytes: int) -> Json:
 class World:
     """Nodes with their agents and pods, two managers, and what users do to them."""
 
-    def __init__(self, seed: int, clock: LoopClock, node_count: int = 6) -> None:
+    def __init__(self, seed: int, clock: LoopClock, node_count: int = 5) -> None:
         self.seed, self.clock = seed, clock
         self.rng = random.Random(seed)
         self.backend = registry.in_memory(clock, checks=False)
