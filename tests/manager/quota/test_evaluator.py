@@ -2,8 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -15,50 +14,16 @@ from koordinator.api import crd, labels, resource_list
 from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Namespace
 from koordinator.api.sigs import ElasticQuota
-from koordinator.cluster import errors
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
 from koordinator.manager.options import QuotaUpdateOptions
 from koordinator.manager.quota.evaluation import QuotaLookupError
 from koordinator.manager.quota.evaluator import EvaluationError, QuotaEvaluator
 from koordinator.simulate import virtual_time
 from tests.manager.quota.builders import quota_body
+from tests.manager.quota.distant import Cluster
 
 MANIFESTS = [m for m in crd.manifests() if m["spec"]["names"]["kind"] == "ElasticQuota"]
-Faults = Callable[[], Exception | None]
-
-
-class Cluster(MemoryCluster):
-    """A cluster at a distance: writes and news take their time, and writes may fail before or after they count."""
-
-    def __init__(self, backend: Any, rng: random.Random, *, delay_s: float = 0.0, fault_ratio: float = 0.0):
-        super().__init__(backend)
-        self.rng = rng
-        self.delay_s, self.fault_ratio = delay_s, fault_ratio
-        self.news_s = 0.0
-        self.patches: list[Any] = []
-
-    async def patch(self, view: type[Any], name: str, patch: Any, *rest: Any, **more: Any) -> Any:
-        self.patches.append(msgspec.json.decode(msgspec.json.encode(patch)))
-        await self._delay()
-        if self.rng.random() < self.fault_ratio:
-            raise errors.ServiceUnavailable("not now")
-        written = await super().patch(view, name, patch, *rest, **more)
-        await self._delay()
-        if self.rng.random() < self.fault_ratio:
-            raise errors.ConnectionFailed("who knows")
-        return written
-
-    async def watch(self, view: type[Any], *rest: Any, **more: Any) -> AsyncIterator[Sequence[Any]]:
-        async for batch in super().watch(view, *rest, **more):
-            await self._delay()
-            await asyncio.sleep(self.news_s)
-            yield batch
-
-    async def _delay(self) -> None:
-        if self.delay_s:
-            await asyncio.sleep(self.rng.random() * self.delay_s)
 
 
 class World:

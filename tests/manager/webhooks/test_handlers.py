@@ -61,11 +61,12 @@ class Webhooks:
         shared = shared_parts(cluster, gates=GATES, options=ManagerOptions(binding_admission=binding))
         self.factory, self.metrics = shared.factory, shared.metrics
         self.topology = QuotaTopology(self.factory, cluster.clock)
+        look_up = quota_admission.ParentLookUp(cluster, self.topology)
         profiles, quotas = ProfileCache(shared), _Quotas(shared, self.topology)
         self.evaluated = quotas.evaluated
         self.handlers: dict[str, review.Handler] = {
-            "quota-mutate": quota_admission.QuotaMutatingHandler(self.topology),
-            "quota": quota_admission.QuotaValidatingHandler(self.topology, QuotaRules.of(shared.gates)),
+            "quota-mutate": quota_admission.QuotaMutatingHandler(self.topology, look_up),
+            "quota": quota_admission.QuotaValidatingHandler(self.topology, QuotaRules(), look_up),
             "pod-mutate": pod_mutating.PodMutatingHandler(shared, profiles, quotas),
             "pod": pod_validating.PodValidatingHandler(shared, quotas),
             "binding": pod_binding.PodBindingHandler(shared),

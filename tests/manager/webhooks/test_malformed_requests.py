@@ -68,13 +68,14 @@ def handlers() -> dict[str, tuple[str, str, review.Handler]]:
     shared = shared_parts(MemoryCluster(registry.in_memory(FixedClock(0.0), checks=False)), gates=GATES)
     factory = shared.factory
     topology = QuotaTopology(factory, FixedClock())
+    look_up = quota_admission.ParentLookUp(shared.cluster, topology)
     profiles = ProfileCache(shared)
     update = shared.options.quota_update
     pod_quotas = PodQuotas(shared.cluster, factory, topology, shared.gates, update, shared.rng)
     quotas = "elasticquotas"
     return {
-        "quota-mutate": (quotas, "", quota_admission.QuotaMutatingHandler(topology)),
-        "quota": (quotas, "", quota_admission.QuotaValidatingHandler(topology, QuotaRules.of(shared.gates))),
+        "quota-mutate": (quotas, "", quota_admission.QuotaMutatingHandler(topology, look_up)),
+        "quota": (quotas, "", quota_admission.QuotaValidatingHandler(topology, QuotaRules(), look_up)),
         "pod": ("pods", "", pod_validating.PodValidatingHandler(shared, pod_quotas)),
         "pod-mutate": ("pods", "", pod_mutating.PodMutatingHandler(shared, profiles, pod_quotas)),
         "binding": ("pods", "binding", pod_binding.PodBindingHandler(shared)),

@@ -180,9 +180,7 @@ class QuotaEvaluator:
     def _newest(self, cached: ElasticQuota) -> ElasticQuota:
         """What we wrote or read ourselves, as long as the watch is behind it."""
         written = self._written.get(cached.key)
-        if written is None or written.metadata.uid != cached.metadata.uid:
-            return cached
-        return written if _version(written) > _version(cached) else cached
+        return written if written is not None and _version(written) > _version(cached) else cached
 
 
 def _sort_out(quota: ElasticQuota, batch: list[_Waiter]) -> tuple[list[tuple[_Waiter, Evaluation]], Amounts]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, quantity, quota_labels
+from koordinator.api import quantity, quota_labels
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.errors import ApiError
@@ -28,27 +28,44 @@ LOOK_UP_S = 2.0
 REASON_CONFLICT = "QuotaTreeConflict"
 
 
-class ParentLookUp:
-    """Asks the API server for a quota that the watch has not shown.
+_ABOUT_PARENT = frozenset(
+    (
+        Refusal.TREE_PARENT,
+        Refusal.PARENT_MISSING,
+        Refusal.PARENT_NOT_PARENT,
+        Refusal.MAX_KEYS,
+        Refusal.MIN_KEYS,
+        Refusal.MIN_SUM_BROTHERS,
+        Refusal.GUARANTEE,
+    )
+)
+"""Refusals that another state of the parent could turn."""
 
-    Another instance may have admitted it a moment ago: a file with a tree in it arrives request by request.
+
+class ParentLookUp:
+    """Asks the API server for the parent of a quota that is about to be refused for it.
+
+    Another instance may have admitted it, or a change of it, a moment ago: a file with a tree in it arrives
+    request by request, and the watch has not shown it yet.
     """
 
     def __init__(self, cluster: Cluster, topology: QuotaTopology) -> None:
         self._cluster = cluster
         self._topology = topology
 
-    async def find(self, name: str) -> bool:
-        """Whether there is such a quota; if so, the topology knows it from now on."""
+    async def has_news(self, quota: ElasticQuota) -> bool:
+        """Whether the parent is not as the topology knew it; it knows better from now on."""
+        name = quota_labels.parent_name(quota.metadata.name, quota.metadata.labels)
+        before = self._topology.tree.get(name)
         try:
             async with asyncio.timeout(LOOK_UP_S):
                 page = await self._cluster.list(ElasticQuota, field_selector=f"metadata.name={name}")
         except (ApiError, TimeoutError) as error:
             log.warning("quota not looked up", extra={"quota": name, "error": str(error)})
             return False
-        for quota in page.items:
-            self._topology.learn(quota)
-        return self._topology.tree.get(name) is not None
+        for found in page.items:
+            self._topology.learn(found)
+        return self._topology.tree.get(name) != before
 
 
 def _is_about_quotas(request: AdmissionRequest) -> bool:
@@ -62,7 +79,7 @@ def _malformed(request: AdmissionRequest, error: Exception) -> Verdict:
 class QuotaMutatingHandler:
     """Gives new quotas their parent, tree and shared weight."""
 
-    def __init__(self, topology: QuotaTopology, look_up: ParentLookUp | None = None) -> None:
+    def __init__(self, topology: QuotaTopology, look_up: ParentLookUp) -> None:
         self._topology = topology
         self._look_up = look_up
 
@@ -75,7 +92,7 @@ class QuotaMutatingHandler:
             try:
                 return Verdict(obj=defaulting.complete(request.object, self._topology.tree))
             except DefaultingError as error:
-                if error.refusal is not Refusal.PARENT_MISSING or not await self._has_parent(quota):
+                if error.refusal is not Refusal.PARENT_MISSING or not await self._look_up.has_news(quota):
                     raise
             return Verdict(obj=defaulting.complete(request.object, self._topology.tree))
         except DefaultingError as error:
@@ -83,17 +100,11 @@ class QuotaMutatingHandler:
         except (quantity.QuantityError, msgspec.ValidationError) as error:
             return _malformed(request, error)
 
-    async def _has_parent(self, quota: ElasticQuota) -> bool:
-        parent = quota_labels.parent_name(quota.metadata.name, quota.metadata.labels)
-        return self._look_up is not None and await self._look_up.find(parent)
-
 
 class QuotaValidatingHandler:
     """Refuses what would make the quota tree contradict itself."""
 
-    def __init__(
-        self, topology: QuotaTopology, rules: QuotaRules, look_up: ParentLookUp | None = None
-    ) -> None:
+    def __init__(self, topology: QuotaTopology, rules: QuotaRules, look_up: ParentLookUp) -> None:
         self._topology = topology
         self._rules = rules
         self._look_up = look_up
@@ -155,10 +166,8 @@ class QuotaValidatingHandler:
         return self._answer(verdict, quota)
 
     async def _should_repeat(self, verdict: QuotaVerdict, quota: ElasticQuota) -> bool:
-        """Whether the parent that was missing has turned up."""
-        if verdict.refusal is not Refusal.PARENT_MISSING or self._look_up is None:
-            return False
-        return await self._look_up.find(quota.metadata.labels.get(labels.QUOTA_PARENT, ""))
+        """Whether the quota was refused for a parent that is not like that any more."""
+        return verdict.refusal in _ABOUT_PARENT and await self._look_up.has_news(quota)
 
     def _answer(self, verdict: QuotaVerdict, quota: ElasticQuota) -> Verdict:
         if not verdict.allowed:
