@@ -1,25 +1,34 @@
 """A healthy installation as a snapshot, and ways to break it: what tests of checks start from."""
 
-from collections.abc import Sequence
+import base64
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from koordinator import clock
-from koordinator.api import crd, defaults, kinds, slo_config
+from koordinator.api import slo_config
+from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.coordination import Lease
-from koordinator.api.core import ConfigMap, Namespace, Node, Pod
+from koordinator.api.core import ConfigMap, Namespace, Node, Pod, Secret
 from koordinator.api.decode import from_builtins
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
-from koordinator.api.scheduling import PriorityClass
 from koordinator.api.slo import NodeSLO
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import Finding, Severity
-from koordinator.doctor.snapshot import KINDS, Listing, RawDefinition, Snapshot
+from koordinator.doctor.snapshot import KINDS, Listing, Snapshot
+from koordinator.install import configs
+from koordinator.install import objects as install
+from koordinator.install.values import FailurePolicies, Values
+from koordinator.manager.webhooks import certificates, configuration, table
 
 NOW_S = 1_700_000_000.0
 NAMESPACE = slo_config.CONFIG_NAMESPACE
-GIB = 2**30
+SERVICE = configuration.Service().name
 IMAGE = "koordinator:0.1.0"
 
 T = TypeVar("T", bound=Object)
@@ -93,8 +102,6 @@ def pod(
 
 def labelled(pod_: Pod, **labels: str) -> Pod:
     """The pod with more labels; `__` stands for the slash."""
-    import msgspec
-
     more = {key.replace("__", "/"): value for key, value in labels.items()}
     metadata = msgspec.structs.replace(pod_.metadata, labels={**pod_.metadata.labels, **more})
     return msgspec.structs.replace(pod_, metadata=metadata)
@@ -188,29 +195,66 @@ def config(**keys: str) -> ConfigMap:
     return decoded(ConfigMap, {"data": data}, name=slo_config.CONFIG_NAME, namespace=NAMESPACE)
 
 
-def definitions() -> list[RawDefinition]:
-    """Our CRDs as an API server has them."""
-    established = {"conditions": [{"type": "Established", "status": "True"}]}
-    return [from_builtins({**body, "status": established}, RawDefinition) for body in crd.manifests()]
+@functools.cache
+def certificate() -> certificates.CertificateSet:
+    """The certificates of the webhooks, made an hour ago."""
+    return certificates.generate([f"{SERVICE}.{NAMESPACE}.svc"], NOW_S - 3_600.0)
+
+
+def webhook_configurations(
+    *, ca_cert: bytes | None = None, policies: dict[str, str] | None = None, more: Sequence[str] = ()
+) -> tuple[MutatingWebhookConfiguration, ValidatingWebhookConfiguration]:
+    """Both configurations as a manager leaves them: webhooks that are on by default, and `more` paths."""
+    gates = FeatureGates.of(Component.MANAGER)
+    on = [path for path, needed in table.GATES_BY_PATH.items() if all(map(gates.is_on, needed))]
+    mutating, validating = configuration.configurations(
+        configuration.Service(),
+        ca_cert=certificate().ca_cert if ca_cert is None else ca_cert,
+        paths=[*on, *more],
+        failure_policies=configs.failure_policies(FailurePolicies()) | (policies or {}),
+    )
+    return (
+        from_builtins(mutating, MutatingWebhookConfiguration),
+        from_builtins(validating, ValidatingWebhookConfiguration),
+    )
+
+
+def secret(certs: certificates.CertificateSet) -> Secret:
+    data = {key: base64.b64encode(value).decode() for key, value in certs.secret_data().items()}
+    return decoded(Secret, {"data": data}, name="koordinator-webhook-certs", namespace=NAMESPACE)
+
+
+_STATUSES: dict[str, dict[str, Any]] = {
+    "CustomResourceDefinition": {"conditions": [{"type": "Established", "status": "True"}]},
+    "Deployment": {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2},
+    "DaemonSet": {
+        "desiredNumberScheduled": 1,
+        "currentNumberScheduled": 1,
+        "updatedNumberScheduled": 1,
+        "numberReady": 1,
+    },
+}
 
 
 def healthy() -> dict[type[Object], list[Any]]:
-    """Objects of an installation in which nothing is wrong, by kind."""
+    """What `koordinator install` brings, at work on one node: nothing is wrong. By kind."""
     objects: dict[type[Object], list[Any]] = {view: [] for view in KINDS}
-    for body in defaults.objects():
-        group = body["apiVersion"].rpartition("/")[0]
-        resource = kinds.by_kind(group, body["kind"])
-        assert resource is not None
-        view = kinds.view_of(resource)
-        objects.setdefault(view, []).append(from_builtins(body, view))
+    by_kind = {(view.resource.group, view.resource.kind): view for view in KINDS}
+    for body in install.objects(Values()):
+        view = by_kind.get((body["apiVersion"].rpartition("/")[0], body["kind"]))
+        if view is not None:
+            status = _STATUSES.get(body["kind"])
+            objects[view].append(from_builtins({**body, **({"status": status} if status else {})}, view))
+    for view, configured in zip(
+        (MutatingWebhookConfiguration, ValidatingWebhookConfiguration), webhook_configurations(), strict=True
+    ):
+        objects[view] = [configured]
+    objects[Secret] = [secret(certificate())]
     for name in ("default", "kube-system"):
         objects[Namespace].append(decoded(Namespace, {}, name=name))
-    objects[RawDefinition] = list(definitions())
     objects[Node] = [node()]
     objects[NodeMetric] = [node_metric()]
     objects[NodeSLO] = [decoded(NodeSLO, {}, name="node-0")]
-    objects[Deployment] = [workload("koord-manager"), workload("koord-scheduler")]
-    objects[DaemonSet] = [koordlet()]
     objects[Lease] = [lease("koordinator-manager", "manager-0_x"), lease("koord-scheduler", "scheduler-0_y")]
     objects[Pod] = [
         member("koord-manager", "manager-0"),
@@ -220,8 +264,16 @@ def healthy() -> dict[type[Object], list[Any]]:
         member("koordlet", "koordlet-0"),
         pod(),
     ]
-    assert PriorityClass in objects
     return objects
+
+
+def changed(
+    view: type[T], change: Callable[[T], T | None], objects: dict[type[Object], list[Any]] | None = None
+) -> dict[type[Object], list[Any]]:
+    """A healthy installation with each object of a kind replaced by what `change` says (None: left out)."""
+    found = healthy() if objects is None else objects
+    found[view] = [new for old in found[view] if (new := change(old)) is not None]
+    return found
 
 
 def snapshot(objects: dict[type[Object], list[Any]] | None = None, **members: Any) -> Snapshot:

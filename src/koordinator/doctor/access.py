@@ -1,4 +1,4 @@
-"""What components must be allowed to do, and asking the API server whether they are (spec 01 §14.5)."""
+"""What components must be allowed to do (what an installation grants them), and asking the API server."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -8,30 +8,54 @@ import msgspec
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster
 from koordinator.doctor.installation import Name, Workload
+from koordinator.install import rbac
 
 _PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 REQUESTS_AT_ONCE = 8
 
 
-class Need(msgspec.Struct, frozen=True):
-    """A verb on a resource (`plural` or `plural/subresource`) that a component cannot do without.
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """A verb on a resource (`plural` or `plural/subresource`), and what a component needs it for.
 
-    `namespaced` needs are asked in the components' namespace, the others in the whole cluster. `loss` tells
-    what does not work without it.
+    `namespace` is empty for what it needs in the whole cluster, `name` for all objects of the kind.
     """
 
     verb: str
     group: str
     resource: str
-    loss: str
-    namespaced: bool = False
+    why: str
+    namespace: str = ""
+    name: str = ""
 
     @property
     def words(self) -> str:
         """As `kubectl auth can-i` takes it."""
         plural, _, subresource = self.resource.partition("/")
-        name = f"{plural}.{self.group}" if self.group else plural
-        return f"{self.verb} {name}" + (f" --subresource={subresource}" if subresource else "")
+        kind = f"{plural}.{self.group}" if self.group else plural
+        named = f"{kind}/{self.name}" if self.name else kind
+        return (
+            f"{self.verb} {named}"
+            + (f" --subresource={subresource}" if subresource else "")
+            + (f" -n {self.namespace}" if self.namespace else "")
+        )
+
+
+def needs(component: str, namespace: str) -> list[Need]:
+    """All that the roles of an installation grant a component; none for a component without roles of ours."""
+    return [
+        Need(
+            verb=verb,
+            group=rule.group,
+            resource=resource,
+            why=rule.why,
+            namespace=namespace if rule.in_namespace else "",
+            name=name,
+        )
+        for rule in rbac.RULES.get(component, ())
+        for resource in rule.resources
+        for verb in rule.verbs
+        for name in rule.names or ("",)
+    ]
 
 
 class AccessAnswer(msgspec.Struct, frozen=True):
@@ -44,71 +68,19 @@ class AccessAnswer(msgspec.Struct, frozen=True):
     gap: str = ""
 
 
-_SLO, _CONFIG, _SIGS = "slo.koordinator.sh", "config.koordinator.sh", "scheduling.sigs.k8s.io"
-_LEASE = Need("update", "coordination.k8s.io", "leases", "no instance can lead", namespaced=True)
-
-NEEDS: dict[Name, tuple[Need, ...]] = {
-    Name.MANAGER: (
-        _LEASE,
-        Need("watch", "", "nodes", "nothing is calculated"),
-        Need("watch", "", "pods", "nothing is calculated"),
-        Need("watch", "", "configmaps", "the configuration is not read", namespaced=True),
-        Need("patch", "", "nodes/status", "nodes never offer Batch resources"),
-        Need("patch", "", "nodes", "CPU normalization and amplification are not written"),
-        Need("create", _SLO, "nodemetrics", "node agents are not asked to report"),
-        Need("delete", _SLO, "nodemetrics", "reports of removed nodes stay"),
-        Need("create", _SLO, "nodeslos", "node agents get no policy"),
-        Need("patch", _SLO, "nodeslos", "node agents keep an old policy"),
-        Need("watch", _CONFIG, "clustercolocationprofiles", "profiles are not applied"),
-        Need("watch", "scheduling.k8s.io", "priorityclasses", "profiles with a priority class refuse pods"),
-        Need("watch", _SIGS, "elasticquotas", "quotas are not checked"),
-        Need(
-            "patch",
-            "admissionregistration.k8s.io",
-            "mutatingwebhookconfigurations",
-            "webhooks are called with an old certificate authority",
-        ),
-        Need(
-            "patch",
-            "admissionregistration.k8s.io",
-            "validatingwebhookconfigurations",
-            "webhooks are called with an old certificate authority",
-        ),
-        Need("create", "", "secrets", "the certificate of the webhooks cannot be kept", namespaced=True),
-    ),
-    Name.SCHEDULER: (
-        _LEASE,
-        Need("watch", "", "nodes", "nothing is scheduled"),
-        Need("watch", "", "pods", "nothing is scheduled"),
-        Need("create", "", "pods/binding", "nothing is scheduled"),
-        Need("patch", "", "pods/status", "pods do not say why they wait"),
-        Need("watch", _SLO, "nodemetrics", "placement ignores usage"),
-        Need("watch", _SIGS, "elasticquotas", "quotas are ignored"),
-        Need("watch", "scheduling.koordinator.sh", "devices", "devices are ignored"),
-    ),
-    Name.KOORDLET: (
-        Need("get", "", "nodes", "the agent does not start"),
-        Need("watch", _SLO, "nodeslos", "the node keeps its last policy"),
-        Need("watch", _SLO, "nodemetrics", "the agent does not know how to report"),
-        Need("patch", _SLO, "nodemetrics/status", "reports do not arrive, so nodes lend nothing"),
-        Need("create", "", "pods/eviction", "batch pods are not evicted when services need the node"),
-    ),
-}
-
-
 async def ask(cluster: Cluster, namespace: str, workloads: Iterable[Workload]) -> list[AccessAnswer]:
     """An answer for every need of the components that have a workload; after the first 403 no more are asked."""
     slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
     questions = [
         (each.component, f"system:serviceaccount:{namespace}:{each.service_account}", need)
         for each in workloads
-        for need in NEEDS.get(each.component, ())
+        for need in needs(each.component, namespace)
     ]
 
     async def one(component: Name, account: str, need: Need) -> AccessAnswer:
         async with slots:
             try:
-                status = await _review(cluster, namespace, account, need)
+                status = await _review(cluster, account, namespace, need)
             except errors.ApiError as error:
                 return AccessAnswer(component, account, need, gap=str(error))
         return AccessAnswer(component, account, need, allowed=bool(status.get("allowed")))
@@ -121,15 +93,21 @@ async def ask(cluster: Cluster, namespace: str, workloads: Iterable[Workload]) -
     return [first, *await asyncio.gather(*(one(*question) for question in questions[1:]))]
 
 
-async def _review(cluster: Cluster, namespace: str, account: str, need: Need) -> dict[str, object]:
+async def _review(cluster: Cluster, account: str, namespace: str, need: Need) -> dict[str, object]:
     plural, _, subresource = need.resource.partition("/")
-    attributes = {"verb": need.verb, "group": need.group, "resource": plural, "subresource": subresource}
-    if need.namespaced:
-        attributes["namespace"] = namespace
+    attributes = {
+        "verb": need.verb,
+        "group": need.group,
+        "resource": plural,
+        "subresource": subresource,
+        "namespace": need.namespace,
+        "name": need.name,
+    }
+    given = {key: value for key, value in attributes.items() if value}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
-        "spec": {"user": account, "groups": _groups(namespace), "resourceAttributes": attributes},
+        "spec": {"user": account, "groups": _groups(namespace), "resourceAttributes": given},
     }
     answer = await cluster.request("POST", _PATH, body)
     status = answer.get("status")

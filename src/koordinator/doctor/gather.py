@@ -7,10 +7,10 @@ does not answer at all is an error.
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration, Webhook
+from koordinator.api.admission import Webhook
 from koordinator.api.core import Namespace, Node, Pod, Secret
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
@@ -23,7 +23,6 @@ T = TypeVar("T", bound=Object)
 
 LISTS_AT_ONCE = 4  # a page of a large list is some MiB; more at once would only press the API server
 LIST_TIMEOUT_S = 120.0  # 300,000 pods take about a minute
-WEBHOOK_SUFFIX = ".koordinator.sh"
 
 Progress = Callable[[str], None]
 """Is told what is read now, for people who wait."""
@@ -59,7 +58,7 @@ async def from_cluster(
         cluster, Secret, namespace, f"metadata.name={found.installation.webhook_secret_name}"
     )
     progress("trying the webhooks")
-    handshakes = await handshake.shake_all(_targets(webhooks(found)))
+    handshakes = await handshake.shake_all(_targets(found.webhooks))
     trial_namespace = _trial_namespace(found) if tries_admission else ""
     tried = await admission_test.run(cluster, trial_namespace) if trial_namespace else None
     progress("asking for permissions of the components")
@@ -104,20 +103,6 @@ def from_objects(objects: Objects, namespace: str) -> Snapshot:
         listings[view] = Listing(items, gap)
     listings[Secret] = Listing(gap="not looked for in dumps")
     return Snapshot(now_s=_newest_s(listings), namespace=namespace, is_live=False, listings=listings)
-
-
-def webhooks(snapshot: Snapshot) -> list[tuple[Object, Webhook]]:
-    """Our webhooks with the configuration that each is in."""
-    configurations: Sequence[MutatingWebhookConfiguration | ValidatingWebhookConfiguration] = [
-        *snapshot.of(MutatingWebhookConfiguration),
-        *snapshot.of(ValidatingWebhookConfiguration),
-    ]
-    return [
-        (configuration, webhook)
-        for configuration in configurations
-        for webhook in configuration.webhooks
-        if webhook.name.endswith(WEBHOOK_SUFFIX)
-    ]
 
 
 def ca_of(webhook: Webhook) -> bytes:

@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
 from koordinator.api import labels, slo_config
-from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
+from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration, Webhook
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.coordination import Lease
@@ -20,11 +21,14 @@ from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota
 from koordinator.api.slo import NodeSLO
+from koordinator.api.slo_config import ColocationConfig
 from koordinator.clock import parse_rfc3339
 from koordinator.doctor.access import AccessAnswer
 from koordinator.doctor.admission_test import AdmissionTest
 from koordinator.doctor.handshake import Handshake
 from koordinator.doctor.installation import Installation
+from koordinator.manager import colocation_config
+from koordinator.manager.colocation_config import ColocationState
 
 T = TypeVar("T", bound=Object)
 
@@ -64,6 +68,7 @@ IN_CLUSTER: tuple[type[Object], ...] = (
 )
 KINDS = (*IN_CLUSTER, *IN_NAMESPACE)
 """Kinds that are listed. Of Secrets, only the one with the certificates of the webhooks is read."""
+WEBHOOK_SUFFIX = ".koordinator.sh"
 NOT_SERVED = "the API server does not serve this kind"
 """The gap of a kind whose CRD is missing."""
 
@@ -157,6 +162,30 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What the manager's ConfigMap says; nothing when there is none."""
         return self.slo_config.data if self.slo_config is not None else {}
 
+    @functools.cached_property
+    def colocation(self) -> ColocationConfig:
+        """The part of it that says what nodes lend, as the manager understands it now."""
+        return colocation_config.sync(ColocationState(), self.slo_data or None).state.config
+
+    @functools.cached_property
+    def webhooks(self) -> Sequence[tuple[Object, Webhook]]:
+        """Our webhooks with the configuration that each is in."""
+        configurations: Sequence[MutatingWebhookConfiguration | ValidatingWebhookConfiguration] = [
+            *self.of(MutatingWebhookConfiguration),
+            *self.of(ValidatingWebhookConfiguration),
+        ]
+        return [
+            (configuration, webhook)
+            for configuration in configurations
+            for webhook in configuration.webhooks
+            if webhook.name.endswith(WEBHOOK_SUFFIX)
+        ]
+
+    @functools.cached_property
+    def webhook_paths(self) -> frozenset[str]:
+        """URL paths of the webhooks that are configured."""
+        return frozenset(path_of(webhook) for _, webhook in self.webhooks)
+
     @property
     def webhook_secret(self) -> Secret | None:
         """The certificates of the webhooks."""
@@ -178,6 +207,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Seconds since the object was created, 0 when that is unknown."""
         created_s = seconds(obj.metadata.creation_timestamp)
         return 0.0 if created_s is None else max(self.now_s - created_s, 0.0)
+
+
+def path_of(webhook: Webhook) -> str:
+    """The URL path at which a webhook is asked."""
+    client = webhook.client_config
+    if client.url:
+        return urlsplit(client.url).path
+    return (client.service.path or "") if client.service is not None else ""
 
 
 def seconds(text: str | None) -> float | None:

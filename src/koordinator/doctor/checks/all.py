@@ -4,12 +4,35 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import Deployment
+from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.coordination import Lease
+from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Object
+from koordinator.api.node_metric import NodeMetric
 from koordinator.api.scheduling import PriorityClass
-from koordinator.doctor.checks import api_server, components, crds, leases, priority_classes
+from koordinator.api.sigs import ElasticQuota
+from koordinator.doctor.checks import (
+    admission,
+    api_server,
+    batch,
+    components,
+    config,
+    crds,
+    features,
+    leases,
+    leftovers,
+    permissions,
+    pods,
+    priority_classes,
+    profiles,
+    quotas,
+    reports,
+    schedulers,
+    webhooks,
+)
 from koordinator.doctor.finding import Finding, Severity, finding, some_of
 from koordinator.doctor.snapshot import NOT_SERVED, RawDefinition, Snapshot
 
@@ -23,12 +46,26 @@ class Check(msgspec.Struct, frozen=True):
     needs: tuple[type[Object], ...] = ()
 
 
+_CONFIGURATIONS = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)
+
 CHECKS: tuple[Check, ...] = (
     Check("api-server", "is the API server new enough?", api_server.check),
     Check("crds", "are our kinds known to the API server?", crds.check, (RawDefinition,)),
-    Check("components", "do the components run?", components.check, (Deployment,)),
+    Check("components", "do the components run, in one version?", components.check, (Deployment,)),
     Check("leases", "does exactly one instance lead?", leases.check, (Lease,)),
+    Check("access", "may the components do what they need to?", permissions.check),
+    Check("webhooks", "are webhooks configured, reachable, trusted?", webhooks.check, _CONFIGURATIONS),
+    Check("admission", "are new pods really changed and checked?", admission.check),
+    Check("config", "is slo-controller-config understood and sensible?", config.check, (ConfigMap,)),
+    Check("features", "has what is configured all that it needs?", features.check, _CONFIGURATIONS),
+    Check("reports", "do all nodes report, and believably?", reports.check, (Node, NodeMetric)),
+    Check("batch", "do nodes lend what they should?", batch.check, (Node, NodeMetric)),
     Check("priority-classes", "are the four classes there?", priority_classes.check, (PriorityClass,)),
+    Check("profiles", "do profiles match, exist, agree?", profiles.check, (ClusterColocationProfile,)),
+    Check("pods", "do pods keep the rules, and ask for what exists?", pods.check, (Pod,)),
+    Check("schedulers", "does a pod wait for a scheduler that is not there?", schedulers.check, (Pod,)),
+    Check("quotas", "do quotas fit each other?", quotas.check, (ElasticQuota,)),
+    Check("leftovers", "are there objects of nodes that are gone?", leftovers.check, (Node,)),
 )
 BY_NAME = {check.name: check for check in CHECKS}
 

@@ -1,0 +1,92 @@
+"""Are pods really changed and checked when they are created? Two trial pods tell."""
+
+from collections.abc import Iterator
+
+from koordinator.api import labels
+from koordinator.doctor.admission_test import AdmissionTest, Outcome, Trial
+from koordinator.doctor.finding import Finding, Severity, finding
+from koordinator.doctor.installation import Name
+from koordinator.doctor.snapshot import Snapshot
+from koordinator.manager.webhooks import table
+
+OURS = ".koordinator.sh"
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """What became of a good batch pod (must come back with its annotation) and of one against the rules."""
+    tried = snapshot.admission
+    if tried is None:
+        return
+    about = f"pods of namespace {tried.namespace}"
+    yield from _unreachable(snapshot, tried, about)
+    for trial in (tried.good, tried.bad):
+        if trial.outcome is Outcome.NOT_ALLOWED:
+            yield finding(
+                Severity.NOTICE,
+                about,
+                f"not tried: {trial.message}",
+                do=("ask somebody who may create pods to run: koordinator doctor --check admission",),
+            )
+            return
+    if tried.good.outcome is Outcome.REFUSED:
+        severity = Severity.ERROR if tried.good.webhook.endswith(OURS) else Severity.WARNING
+        yield finding(
+            severity,
+            about,
+            f"a correct batch pod is refused: {tried.good.message}",
+            why="no batch pod can be created there",
+            do=("koordinator doctor --check profiles --check webhooks",),
+        )
+    if tried.good.outcome is Outcome.CREATED:
+        yield from _unchanged(snapshot, tried.good, about)
+    if tried.bad.outcome is Outcome.CREATED and _expects(snapshot, table.VALIDATE_POD):
+        yield finding(
+            Severity.ERROR,
+            about,
+            "a pod that breaks the rules (batch resources without QoS BE) is accepted",
+            why="the validating webhook is not asked, or does not answer and its failurePolicy is Ignore",
+            do=_steps(snapshot),
+        )
+
+
+def _expects(snapshot: Snapshot, path: str) -> bool:
+    """Whether the webhook is configured; when it is missing, the check `webhooks` says so."""
+    return path in snapshot.webhook_paths
+
+
+def _unchanged(snapshot: Snapshot, trial: Trial, about: str) -> Iterator[Finding]:
+    annotations = (trial.pod.get("metadata") or {}).get("annotations") or {}
+    if labels.EXTENDED_RESOURCE_SPEC in annotations:
+        return
+    if not _expects(snapshot, table.MUTATE_POD):
+        return
+    if snapshot.installation.manager_gate("DisableExtendedResourceSpec"):
+        return
+    yield finding(
+        Severity.ERROR,
+        about,
+        f"a batch pod does not get annotation {labels.EXTENDED_RESOURCE_SPEC}",
+        why="the mutating webhook is not asked, or does not answer and its failurePolicy is Ignore: profiles "
+        "do nothing, and the node agent cannot limit batch pods",
+        do=_steps(snapshot),
+    )
+
+
+def _unreachable(snapshot: Snapshot, tried: AdmissionTest, about: str) -> Iterator[Finding]:
+    for webhook in sorted({t.webhook for t in (tried.good, tried.bad) if t.outcome is Outcome.UNREACHABLE}):
+        trial = tried.good if tried.good.webhook == webhook else tried.bad
+        ours = webhook.endswith(OURS)
+        yield finding(
+            Severity.ERROR,
+            about,
+            f"webhook {webhook} cannot be called: {trial.message}",
+            why="no pod can be created there while its failurePolicy is Fail",
+            do=_steps(snapshot) if ours else (f"it is not ours; see who installed {webhook}",),
+        )
+
+
+def _steps(snapshot: Snapshot) -> tuple[str, ...]:
+    return (
+        "koordinator doctor --check webhooks --check components",
+        f"kubectl -n {snapshot.namespace} logs -l koord-app={Name.MANAGER} --tail=50",
+    )

@@ -1,0 +1,138 @@
+"""Do nodes lend what they should: Batch resources where they are due, and none where they are not?"""
+
+from collections.abc import Iterator
+
+from koordinator.api import quantity, resources
+from koordinator.api.core import Node
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.quantity import QuantityError
+from koordinator.doctor.checks import config
+from koordinator.doctor.checks.reports import NEW_NODE_S, interval_s
+from koordinator.doctor.finding import Finding, Severity, of_many, some_of
+from koordinator.doctor.snapshot import Snapshot, seconds
+from koordinator.manager import colocation_config
+from koordinator.manager.noderesource import decide
+
+SETTLE_S = 90.0
+"""What the manager has time for until its answer shows on the node: a sweep every 30 s, and retries."""
+_MANAGER = (
+    "koordinator doctor --check components --check leases --check access    # is the manager at work?",
+)
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes without Batch resources and why; nodes that still have some although they must not."""
+    withdrawn: dict[str, list[str]] = {}
+    absent, left_over, exhausted = [], [], []
+    for node in snapshot.nodes:
+        name, lends = node.metadata.name, config.lends(snapshot, node)
+        offered = _offered(node)
+        too_old = _too_old(snapshot, node) if lends else ""
+        if offered is None:
+            if too_old and not _is_new(snapshot, node):
+                withdrawn.setdefault(too_old, []).append(name)
+            elif lends and not too_old and _is_settled(snapshot, node):
+                absent.append(name)
+        elif not lends or too_old:
+            if not lends or _is_overdue(snapshot, node):
+                left_over.append(name)
+        elif offered == 0:
+            exhausted.append(name)
+    for problem, names in sorted(withdrawn.items()):
+        yield of_many(
+            Severity.ERROR,
+            "Node",
+            names,
+            f"Batch resources withdrawn: {problem}",
+            why="nobody knows how busy the node is, so nothing more is lent; batch pods wait",
+            do=("koordinator doctor --check reports    # why there is no report",),
+        )
+    if absent:
+        yield of_many(
+            Severity.ERROR,
+            "Node",
+            absent,
+            "no Batch resources although co-location is on and the report is recent",
+            why="the manager has not written them",
+            do=_MANAGER,
+        )
+    if left_over:
+        yield of_many(
+            Severity.ERROR,
+            "Node",
+            left_over,
+            "still offers Batch resources, which the configuration or the age of its report forbids",
+            why="batch pods are placed on resources that nobody vouches for; the manager should have removed them",
+            do=_MANAGER,
+        )
+    if exhausted:
+        yield of_many(
+            Severity.NOTICE,
+            "Node",
+            exhausted,
+            "lends nothing now: services and system use more than cpuReclaimThresholdPercent leaves",
+            do=(f"kubectl get nodemetric {sorted(exhausted)[0]} -o yaml    # what uses it",),
+        )
+    yield from _nobody_lends(snapshot)
+
+
+def _offered(node: Node) -> int | None:
+    """Batch CPU in milli-cores, None when there is no such entry."""
+    raw = node.status.allocatable.get(resources.BATCH_CPU)
+    try:
+        return None if raw is None else quantity.value(raw)
+    except QuantityError:
+        return None
+
+
+def _report_age_s(snapshot: Snapshot, node: Node) -> float | None:
+    metric = snapshot.find(NodeMetric, node.metadata.name)
+    reported_s = seconds(metric.status.update_time) if metric is not None else None
+    return None if reported_s is None else snapshot.now_s - reported_s
+
+
+def _strategy(snapshot: Snapshot, node: Node) -> colocation_config.NodeStrategy:
+    merged = snapshot.colocation
+    return colocation_config.resource_strategy(merged, colocation_config.node_strategy(merged, node))
+
+
+def _too_old(snapshot: Snapshot, node: Node) -> str:
+    """Why the node's report forbids Batch resources by the manager's own decision, empty when it does not."""
+    age_s = _report_age_s(snapshot, node)
+    strategy = _strategy(snapshot, node)
+    reported_s = None if age_s is None else snapshot.now_s - age_s
+    if not decide.withdrawal(strategy, reported_s, snapshot.now_s):
+        return ""
+    limit = f"{strategy.degrade_s / 60:g} minutes (degradeTimeMinutes)"
+    return f"no report for more than {limit}" if age_s is not None else "there is no report"
+
+
+def _is_new(snapshot: Snapshot, node: Node) -> bool:
+    metric = snapshot.find(NodeMetric, node.metadata.name)
+    return snapshot.age_s(node) < NEW_NODE_S + interval_s(metric)
+
+
+def _is_settled(snapshot: Snapshot, node: Node) -> bool:
+    """Whether the manager had time since the node came."""
+    return snapshot.age_s(node) > NEW_NODE_S + SETTLE_S
+
+
+def _is_overdue(snapshot: Snapshot, node: Node) -> bool:
+    """Whether the manager had time since the report became too old."""
+    age_s = _report_age_s(snapshot, node)
+    return age_s is None or age_s > _strategy(snapshot, node).degrade_s + SETTLE_S
+
+
+def _nobody_lends(snapshot: Snapshot) -> Iterator[Finding]:
+    """Switched off altogether: fine, but then batch pods cannot be placed anywhere."""
+    off = [node.metadata.name for node in snapshot.nodes if not config.lends(snapshot, node)]
+    if off and len(off) == len(snapshot.nodes) and snapshot.slo_config is not None:
+        yield of_many(
+            Severity.NOTICE,
+            "Node",
+            off,
+            "co-location is off",
+            do=('set colocation-config to {"enable": true} in slo-controller-config to lend resources',),
+        )
+    elif off:
+        yield of_many(Severity.NOTICE, "Node", off, f"co-location is off there: {some_of(off)}")

@@ -1,0 +1,218 @@
+"""Is `slo-controller-config` there, understood, valid, and does it mean what its author thought?"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api import label_selector, slo_config
+from koordinator.api.annotations.codec import Annotation
+from koordinator.api.core import ConfigMap, Node
+from koordinator.api.errors import ProtocolError
+from koordinator.api.slo_config import SystemConfig
+from koordinator.doctor.finding import Finding, Severity, finding, some_of
+from koordinator.doctor.snapshot import Snapshot
+from koordinator.doctor.unknown_members import unknown_members
+from koordinator.manager import colocation_config, config_validation, nodeslo
+from koordinator.manager import config_validation_selectors as selectors
+from koordinator.manager.config_validation_selectors import NodeLabels
+from koordinator.manager.node_entries import NodeEntry
+from koordinator.manager.webhooks import table
+
+
+class _Key(msgspec.Struct, frozen=True):
+    """A data key: its codec and type, the member with its node entries, whether the webhook knows rules for it."""
+
+    codec: Annotation[Any]
+    payload: type[Any]
+    entries: str
+    has_rules: bool = True
+
+
+_KEYS = (
+    _Key(slo_config.COLOCATION, slo_config.ColocationConfig, "nodeConfigs"),
+    _Key(slo_config.RESOURCE_THRESHOLD, slo_config.ThresholdConfig, "nodeStrategies"),
+    _Key(slo_config.RESOURCE_QOS, slo_config.ResourceQOSConfig, "nodeStrategies"),
+    _Key(slo_config.CPU_BURST, slo_config.CPUBurstConfig, "nodeStrategies"),
+    _Key(slo_config.SYSTEM, slo_config.SystemConfig, "nodeStrategies"),
+    _Key(slo_config.HOST_APPLICATION, slo_config.HostApplicationConfig, "nodeConfigs", has_rules=False),
+    _Key(slo_config.CPU_NORMALIZATION, slo_config.CPUNormalizationConfig, "nodeConfigs", has_rules=False),
+    _Key(
+        slo_config.RESOURCE_AMPLIFICATION,
+        slo_config.ResourceAmplificationConfig,
+        "nodeConfigs",
+        has_rules=False,
+    ),
+)
+_NAMES = tuple(key.codec.key for key in _KEYS)
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Everything about the ConfigMap that can be said without asking whether nodes follow it."""
+    found = snapshot.slo_config
+    if found is None:
+        flags = snapshot.installation.manager_flags
+        name = flags.get("slo-config-name", slo_config.CONFIG_NAME)
+        namespace = flags.get("config-namespace", snapshot.namespace)
+        yield finding(
+            Severity.WARNING,
+            f"ConfigMap {namespace}/{name}",
+            "missing",
+            why="all defaults count: co-location is off, and no node lends Batch resources",
+            do=("koordinator install --apply", "docs/run-the-manager.md has an example"),
+        )
+        return
+    nodes = {node.metadata.name: node.metadata.labels for node in snapshot.nodes}
+    for key in _KEYS:
+        if text := found.data.get(key.codec.key, ""):
+            yield from _key(snapshot, found, key, text, nodes)
+        elif key.codec.key in found.data and key.codec is not slo_config.COLOCATION:
+            yield _problem(snapshot, found, key.codec.key, "the text is empty")
+    yield from _strangers(found)
+    yield from _unprotected(snapshot, found)
+
+
+def _edit(found: ConfigMap) -> str:
+    return f"kubectl -n {found.metadata.namespace} edit configmap {found.metadata.name}"
+
+
+def _problem(snapshot: Snapshot, found: ConfigMap, key: str, problem: str) -> Finding:
+    is_checked = table.VALIDATE_CONFIG_MAP in snapshot.webhook_paths
+    hint = (
+        ()
+        if is_checked
+        else ("turn on the manager's feature gate ConfigMapValidatingWebhook: such edits are then refused",)
+    )
+    return finding(
+        Severity.ERROR,
+        found,
+        f"{key}: {problem}",
+        why="the manager keeps the last configuration that it understood, and has none after a restart",
+        do=(_edit(found), *hint),
+    )
+
+
+def _key(snapshot: Snapshot, found: ConfigMap, key: _Key, text: str, nodes: NodeLabels) -> Iterator[Finding]:
+    name = key.codec.key
+    try:
+        parsed = key.codec.decode(text)
+    except ProtocolError as error:
+        yield _problem(snapshot, found, name, error.reason)
+        return
+    entries: Sequence[NodeEntry] = getattr(
+        parsed, "node_configs" if key.entries == "nodeConfigs" else "node_strategies"
+    )
+    problems = list(_bad_selectors(key.entries, entries))
+    if key.has_rules:
+        problems += config_validation.content_problems(name, parsed, _system(found.data))
+    if problems:
+        yield _problem(snapshot, found, name, "; ".join(dict.fromkeys(problems)))
+    if unknown := unknown_members(text, key.payload):
+        yield finding(
+            Severity.WARNING,
+            found,
+            f"{name}: nobody reads {some_of(unknown)}",
+            why="members that are not known are ignored without a word",
+            do=(_edit(found),),
+            objects=unknown if len(unknown) > 1 else (),
+        )
+    yield from _entries(found, key, entries, nodes)
+
+
+def _system(data: Mapping[str, str]) -> SystemConfig:
+    try:
+        return slo_config.SYSTEM.decode(data.get(slo_config.SYSTEM.key) or "{}")
+    except ProtocolError:
+        return SystemConfig()  # which has a finding of its own
+
+
+def _bad_selectors(path: str, entries: Sequence[NodeEntry]) -> Iterator[str]:
+    for index, entry in enumerate(entries):
+        try:
+            if entry.node_selector is not None:
+                label_selector.compile_selector(entry.node_selector)
+        except ProtocolError as error:
+            yield f"{path}[{index}].nodeSelector: {error.reason}"
+
+
+def _entries(
+    found: ConfigMap, key: _Key, entries: Sequence[NodeEntry], nodes: NodeLabels
+) -> Iterator[Finding]:
+    """Entries that hide each other, and those that no node ever gets."""
+    if overlap := selectors.conflict(entries, nodes):
+        yield finding(
+            Severity.WARNING,
+            found,
+            f"{key.codec.key}: node {overlap.node} matches several entries of {key.entries}: "
+            f"{', '.join(name or '(unnamed)' for name in overlap.entries)}",
+            why=f"only the first of them counts ({overlap.entries[0] or 'unnamed'}); the others do nothing there",
+            do=(_edit(found), f"kubectl get node {overlap.node} --show-labels"),
+        )
+    if not nodes:
+        return
+    for index, entry in enumerate(entries):
+        label = f"{key.entries}[{index}]" + (f" ({entry.name})" if entry.name else "")
+        try:
+            selected = entry.node_selector is not None and any(
+                map(label_selector.compile_selector(entry.node_selector), nodes.values())
+            )
+        except ProtocolError:
+            continue
+        if not selected:
+            reason = "has no nodeSelector" if entry.node_selector is None else "matches no node"
+            yield finding(
+                Severity.WARNING if entry.node_selector is None else Severity.NOTICE,
+                found,
+                f"{key.codec.key}: {label} {reason}",
+                why="the entry does nothing",
+                do=("kubectl get nodes --show-labels", _edit(found)),
+            )
+
+
+def _strangers(found: ConfigMap) -> Iterator[Finding]:
+    """Keys that look like ours, but are not; others belong to add-ons."""
+    for name in sorted(found.data.keys() - set(_NAMES)):
+        if alike := difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.8):
+            yield finding(
+                Severity.WARNING,
+                found,
+                f"nobody reads key {name} (did you mean {alike[0]}?)",
+                why="keys that are not known are ignored without a word",
+                do=(_edit(found),),
+            )
+
+
+def _unprotected(snapshot: Snapshot, found: ConfigMap) -> Iterator[Finding]:
+    """Nodes that lend resources without holding batch pods down when services need them back."""
+    thresholds = nodeslo.sync(nodeslo.DEFAULT_CONFIG, found.data).config
+    exposed = [
+        node.metadata.name
+        for node in snapshot.nodes
+        if lends(snapshot, node) and not _is_suppressed(thresholds, node)
+    ]
+    if not exposed:
+        return
+    yield finding(
+        Severity.WARNING,
+        found,
+        f"{slo_config.RESOURCE_THRESHOLD.key} is off on nodes that lend resources: {some_of(exposed)}",
+        why="node agents neither suppress nor evict batch pods when services need the CPU and memory back",
+        do=(
+            f"set {slo_config.RESOURCE_THRESHOLD.key} to "
+            + '{"clusterStrategy": {"enable": true}}: '
+            + _edit(found),
+        ),
+        objects=exposed,
+    )
+
+
+def _is_suppressed(config: nodeslo.NodeSLOConfig, node: Node) -> bool:
+    strategy = nodeslo.wanted_spec(config, node).resource_used_threshold_with_be
+    return strategy is not None and bool(strategy.enable)
+
+
+def lends(snapshot: Snapshot, node: Node) -> bool:
+    """Whether the configuration lets the node lend Batch resources."""
+    config = snapshot.colocation
+    return not colocation_config.is_disabled(config, colocation_config.node_strategy(config, node))

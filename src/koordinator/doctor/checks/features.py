@@ -1,0 +1,132 @@
+"""Is what was configured backed by the webhooks and feature gates that it needs?"""
+
+from collections.abc import Iterator
+
+from koordinator.api import labels, quota_labels, slo_config
+from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import Node
+from koordinator.api.errors import ProtocolError
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.api.quota_group import ElasticQuotaProfile
+from koordinator.api.sigs import ElasticQuota
+from koordinator.doctor.checks.quotas import BUILT_IN
+from koordinator.doctor.finding import Finding, Severity, finding, of_many, some_of
+from koordinator.doctor.installation import Name
+from koordinator.doctor.snapshot import Snapshot
+from koordinator.manager.noderesource import amplification, cpu_normalization
+from koordinator.manager.webhooks import table
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Features that somebody configured and that cannot work as things are."""
+    yield from _amplification(snapshot)
+    yield from _normalization(snapshot)
+    yield from _profiles(snapshot)
+    yield from _quotas(snapshot)
+
+
+def _gate_step(snapshot: Snapshot, gate: str) -> tuple[str, ...]:
+    workload = snapshot.installation.get(Name.MANAGER)
+    where = f"kubectl -n {snapshot.namespace} edit deployment koord-manager    # --feature-gates={gate}=true"
+    return (where if workload is not None else f"start the manager with --feature-gates={gate}=true",)
+
+
+def _amplification(snapshot: Snapshot) -> Iterator[Finding]:
+    config = amplification.sync(amplification.DEFAULT_CONFIG, snapshot.slo_data).config
+    amplified = []
+    for node in snapshot.nodes:
+        try:
+            if _amplifies(config, node):
+                amplified.append(node.metadata.name)
+        except ProtocolError as error:
+            yield finding(
+                Severity.ERROR,
+                node,
+                f"not amplified: {error.field}: {error.reason}",
+                why="the node keeps its plain allocatable",
+                do=(f"correct {slo_config.RESOURCE_AMPLIFICATION.key}, or the annotation of the node",),
+            )
+    if amplified and table.MUTATE_NODE_STATUS not in snapshot.webhook_paths:
+        yield of_many(
+            Severity.ERROR,
+            "Node",
+            amplified,
+            f"{slo_config.RESOURCE_AMPLIFICATION.key} is on, but no webhook {table.MUTATE_NODE_STATUS} is configured",
+            why="the kubelet's reports are what counts, so allocatable is not amplified",
+            do=_gate_step(snapshot, "NodeMutatingWebhook"),
+        )
+
+
+def _amplifies(config: slo_config.ResourceAmplificationConfig, node: Node) -> bool:
+    metadata = node.metadata
+    return bool(amplification.node_ratios(config, metadata.name, metadata.labels, metadata.annotations))
+
+
+def _normalization(snapshot: Snapshot) -> Iterator[Finding]:
+    config = cpu_normalization.sync(cpu_normalization.DEFAULT_CONFIG, snapshot.slo_data).config
+    if not config.enable or not snapshot.knows(NodeResourceTopology):
+        return
+    unknown = [
+        node.metadata.name
+        for node in snapshot.nodes
+        if (found := snapshot.find(NodeResourceTopology, node.metadata.name)) is None
+        or labels.NODE_CPU_BASIC_INFO not in found.metadata.annotations
+    ]
+    if unknown:
+        yield of_many(
+            Severity.WARNING,
+            "Node",
+            unknown,
+            f"{slo_config.CPU_NORMALIZATION.key} is on, but nobody reports the CPU model",
+            why="its CPUs count as 1.0, whatever they are",
+            do=("the node agent reports it: koordlet's feature gate NodeTopologyReport must be on",),
+        )
+
+
+def _profiles(snapshot: Snapshot) -> Iterator[Finding]:
+    profiles = snapshot.of(ClusterColocationProfile)
+    if profiles and table.MUTATE_POD not in snapshot.webhook_paths:
+        yield of_many(
+            Severity.ERROR,
+            "ClusterColocationProfile",
+            [each.metadata.name for each in profiles],
+            f"no webhook {table.MUTATE_POD} is configured",
+            why="profiles do nothing: pods stay as they are submitted",
+            do=_gate_step(snapshot, "PodMutatingWebhook"),
+        )
+    managed = [each.metadata.name for each in profiles if labels.CONTROLLER_MANAGED in each.metadata.labels]
+    if managed and snapshot.installation.manager_gate("ColocationProfileController") is False:
+        yield of_many(
+            Severity.WARNING,
+            "ClusterColocationProfile",
+            managed,
+            f"has label {labels.CONTROLLER_MANAGED}, but feature gate ColocationProfileController is off",
+            why="only new pods get the profile, not those that wait already",
+            do=_gate_step(snapshot, "ColocationProfileController"),
+        )
+
+
+def _quotas(snapshot: Snapshot) -> Iterator[Finding]:
+    quotas = [each for each in snapshot.of(ElasticQuota) if each.metadata.name not in BUILT_IN]
+    if quotas and table.VALIDATE_QUOTA not in snapshot.webhook_paths:
+        yield of_many(
+            Severity.WARNING,
+            "ElasticQuota",
+            [each.key for each in quotas],
+            f"no webhook {table.VALIDATE_QUOTA} is configured",
+            why="nobody checks that quotas fit each other; the scheduler takes them as they come",
+            do=_gate_step(snapshot, "ElasticValidatingWebhook"),
+        )
+    trees = {tree for each in quotas if (tree := quota_labels.tree_id(each.metadata.labels))}
+    if (
+        trees
+        and snapshot.of(ElasticQuotaProfile)
+        and snapshot.installation.manager_gate("MultiQuotaTree") is False
+    ):
+        yield finding(
+            Severity.WARNING,
+            "quota trees",
+            f"there are {len(trees)} trees ({some_of(trees)}), but feature gate MultiQuotaTree is off",
+            why="pods are not bound to the nodes of their tree",
+            do=_gate_step(snapshot, "MultiQuotaTree"),
+        )

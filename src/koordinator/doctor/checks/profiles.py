@@ -1,0 +1,204 @@
+"""Do ClusterColocationProfiles name what exists, match anything, and agree with each other?"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from koordinator.api import label_selector, priority, qos
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import Namespace, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.labels import SKIP_UPDATE_RESOURCES
+from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
+from koordinator.api.scheduling import PriorityClass
+from koordinator.doctor.checks import schedulers
+from koordinator.doctor.finding import Finding, Severity, finding
+from koordinator.doctor.snapshot import Snapshot
+from koordinator.manager import colocation_profile
+from koordinator.manager.colocation_profile import ProfileError
+
+PROFILES_COMPARED_MAX = 200
+"""Pairs grow with the square: some 20,000 then."""
+
+
+class _Reach(msgspec.Struct, frozen=True):
+    """Which of the existing namespaces and pods (by position) a profile matches."""
+
+    profile: ClusterColocationProfile
+    namespaces: frozenset[str]
+    pods: frozenset[int]
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Profiles that refuse every pod, that do nothing, or that contradict each other."""
+    sound = []
+    for profile in snapshot.of(ClusterColocationProfile):
+        broken = list(_broken(snapshot, profile))
+        yield from broken
+        if not any(each.severity is Severity.ERROR for each in broken):
+            sound.append(profile)
+    if not snapshot.knows(Namespace):
+        return
+    reaches = [_reach(snapshot, profile) for profile in sound[:PROFILES_COMPARED_MAX]]
+    for reach in reaches:
+        if not reach.namespaces:
+            yield finding(
+                Severity.WARNING,
+                reach.profile,
+                "namespaceSelector matches no namespace whose pods the webhooks look at",
+                why="the profile does nothing",
+                do=("kubectl get namespaces --show-labels", _edit(reach.profile)),
+            )
+    yield from _contradictions(reaches)
+
+
+def _edit(profile: ClusterColocationProfile) -> str:
+    return f"kubectl edit clustercolocationprofile {profile.metadata.name}"
+
+
+def _broken(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:
+    spec = profile.spec
+    for field, selector in (("namespaceSelector", spec.namespace_selector), ("selector", spec.selector)):
+        if problem := _selector_problem(selector):
+            yield finding(
+                Severity.ERROR,
+                profile,
+                f"spec.{field}: {problem}",
+                why="nobody can tell which pods are meant",
+                do=(_edit(profile),),
+            )
+    try:
+        colocation_profile.is_drawn(profile, lambda: 0)
+    except ProfileError as error:
+        yield finding(
+            Severity.ERROR, profile, f"{error.field}: {error.reason}", why=_REFUSES, do=(_edit(profile),)
+        )
+    yield from _priority(snapshot, profile)
+    running = schedulers.running(snapshot)
+    if spec.scheduler_name and running is not None and spec.scheduler_name not in running:
+        yield finding(
+            Severity.ERROR,
+            profile,
+            f"spec.schedulerName: no scheduler runs as {spec.scheduler_name} (there are "
+            f"{', '.join(sorted(running))})",
+            why="its pods stay Pending, without any event",
+            do=(_edit(profile),),
+        )
+
+
+_REFUSES = "every pod that the profile matches is refused"
+
+
+def _selector_problem(selector: LabelSelector | None) -> str:
+    try:
+        if selector is not None:
+            label_selector.compile_selector(selector)
+    except ProtocolError as error:
+        return error.reason
+    return ""
+
+
+def _priority(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:
+    spec = profile.spec
+    if not spec.priority_class_name or not snapshot.knows(PriorityClass):
+        return
+    found = snapshot.find(PriorityClass, spec.priority_class_name)
+    if found is None:
+        yield finding(
+            Severity.ERROR,
+            profile,
+            f"spec.priorityClassName: no PriorityClass {spec.priority_class_name} exists",
+            why=_REFUSES,
+            do=(f"kubectl create priorityclass {spec.priority_class_name} --value=NUMBER", _edit(profile)),
+        )
+        return
+    qos_class, means = qos.of_name(spec.qos_class), priority.of_number(found.value)
+    if means in FORBIDDEN_PRIORITIES.get(qos_class, ()):
+        yield finding(
+            Severity.ERROR,
+            profile,
+            f"spec: qosClass {qos_class} and priorityClassName {spec.priority_class_name} "
+            f"({means or 'no class'}) cannot be used in combination",
+            why=_REFUSES,
+            do=(_edit(profile),),
+        )
+    elif (
+        means in (priority.PriorityClass.BATCH, priority.PriorityClass.MID)
+        and SKIP_UPDATE_RESOURCES in profile.metadata.annotations
+    ):
+        yield finding(
+            Severity.NOTICE,
+            profile,
+            f"annotation {SKIP_UPDATE_RESOURCES}: its pods keep asking for cpu and memory",
+            why=f"they take from what services may request, not from what nodes lend as {means}",
+        )
+
+
+def _reach(snapshot: Snapshot, profile: ClusterColocationProfile) -> _Reach:
+    spec = profile.spec
+    names = frozenset(
+        name
+        for name, found in snapshot.namespace_labels.items()
+        if snapshot.is_watched(name)
+        and (spec.namespace_selector is None or label_selector.matches(spec.namespace_selector, found))
+    )
+    if spec.selector is None or spec.selector == LabelSelector():
+        return _Reach(profile, names, frozenset())
+    selected = label_selector.compile_selector(spec.selector)
+    pods: Sequence[Pod] = snapshot.of(Pod)
+    return _Reach(
+        profile,
+        names,
+        frozenset(
+            index
+            for index, pod in enumerate(pods)
+            if pod.metadata.namespace in names and selected(pod.metadata.labels)
+        ),
+    )
+
+
+def _contradictions(reaches: Sequence[_Reach]) -> Iterator[Finding]:
+    """Pairs that meet and want different things; the later name wins."""
+    for one, other in itertools.combinations(sorted(reaches, key=lambda each: each.profile.metadata.name), 2):
+        fields = _differences(one.profile, other.profile)
+        if fields and (where := _meet(one, other)):
+            yield finding(
+                Severity.WARNING,
+                other.profile,
+                f"contradicts {one.profile.metadata.name} in {', '.join(fields)}, {where}",
+                why=f"both are applied, in the order of their names: {other.profile.metadata.name} wins",
+                do=("let one of them select other namespaces or pods", _edit(other.profile)),
+            )
+
+
+def _differences(one: ClusterColocationProfile, other: ClusterColocationProfile) -> list[str]:
+    """Members that both set, to different values."""
+    pairs = {
+        "qosClass": (one.spec.qos_class, other.spec.qos_class),
+        "priorityClassName": (one.spec.priority_class_name, other.spec.priority_class_name),
+        "schedulerName": (one.spec.scheduler_name, other.spec.scheduler_name),
+        "koordinatorPriority": (one.spec.koordinator_priority, other.spec.koordinator_priority),
+    }
+    return [f"{name} ({a} / {b})" for name, (a, b) in pairs.items() if a and b and a != b]
+
+
+def _meet(one: _Reach, other: _Reach) -> str:
+    """Where both apply, as far as one can know; empty when nothing shows that they do."""
+    shared = sorted(one.namespaces & other.namespaces)
+    if not shared:
+        return ""
+    if _is_open(one) and _is_open(other):
+        return f"for all pods of namespace {shared[0]}"
+    if one.profile.spec.selector == other.profile.spec.selector:
+        return f"with the same selector, in namespace {shared[0]}"
+    if _is_open(one) or _is_open(other):
+        return f"for pods of namespace {shared[0]} that its selector matches"
+    both = one.pods & other.pods
+    return f"for {len(both)} of the pods that exist now" if both else ""
+
+
+def _is_open(reach: _Reach) -> bool:
+    """Whether it takes every pod of its namespaces."""
+    return reach.profile.spec.selector is None or reach.profile.spec.selector == LabelSelector()

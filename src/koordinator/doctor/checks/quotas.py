@@ -1,0 +1,119 @@
+"""Do ElasticQuotas fit each other: parents, circles, sums, trees?
+
+Admission checks changes one by one; what was created before it ran, or by force, is only found here.
+"""
+
+from collections.abc import Iterator
+
+from koordinator.api import labels
+from koordinator.api.quantity import QuantityError
+from koordinator.api.sigs import ElasticQuota
+from koordinator.doctor.finding import Finding, Severity, finding, of_many
+from koordinator.doctor.snapshot import Snapshot
+from koordinator.manager.quota import validation
+from koordinator.manager.quota.tree import ROOT, QuotaInfo, QuotaTree, quota_info
+from koordinator.manager.quota.validation import QuotaRules
+
+BUILT_IN = (labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
+_CIRCLE = "nothing in a circle ever gets a share, and its pods stay Pending"
+_UNFIT = (
+    "the scheduler divides by what quotas say: shares of others come out wrong, and admission refuses changes"
+)
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Names that are used twice, circles, and what admission would refuse if it were created today."""
+    quotas: dict[str, ElasticQuota] = {}
+    tree = QuotaTree()
+    for quota in sorted(snapshot.of(ElasticQuota), key=lambda each: each.key):
+        name = quota.metadata.name
+        if name in quotas:
+            yield finding(
+                Severity.ERROR,
+                quota,
+                f"the name is used by {quotas[name].key}, too",
+                why="quotas are told apart by their name only: one of them replaces the other",
+                do=(
+                    f"kubectl -n {quota.metadata.namespace} delete elasticquota {name}",
+                    "create it with another name",
+                ),
+            )
+            continue
+        try:
+            tree.put(quota_info(quota))
+        except QuantityError as error:
+            yield finding(Severity.ERROR, quota, str(error), why=_UNFIT, do=(_edit(quota),))
+            continue
+        quotas[name] = quota
+    yield from _circles(tree, quotas)
+    yield from _rules(snapshot, tree, quotas)
+
+
+def _edit(quota: ElasticQuota) -> str:
+    return f"kubectl -n {quota.metadata.namespace} edit elasticquota {quota.metadata.name}"
+
+
+def circle_of(tree: QuotaTree, info: QuotaInfo) -> list[str]:
+    """Names from a quota up and back to it, empty when its parents lead out."""
+    names = [info.name]
+    parent = tree.get(info.parent)
+    while parent is not None and parent.name not in names:
+        names.append(parent.name)
+        parent = tree.get(parent.parent)
+    return (
+        [*names, info.name] if parent is not None and parent.name == info.name and info.name != ROOT else []
+    )
+
+
+def _circles(tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
+    told: set[str] = set()
+    for name, quota in quotas.items():
+        info = tree.get(name)
+        assert info is not None, name
+        circle = circle_of(tree, info)
+        if circle and name not in told:
+            told.update(circle)
+            yield finding(
+                Severity.ERROR,
+                quota,
+                f"its parents form a circle: {' → '.join(circle)}",
+                why=_CIRCLE,
+                do=(
+                    f"kubectl -n {quota.metadata.namespace} label elasticquota {name} --overwrite "
+                    f"{labels.QUOTA_PARENT}={ROOT}",
+                ),
+            )
+
+
+def _rules(snapshot: Snapshot, tree: QuotaTree, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
+    """What admission says of each quota as if all others were there first; the same objection is told once."""
+    rules = QuotaRules(
+        child_keys_may_be_fewer=bool(
+            snapshot.installation.manager_gate("ElasticQuotaEnableUpdateResourceKey")
+        ),
+        guarantees_usage=False,  # guarantees depend on what runs now, and are the scheduler's to keep
+    )
+    objections: dict[str, list[ElasticQuota]] = {}
+    for name, quota in quotas.items():
+        if name in BUILT_IN:
+            continue
+        info = tree.get(name)
+        assert info is not None, name
+        tree.remove(name)
+        try:
+            verdict = validation.check_create(tree, quota, rules)
+        except QuantityError as error:
+            objections.setdefault(str(error), []).append(quota)
+        else:
+            if not verdict.allowed:
+                objections.setdefault(verdict.message, []).append(quota)
+        tree.put(info)
+    for message, found in sorted(objections.items()):
+        yield of_many(
+            Severity.ERROR,
+            "ElasticQuota",
+            [each.key for each in found],
+            message,
+            why=_UNFIT,
+            do=(_edit(found[0]),),
+        )

@@ -1,0 +1,167 @@
+"""Do all nodes report how busy they are, and is what they say believable?"""
+
+from collections.abc import Iterable, Iterator
+
+from koordinator.api import node_metric, quantity
+from koordinator.api.core import Node, Pod
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.quantity import QuantityError
+from koordinator.api.slo import NodeSLO
+from koordinator.doctor.checks.components import pod_trouble
+from koordinator.doctor.finding import Finding, Severity, of_many, some_of
+from koordinator.doctor.installation import Name
+from koordinator.doctor.snapshot import Snapshot, seconds
+
+NEW_NODE_S = 120.0
+"""What a new node has time for until its first report (the report interval comes on top)."""
+SKEW_S_MAX = 30.0
+MISSED_REPORTS_MAX = 3
+TIMES_CAPACITY_MAX = 2.0
+"""Usage above that many times the capacity was not measured, it is nonsense."""
+
+_NO_REPORT = "without a recent report a node lends no Batch resources, and load-aware scheduling guesses"
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes without NodeMetric or report, with an old one, with one from the future, with absurd figures."""
+    missing, silent, late, early, absurd = [], [], [], [], []
+    for node in snapshot.nodes:
+        name = node.metadata.name
+        metric = snapshot.find(NodeMetric, name)
+        is_new = snapshot.age_s(node) < NEW_NODE_S + interval_s(metric)
+        reported_s = seconds(metric.status.update_time) if metric is not None else None
+        if metric is None:
+            if not is_new:
+                missing.append(name)
+        elif reported_s is None:
+            if not is_new and snapshot.age_s(metric) > NEW_NODE_S + interval_s(metric):
+                silent.append(node)
+        elif reported_s > snapshot.now_s + SKEW_S_MAX:
+            early.append(name)
+        elif snapshot.now_s - reported_s > MISSED_REPORTS_MAX * interval_s(metric):
+            late.append(node)
+        if metric is not None and (problem := nonsense(metric, node)):
+            absurd.append((name, problem))
+    if missing:
+        yield of_many(
+            Severity.ERROR,
+            "Node",
+            missing,
+            "no NodeMetric",
+            why=_NO_REPORT,
+            do=("koordinator doctor --check components --check leases    # the manager creates them",),
+        )
+    yield from _by_cause(snapshot, Severity.ERROR, silent, "never reported")
+    yield from _by_cause(snapshot, Severity.WARNING, late, "does not report any more")
+    if early:
+        yield of_many(
+            Severity.WARNING,
+            "NodeMetric",
+            early,
+            "its report is from the future",
+            why="the node's clock is ahead, or this machine's is behind: how old reports are cannot be told, "
+            "so a node that falls silent keeps lending for longer",
+            do=(f"synchronise the clock of {some_of(early)} (chronyc tracking)",),
+        )
+    for problem in sorted({problem for _, problem in absurd}):
+        yield of_many(
+            Severity.WARNING,
+            "NodeMetric",
+            [name for name, each in absurd if each == problem],
+            problem,
+            why="what the node lends is calculated from it, and stays within 0 and its capacity",
+            do=("kubectl get nodemetric NAME -o yaml", _logs(snapshot)),
+        )
+    yield from _policies(snapshot)
+
+
+def interval_s(metric: NodeMetric | None) -> float:
+    """How often the node is asked to report."""
+    policy = metric.spec.metric_collect_policy if metric is not None else None
+    asked = policy.report_interval_seconds if policy is not None else None
+    return float(asked or node_metric.REPORT_INTERVAL_S)
+
+
+def _by_cause(
+    snapshot: Snapshot, severity: Severity, nodes: Iterable[Node], problem: str
+) -> Iterator[Finding]:
+    """One finding per cause, with the remedy of that cause."""
+    causes: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        causes.setdefault(_cause(snapshot, node), []).append(node.metadata.name)
+    for (cause, step), names in sorted(causes.items()):
+        yield of_many(
+            severity,
+            "Node",
+            names,
+            f"{problem}: {cause}" if cause else problem,
+            why=_NO_REPORT,
+            do=(step.replace("NODE", sorted(names)[0]),),
+        )
+
+
+def _cause(snapshot: Snapshot, node: Node) -> tuple[str, str]:
+    """Why a node does not report, as far as objects tell, and what to do."""
+    ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+    if ready is not None and ready.status != "True":
+        return "the node is not ready", "kubectl describe node NODE"
+    agents = snapshot.installation.get(Name.KOORDLET)
+    if agents is None:
+        return "", _logs(snapshot)
+    here = [pod for pod in agents.pods if pod.spec.node_name == node.metadata.name]
+    if not here:
+        return _why_no_agent(node), f"kubectl -n {snapshot.namespace} describe daemonset koordlet"
+    trouble = next((words for pod in here if (words := pod_trouble(pod))), "")
+    if trouble:
+        return f"its koordlet does not run: {trouble}", _logs(snapshot)
+    return "although a koordlet runs there", _logs(snapshot, here[0])
+
+
+def _why_no_agent(node: Node) -> str:
+    taints = [f"{each.key}:{each.effect}" for each in node.spec.taints]
+    words = f" (taints: {some_of(taints)})" if taints else ""
+    return (
+        f"no koordlet pod is on the node{words}; see nodeSelector, affinity and tolerations of the DaemonSet"
+    )
+
+
+def _logs(snapshot: Snapshot, pod: Pod | None = None) -> str:
+    which = pod.metadata.name if pod is not None else "-l koord-app=koordlet"
+    return f"kubectl -n {snapshot.namespace} logs {which} --tail=50"
+
+
+def nonsense(metric: NodeMetric, node: Node) -> str:
+    """What no node can measure: usage below zero, far above its capacity, or no amount at all."""
+    info = metric.status.node_metric
+    if info is None:
+        return "the report has no usage of the node" if metric.status.update_time else ""
+    for name, text in sorted(info.node_usage.resources.items()):
+        try:
+            used = quantity.of(text).milli
+            capacity = quantity.of(node.status.capacity.get(name, "0")).milli
+        except QuantityError as error:
+            return f"usage of {name} is no amount: {error}"
+        if used < 0:
+            return f"usage of {name} is below zero"
+        if capacity and used > TIMES_CAPACITY_MAX * capacity:
+            return f"usage of {name} is above {TIMES_CAPACITY_MAX:g} times what the node has"
+    return ""
+
+
+def _policies(snapshot: Snapshot) -> Iterator[Finding]:
+    if not snapshot.knows(NodeSLO):
+        return
+    missing = [
+        node.metadata.name
+        for node in snapshot.nodes
+        if snapshot.find(NodeSLO, node.metadata.name) is None and snapshot.age_s(node) > NEW_NODE_S
+    ]
+    if missing:
+        yield of_many(
+            Severity.ERROR,
+            "Node",
+            missing,
+            "no NodeSLO",
+            why="the node agent protects services by its built-in policy only, without suppression of batch pods",
+            do=("koordinator doctor --check components --check leases    # the manager creates them",),
+        )
