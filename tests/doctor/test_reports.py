@@ -70,7 +70,7 @@ def test_the_cause_of_silence_is_looked_for() -> None:
 
 @pytest.mark.parametrize(
     ("cpu", "words"),
-    [("2", ""), ("-2", "below zero"), ("900", "above 2 times"), ("many", "no amount")],
+    [("2", ""), ("-2", "negative"), ("900", "above 2 times"), ("many", "cannot be true")],
 )
 def test_absurd_figures_are_told(cpu: str, words: str) -> None:
     found = findings("reports", snapshot(with_metric(node_metric(cpu=cpu))))

@@ -61,15 +61,11 @@ def test_a_service_without_ready_pods_is_told_per_configuration_with_the_consequ
 
     found = findings("webhooks", snapshot(objects))
 
-    assert {each.severity for each in found} == {
-        Severity.WARNING,
-        Severity.ERROR,
-    }  # Ignore for pods, Fail for quotas
+    assert [each.severity for each in found] == [Severity.ERROR] * 2
     assert all("behind which no pod is ready" in each.problem for each in found)
-    assert any("pods pass unchanged and unchecked" in each.why for each in found)
-    assert any(
-        "every change of elasticquotas that it is asked about is refused" in each.why for each in found
-    )
+    refused, passed = found[0].why.split("; ")
+    assert refused == "changes of elasticquotas are refused (failurePolicy Fail)"
+    assert passed == "pods pass unchanged and unchecked (failurePolicy Ignore)"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +105,7 @@ def test_an_empty_or_broken_ca_bundle_is_told() -> None:
 
 @pytest.mark.parametrize(("days", "words"), [(30, "ends in 30 days"), (-3, "ended 3 days ago"), (400, "")])
 def test_a_certificate_near_its_end_was_not_renewed(days: int, words: str) -> None:
-    made_s = NOW_S - (certificates.VALIDITY_DAYS - days) * 86_400.0
+    made_s = NOW_S - (certificates.VALIDITY.days - days) * 86_400.0
     old = certificates.generate([HOST], made_s)
     objects = with_webhooks(ca_cert=old.ca_cert)
     objects[Secret] = [builders.secret(old)]
@@ -143,20 +139,25 @@ def test_fail_for_pods_with_one_replica_stops_pods_at_each_restart() -> None:
     assert findings("webhooks", snapshot(objects)) == []
 
     objects[Deployment][0] = builders.workload("koord-manager", replicas=1)
-    assert {each.severity for each in findings("webhooks", snapshot(objects))} == {Severity.WARNING}
-    assert "has one replica" in findings("webhooks", snapshot(objects))[0].problem
+    found = only("webhooks", snapshot(objects))
+    assert (found.severity, found.problem) == (
+        Severity.WARNING,
+        "one replica, and failurePolicy Fail for pods",
+    )
 
 
 def test_fail_for_pods_of_kube_system_or_of_the_manager_itself_is_told() -> None:
     objects = with_webhooks(policies=FAIL)
-    found = findings("webhooks", snapshot(objects))
-    assert [each.severity for each in found] == [Severity.WARNING] * 2
-    assert all("kube-system" in each.problem for each in found)
+    found = only("webhooks", snapshot(objects))
+    assert (found.severity, found.problem) == (
+        Severity.WARNING,
+        "failurePolicy Fail for pods of namespace kube-system",
+    )
 
     objects[Namespace] = [builders.decoded(Namespace, {}, name=NAMESPACE)]
-    found = findings("webhooks", snapshot(objects))
-    assert [each.severity for each in found] == [Severity.ERROR] * 2
-    assert "own pods cannot be created" in found[0].why
+    found = only("webhooks", snapshot(objects))
+    assert found.severity is Severity.ERROR
+    assert "own pods cannot be created" in found.why
 
 
 @pytest.mark.parametrize(

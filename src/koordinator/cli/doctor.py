@@ -13,7 +13,7 @@ from rich.console import Console
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.cli import logs
-from koordinator.cli.doctor_text import print_report
+from koordinator.cli.doctor_text import plain, print_report
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.doctor import gather
@@ -22,6 +22,8 @@ from koordinator.doctor.finding import Severity
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.simulate import dump as dumps
 
+PLAIN_WIDTH = 160
+"""Columns of files and pipes, whatever the terminal's are."""
 NAMESPACE = "koordinator-system"
 
 
@@ -126,8 +128,10 @@ async def _from_cluster(namespace: str, kubeconfig: str, context: str, tries_adm
 
 def _write(report: Report, output: str) -> None:
     if output == "text":
-        # Files and pipes get the lines whole, whatever the terminal's width is.
-        print_report(Console(highlight=False, width=None if sys.stdout.isatty() else 200), report)
+        if sys.stdout.isatty():
+            print_report(Console(highlight=False), report)
+        else:
+            click.echo(plain(report, PLAIN_WIDTH))
         return
     body = as_json(report)
     if output == "json":

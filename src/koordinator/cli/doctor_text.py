@@ -1,5 +1,7 @@
 """A doctor's report on a terminal: a table with what is wrong, why it matters, what to do; a line that sums up."""
 
+import io
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -11,13 +13,21 @@ from koordinator.doctor.finding import Finding, Severity, some_of
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 
 
+def plain(report: Report, width: int) -> str:
+    """The report as lines for files and pipes."""
+    console = Console(highlight=False, width=width, color_system=None, file=io.StringIO())
+    with console.capture() as captured:
+        print_report(console, report)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
 def print_report(console: Console, report: Report) -> None:
     """Worst first."""
     if report.findings:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_lines=False, padding=(0, 1, 1, 0))
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 1, 0))
         table.add_column("", no_wrap=True)
         table.add_column("check", no_wrap=True)
-        table.add_column("finding", overflow="fold", ratio=1)
+        table.add_column("finding", overflow="fold")
         for each in report.findings:
             style = _STYLES[each.severity]
             table.add_row(Text(each.severity.value.upper(), style=style), each.check, _words(each, style))
@@ -29,7 +39,7 @@ def _words(finding: Finding, style: str) -> Text:
     text = Text()
     text.append(finding.object, style=f"bold {style}")
     text.append(f": {finding.problem}")
-    if finding.objects and not any(name in finding.problem for name in finding.objects):
+    if finding.objects and some_of(finding.objects) not in finding.problem:
         text.append(f"\n({some_of(finding.objects)})", style="dim")
     if finding.why:
         text.append(f"\nwhy: {finding.why}", style="dim")

@@ -6,9 +6,10 @@ from cryptography.exceptions import InvalidSignature
 
 
 class CertificateFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the earliest certificate of a PEM text, and the names in the first one."""
+    """Of a PEM text: the end of the first certificate and of the last to end, and the names in the first."""
 
     not_after_s: float
+    last_end_s: float
     names: tuple[str, ...] = ()
 
 
@@ -17,9 +18,8 @@ def facts(pem: bytes) -> CertificateFacts | None:
     found = _load(pem)
     if not found:
         return None
-    return CertificateFacts(
-        not_after_s=min(each.not_valid_after_utc.timestamp() for each in found), names=_names(found[0])
-    )
+    ends_s = [each.not_valid_after_utc.timestamp() for each in found]
+    return CertificateFacts(not_after_s=ends_s[0], last_end_s=max(ends_s), names=_names(found[0]))
 
 
 def vouches(ca: bytes, certificate: bytes) -> bool:

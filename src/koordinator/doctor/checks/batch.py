@@ -11,7 +11,8 @@ from koordinator.doctor.checks.reports import NEW_NODE_S, interval_s
 from koordinator.doctor.finding import Finding, Severity, of_many, some_of
 from koordinator.doctor.snapshot import Snapshot, seconds
 from koordinator.manager import colocation_config
-from koordinator.manager.noderesource import decide
+from koordinator.manager.noderesource import decide, rows
+from koordinator.manager.noderesource.decide import Withdrawal
 
 SETTLE_S = 90.0
 """What the manager has time for until its answer shows on the node: a sweep every 30 s, and retries."""
@@ -25,18 +26,19 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     withdrawn: dict[str, list[str]] = {}
     absent, left_over, exhausted = [], [], []
     for node in snapshot.nodes:
-        name, lends = node.metadata.name, config.lends(snapshot, node)
+        name = node.metadata.name
         offered = _offered(node)
-        too_old = _too_old(snapshot, node) if lends else ""
+        reason, words = withdrawal(snapshot, node)
+        is_off = reason is Withdrawal.DISABLED
         if offered is None:
-            if too_old and not _is_new(snapshot, node):
-                withdrawn.setdefault(too_old, []).append(name)
-            elif lends and not too_old and _is_settled(snapshot, node):
-                absent.append(name)
-        elif not lends or too_old:
-            if not lends or _is_overdue(snapshot, node):
-                left_over.append(name)
-        elif offered == 0:
+            if reason is Withdrawal.NONE:
+                if _is_settled(snapshot, node):
+                    absent.append(name)
+            elif not is_off and not _is_new(snapshot, node):
+                withdrawn.setdefault(words, []).append(name)
+        elif is_off or (reason is not Withdrawal.NONE and _is_overdue(snapshot, node)):
+            left_over.append(name)
+        elif offered == 0 and reason is Withdrawal.NONE:
             exhausted.append(name)
     for problem, names in sorted(withdrawn.items()):
         yield of_many(
@@ -45,7 +47,10 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             names,
             f"Batch resources withdrawn: {problem}",
             why="nobody knows how busy the node is, so nothing more is lent; batch pods wait",
-            do=("koordinator doctor --check reports    # why there is no report",),
+            do=(
+                "koordinator doctor --check reports    # the cause, as far as objects tell it",
+                f"kubectl describe node {sorted(names)[0]}    # the manager's events",
+            ),
         )
     if absent:
         yield of_many(
@@ -96,15 +101,26 @@ def _strategy(snapshot: Snapshot, node: Node) -> colocation_config.NodeStrategy:
     return colocation_config.resource_strategy(merged, colocation_config.node_strategy(merged, node))
 
 
-def _too_old(snapshot: Snapshot, node: Node) -> str:
-    """Why the node's report forbids Batch resources by the manager's own decision, empty when it does not."""
-    age_s = _report_age_s(snapshot, node)
+def withdrawal(snapshot: Snapshot, node: Node) -> tuple[Withdrawal, str]:
+    """Why a node must not lend, by the manager's own decision, and in words; NONE when it may."""
     strategy = _strategy(snapshot, node)
-    reported_s = None if age_s is None else snapshot.now_s - age_s
-    if not decide.withdrawal(strategy, reported_s, snapshot.now_s):
-        return ""
-    limit = f"{strategy.degrade_s / 60:g} minutes (degradeTimeMinutes)"
-    return f"no report for more than {limit}" if age_s is not None else "there is no report"
+    metric = snapshot.find(NodeMetric, node.metadata.name)
+    reading = rows.reading_of(metric.status) if metric is not None else rows.NO_READING
+    reason = decide.withdrawal(
+        is_enabled=strategy.enabled,
+        degrade_s=strategy.degrade_s,
+        reported_s=reading.updated_s,
+        now_s=snapshot.now_s,
+        problem=reading.problem,
+        has_node=reading.report.has_node,
+    )
+    words = {
+        Withdrawal.MISSING: "there is no report",
+        Withdrawal.EXPIRED: f"no report for more than {strategy.degrade_s / 60:g} minutes (degradeTimeMinutes)",
+        Withdrawal.REJECTED: f"the report cannot be true: {reading.problem}",
+        Withdrawal.EMPTY: "the report says nothing of the node",
+    }
+    return reason, words.get(reason, "")
 
 
 def _is_new(snapshot: Snapshot, node: Node) -> bool:

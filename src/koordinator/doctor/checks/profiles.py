@@ -9,15 +9,13 @@ from koordinator.api import label_selector, priority, qos
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
-from koordinator.api.errors import ProtocolError
 from koordinator.api.labels import SKIP_UPDATE_RESOURCES
 from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.api.scheduling import PriorityClass
 from koordinator.doctor.checks import schedulers
 from koordinator.doctor.finding import Finding, Severity, finding
 from koordinator.doctor.snapshot import Snapshot
-from koordinator.manager import colocation_profile
-from koordinator.manager.colocation_profile import ProfileError
+from koordinator.manager import profile_matching
 
 PROFILES_COMPARED_MAX = 200
 """Pairs grow with the square: some 20,000 then."""
@@ -60,21 +58,10 @@ def _edit(profile: ClusterColocationProfile) -> str:
 
 def _broken(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:
     spec = profile.spec
-    for field, selector in (("namespaceSelector", spec.namespace_selector), ("selector", spec.selector)):
-        if problem := _selector_problem(selector):
-            yield finding(
-                Severity.ERROR,
-                profile,
-                f"spec.{field}: {problem}",
-                why="nobody can tell which pods are meant",
-                do=(_edit(profile),),
-            )
-    try:
-        colocation_profile.is_drawn(profile, lambda: 0)
-    except ProfileError as error:
-        yield finding(
-            Severity.ERROR, profile, f"{error.field}: {error.reason}", why=_REFUSES, do=(_edit(profile),)
-        )
+    compiled = profile_matching.compile_profile(profile)
+    for defect, why in ((compiled.unusable, _REACHES_NOBODY), (compiled.broken, _REFUSES)):
+        if defect is not None:
+            yield finding(Severity.ERROR, profile, str(defect), why=why, do=(_edit(profile),))
     yield from _priority(snapshot, profile)
     running = schedulers.running(snapshot)
     if spec.scheduler_name and running is not None and spec.scheduler_name not in running:
@@ -89,15 +76,7 @@ def _broken(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator[F
 
 
 _REFUSES = "every pod that the profile matches is refused"
-
-
-def _selector_problem(selector: LabelSelector | None) -> str:
-    try:
-        if selector is not None:
-            label_selector.compile_selector(selector)
-    except ProtocolError as error:
-        return error.reason
-    return ""
+_REACHES_NOBODY = "nobody can tell which pods are meant, so the profile changes none"
 
 
 def _priority(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:

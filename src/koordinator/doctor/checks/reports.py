@@ -11,6 +11,7 @@ from koordinator.doctor.checks.components import pod_trouble
 from koordinator.doctor.finding import Finding, Severity, of_many, some_of
 from koordinator.doctor.installation import Name
 from koordinator.doctor.snapshot import Snapshot, seconds
+from koordinator.manager.noderesource import rows
 
 NEW_NODE_S = 120.0
 """What a new node has time for until its first report (the report interval comes on top)."""
@@ -69,7 +70,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             "NodeMetric",
             [name for name, each in absurd if each == problem],
             problem,
-            why="what the node lends is calculated from it, and stays within 0 and its capacity",
+            why="what the manager does not believe withdraws the node's Batch resources; what it does believe "
+            "decides how much the node lends",
             do=("kubectl get nodemetric NAME -o yaml", _logs(snapshot)),
         )
     yield from _policies(snapshot)
@@ -131,7 +133,9 @@ def _logs(snapshot: Snapshot, pod: Pod | None = None) -> str:
 
 
 def nonsense(metric: NodeMetric, node: Node) -> str:
-    """What no node can measure: usage below zero, far above its capacity, or no amount at all."""
+    """What no node can measure: what the manager rejects, and usage far above the node's capacity."""
+    if problem := rows.reading_of(metric.status).problem:
+        return f"the report cannot be true: {problem}"
     info = metric.status.node_metric
     if info is None:
         return "the report has no usage of the node" if metric.status.update_time else ""
@@ -141,8 +145,6 @@ def nonsense(metric: NodeMetric, node: Node) -> str:
             capacity = quantity.of(node.status.capacity.get(name, "0")).milli
         except QuantityError as error:
             return f"usage of {name} is no amount: {error}"
-        if used < 0:
-            return f"usage of {name} is below zero"
         if capacity and used > TIMES_CAPACITY_MAX * capacity:
             return f"usage of {name} is above {TIMES_CAPACITY_MAX:g} times what the node has"
     return ""

@@ -2,10 +2,12 @@
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from koordinator.api import label_selector
-from koordinator.api.admission import MutatingWebhookConfiguration, ServiceReference, Webhook
+from koordinator.api.admission import ServiceReference, Webhook
 from koordinator.api.core import Pod, Secret, Service
 from koordinator.api.errors import ProtocolError
 from koordinator.api.meta import Object
@@ -15,10 +17,11 @@ from koordinator.doctor.gather import ca_of
 from koordinator.doctor.handshake import address
 from koordinator.doctor.installation import Name
 from koordinator.doctor.snapshot import Snapshot
-from koordinator.manager.webhooks import table
+from koordinator.manager.webhooks import certificates, table
+from koordinator.manager.webhooks import configuration as shipped
 
-RENEWED_DAYS = 183
-"""The manager renews half a year before the end, so less means that it does not."""
+RENEWED_DAYS = certificates.RENEW_BEFORE.days
+"""Less is left only where the manager did not renew."""
 DAY_S = 86_400.0
 KUBE_SYSTEM = "kube-system"
 
@@ -34,18 +37,38 @@ LOSSES = {
 def check(snapshot: Snapshot) -> Iterator[Finding]:
     """Missing webhooks; endpoints, certificates and failure policies of those that are there."""
     yield from _missing(snapshot)
-    told: set[tuple[str, str]] = set()
+    troubles: dict[tuple[str, str], list[_Trouble]] = {}
     for configuration, webhook in snapshot.webhooks:
-        for each in (
-            *_endpoint(snapshot, configuration, webhook),
-            *_trust(snapshot, configuration, webhook),
-            *_risk(snapshot, configuration, webhook),
-        ):
-            # The webhooks of a configuration share their server: what is wrong with it is told once.
-            if (each.object, each.problem) not in told:
-                told.add((each.object, each.problem))
-                yield each
+        for trouble in _troubles(snapshot, configuration, webhook):
+            troubles.setdefault((trouble.about, trouble.problem), []).append(trouble)
+    for (about, problem), same in troubles.items():
+        # The webhooks of a configuration share their server: what is wrong with it is told once.
+        webhooks = [each.webhook for each in same]
+        yield finding(
+            Severity.ERROR if any(map(_refuses, webhooks)) else Severity.WARNING,
+            about,
+            problem,
+            why=_consequences(webhooks),
+            do=same[0].steps,
+            objects=[each.name for each in webhooks] if len(webhooks) > 1 else (),
+        )
+    ends: set[str] = set()
+    for configuration, webhook in snapshot.webhooks:
+        if configuration.key not in ends and (found := certificate.facts(ca_of(webhook))) is not None:
+            ends.add(configuration.key)
+            # After a renewal the bundle has the authority before, too, for a while.
+            yield from _end(snapshot, name_of(configuration), "caBundle", found.last_end_s)
+    yield from _risks(snapshot)
     yield from _served_certificate(snapshot)
+
+
+class _Trouble(msgspec.Struct, frozen=True):
+    """Why a webhook cannot be asked: in which configuration, what is wrong, what to do."""
+
+    about: str
+    webhook: Webhook
+    problem: str
+    steps: tuple[str, ...]
 
 
 def _missing(snapshot: Snapshot) -> Iterator[Finding]:
@@ -77,40 +100,48 @@ def _refuses(webhook: Webhook) -> bool:
     return webhook.failure_policy != "Ignore"
 
 
-def _asked(webhook: Webhook) -> str:
-    return some_of({name for rule in webhook.rules for name in rule.resources}) or "objects"
+def _consequences(webhooks: Sequence[Webhook]) -> str:
+    """What happens to the objects that webhooks should be asked about."""
+    asked: dict[bool, set[str]] = {}
+    for webhook in webhooks:
+        resources = {name for rule in webhook.rules for name in rule.resources}
+        asked.setdefault(_refuses(webhook), set()).update(resources)
+    words = []
+    if True in asked:
+        words.append(f"changes of {some_of(asked[True])} are refused (failurePolicy Fail)")
+    if False in asked:
+        words.append(f"{some_of(asked[False])} pass unchanged and unchecked (failurePolicy Ignore)")
+    return "; ".join(words)
 
 
-def _consequence(webhook: Webhook) -> str:
-    if _refuses(webhook):
-        return f"failurePolicy Fail: every change of {_asked(webhook)} that it is asked about is refused"
-    return f"failurePolicy Ignore: {_asked(webhook)} pass unchanged and unchecked"
-
-
-def _endpoint(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> Iterator[Finding]:
-    client = webhook.client_config
-    severity = Severity.ERROR if _refuses(webhook) else Severity.WARNING
+def _troubles(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> Iterator[_Trouble]:
+    """What keeps the API server from asking the webhook."""
+    client, about = webhook.client_config, name_of(configuration)
     if client.service is not None and not client.url:
         problem, step = _service_problem(snapshot, client.service)
         if problem:
-            yield finding(
-                severity,
-                configuration,
-                f"{webhook.name}: {problem}",
-                why=_consequence(webhook),
-                do=(step,),
-            )
+            yield _Trouble(about, webhook, problem, (step,))
     if client.url and snapshot.handshakes is not None:
         done = snapshot.handshakes.get(address(client.url))
+        # From here an address of the cluster need not be reachable; that of a `koordinator up` is.
         if done is not None and done.problem and (done.reached or snapshot.installation.is_local):
             state = "its certificate is not trusted" if done.reached else "nobody answers"
-            yield finding(
-                severity,
-                configuration,
-                f"{address(client.url)}: {state}: {done.problem}",
-                why=_consequence(webhook),
-                do=(_manager_log(snapshot),),
-            )
+            problem = f"{address(client.url)}: {state}: {done.problem}"
+            yield _Trouble(about, webhook, problem, (_manager_log(snapshot),))
+    ca = ca_of(webhook)
+    secret = snapshot.webhook_secret
+    if certificate.facts(ca) is None:
+        state = "is no certificate" if client.ca_bundle else "is empty"
+        step = f"the manager fills it in once it runs: {_manager_log(snapshot)}"
+        yield _Trouble(about, webhook, f"caBundle {state}, so the webhook server is not trusted", (step,))
+    elif (
+        secret is not None
+        and client.service is not None
+        and not certificate.vouches(ca, _part(secret, "tls.crt"))
+    ):
+        problem = f"caBundle does not vouch for the certificate in {name_of(secret)}"
+        step = f"the manager mends it within a minute if it may: {_manager_log(snapshot)}"
+        yield _Trouble(about, webhook, problem, (step, "koordinator doctor --check access"))
 
 
 def _manager_log(snapshot: Snapshot) -> str:
@@ -127,8 +158,9 @@ def _service_problem(snapshot: Snapshot, reference: ServiceReference) -> tuple[s
         )
     service = snapshot.find(Service, reference.name, reference.namespace)
     if service is None:
-        if not snapshot.knows(Service):
-            return "", ""
+        is_own = reference.name == shipped.Service().name
+        if not snapshot.knows(Service) or (is_own and snapshot.installation.is_in_process(Name.MANAGER)):
+            return "", ""  # the API server of `koordinator up` finds its manager without one
         return f"points to Service {where}, which does not exist", "koordinator install --apply"
     port = reference.port or 443
     if port not in [each.port for each in service.spec.ports]:
@@ -155,38 +187,6 @@ def _ready_pods(snapshot: Snapshot, service: Service) -> int:
     )
 
 
-def _trust(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> Iterator[Finding]:
-    """The caBundle: there, readable, not at its end, and that of the Secret."""
-    ca = ca_of(webhook)
-    found = certificate.facts(ca)
-    severity = Severity.ERROR if _refuses(webhook) else Severity.WARNING
-    if found is None:
-        problem = "caBundle is no certificate" if webhook.client_config.ca_bundle else "caBundle is empty"
-        yield finding(
-            severity,
-            configuration,
-            f"{problem}: the API server cannot trust the webhook server",
-            why=_consequence(webhook),
-            do=(f"the manager fills it in once it runs: {_manager_log(snapshot)}",),
-        )
-        return
-    yield from _end(snapshot, name_of(configuration), "caBundle", found)
-    secret = snapshot.webhook_secret
-    if secret is None or webhook.client_config.service is None:
-        return
-    if not certificate.vouches(ca, _part(secret, "tls.crt")):
-        yield finding(
-            severity,
-            configuration,
-            f"caBundle does not vouch for the certificate in {name_of(secret)}",
-            why=_consequence(webhook),
-            do=(
-                f"the manager mends it within a minute if it may: {_manager_log(snapshot)}",
-                "koordinator doctor --check access",
-            ),
-        )
-
-
 def _part(secret: Secret, key: str) -> bytes:
     try:
         return base64.b64decode(secret.data.get(key, ""), validate=True)
@@ -194,8 +194,8 @@ def _part(secret: Secret, key: str) -> bytes:
         return b""
 
 
-def _end(snapshot: Snapshot, about: str, what: str, found: certificate.CertificateFacts) -> Iterator[Finding]:
-    days = (found.not_after_s - snapshot.now_s) / DAY_S
+def _end(snapshot: Snapshot, about: str, what: str, end_s: float) -> Iterator[Finding]:
+    days = (end_s - snapshot.now_s) / DAY_S
     if days < RENEWED_DAYS:
         state = f"ended {-days:.0f} days ago" if days < 0 else f"ends in {days:.0f} days"
         yield finding(
@@ -236,7 +236,7 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
             do=(f"{renew}    # the manager makes a new one",),
         )
         return
-    yield from _end(snapshot, name_of(secret), "tls.crt", found)
+    yield from _end(snapshot, name_of(secret), "tls.crt", found.not_after_s)
     for host in sorted(services):
         if not certificate.covers(found, host):
             yield finding(
@@ -248,40 +248,48 @@ def _served_certificate(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _risk(snapshot: Snapshot, configuration: Object, webhook: Webhook) -> Iterator[Finding]:
-    """What a failure of the manager would stop."""
-    concerns_pods = any("pods" in rule.resources for rule in webhook.rules)
-    if not _refuses(webhook) or not concerns_pods or snapshot.installation.is_in_process(Name.MANAGER):
+def _risks(snapshot: Snapshot) -> Iterator[Finding]:
+    """What a failure of all managers would stop."""
+    if snapshot.installation.is_in_process(Name.MANAGER):
+        return  # it fails with the API server only
+    pods = [
+        (configuration, webhook)
+        for configuration, webhook in snapshot.webhooks
+        if _refuses(webhook) and any("pods" in rule.resources for rule in webhook.rules)
+    ]
+    if not pods:
         return
+    configuration = pods[0][0]
+    names = [webhook.name for _, webhook in pods]
     manager = snapshot.installation.get(Name.MANAGER)
     if manager is not None and manager.wanted == 1:
         yield finding(
             Severity.WARNING,
-            configuration,
-            f"failurePolicy Fail for pods, and {manager.obj.key} has one replica",
+            manager.obj,
+            "one replica, and failurePolicy Fail for pods",
             why="while that pod restarts or moves, no pod can be created",
             do=(
                 f"kubectl -n {snapshot.namespace} scale deployment {manager.obj.metadata.name} --replicas=2",
                 "or set failurePolicy of the pod webhooks to Ignore",
             ),
+            objects=names,
         )
-    reached = [name for name in (snapshot.namespace, KUBE_SYSTEM) if _selects(snapshot, webhook, name)]
-    if reached:
-        mutating = isinstance(configuration, MutatingWebhookConfiguration)
-        own = snapshot.namespace in reached
+    for namespace in (snapshot.namespace, KUBE_SYSTEM):
+        own = namespace == snapshot.namespace
+        if not any(_selects(snapshot, webhook, namespace) for _, webhook in pods):
+            continue
         yield finding(
             Severity.ERROR if own else Severity.WARNING,
             configuration,
-            f"failurePolicy Fail for pods of namespace {' and '.join(reached)}",
+            f"failurePolicy Fail for pods of namespace {namespace}",
             why="once all managers are down, their own pods cannot be created any more"
             if own
             else "once all managers are down, pods of the cluster's own components cannot be created",
             do=(
-                f"kubectl label namespace {reached[0]} control-plane={reached[0]}"
-                "    # the selectors, as shipped, leave such namespaces out",
-                f"or exclude it in namespaceSelector of {'mutating' if mutating else 'validating'} webhook "
-                f"{webhook.name}",
+                f"kubectl label namespace {namespace} control-plane={namespace}"
+                "    # namespaceSelector, as shipped, leaves such namespaces out",
             ),
+            objects=names,
         )
 
 
