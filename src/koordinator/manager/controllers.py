@@ -7,6 +7,7 @@ from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.nodeslo_controller import NodeSLOController
 from koordinator.manager.options import is_chosen
 from koordinator.manager.parts import ManagerController, Shared
+from koordinator.manager.profile_controller import ColocationProfileController
 from koordinator.manager.quota.profile_controller import QuotaProfileController
 
 BY_NAME: Mapping[str, Callable[[Shared], ManagerController]] = {
@@ -14,10 +15,17 @@ BY_NAME: Mapping[str, Callable[[Shared], ManagerController]] = {
     "noderesource": NodeResourceController,
     "nodeslo": NodeSLOController,
     "quotaprofile": QuotaProfileController,
+    "colocationprofile": ColocationProfileController,
 }
+_GATES = {"colocationprofile": "ColocationProfileController"}
+"""Controllers that a feature gate must switch on, too."""
 
 
 def controllers(shared: Shared) -> dict[str, ManagerController]:
-    """Those that the options choose, by name."""
-    chosen = shared.options.controllers
-    return {name: build(shared) for name, build in BY_NAME.items() if is_chosen(name, chosen)}
+    """Those that the options choose and feature gates allow, by name."""
+    chosen, gates = shared.options.controllers, shared.gates
+    return {
+        name: build(shared)
+        for name, build in BY_NAME.items()
+        if is_chosen(name, chosen) and (name not in _GATES or gates.is_on(_GATES[name]))
+    }
