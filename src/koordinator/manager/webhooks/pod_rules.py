@@ -33,6 +33,9 @@ class Rule(enum.StrEnum):
     GPU_FORM = "gpu-form"
 
 
+IMMUTABLE = (Rule.QOS_IMMUTABLE, Rule.PRIORITY_CLASS_IMMUTABLE, Rule.SUB_PRIORITY_IMMUTABLE)
+
+
 class Violation(msgspec.Struct, frozen=True):
     """A broken rule, and its words for the pod's user: field, value, what is wrong."""
 

@@ -12,6 +12,7 @@ from koordinator.manager.parts import Shared
 from koordinator.manager.quota.pods import PodVerdict
 from koordinator.manager.webhooks import pod_label_rules, pod_mutating, pod_rules, table
 from koordinator.manager.webhooks.label_rules_source import LabelRulesSource
+from koordinator.manager.webhooks.profile_changes import ProfileChanges
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
 from koordinator.manager.webhooks.timing import VALIDATE, Steps
 
@@ -58,6 +59,8 @@ class PodValidatingHandler:
         self._quotas = quotas
         self._checks = PodChecks.of(shared.gates)
         self._label_rules = LabelRulesSource(shared) if self._checks.label_rules else None
+        applies_profiles = shared.gates.is_on("ColocationProfileController")
+        self._profile_changes = ProfileChanges(shared) if applies_profiles else None
         self._durations = Steps(shared.metrics, VALIDATE, "pod")
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
@@ -103,7 +106,12 @@ class PodValidatingHandler:
 
     def _colocation(self, pod: Pod, old: Pod | None) -> str:
         skips = self._checks.skip_sub_priority
-        return _words(pod_rules.colocation(pod, old, skip_sub_priority=skips))
+        found = pod_rules.colocation(pod, old, skip_sub_priority=skips)
+        if found and old is not None and self._profile_changes is not None:
+            changed = [violation for violation in found if violation.rule in pod_rules.IMMUTABLE]
+            if changed and self._profile_changes.explain(old, pod):
+                found = [violation for violation in found if violation not in changed]
+        return _words(found)
 
     def _quota(self, pod: Pod, old: Pod | None) -> str:
         return self._quotas.check(pod, old, pod.metadata.namespace).message
