@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -76,6 +77,11 @@ class World:
             *(f"--{name}-addr=127.0.0.1:{port}" for name, port in ports.items()),
             *LEASE_FLAGS,
             *flags,
+            env={
+                **os.environ,
+                "WEBHOOK_PORT": str(free_port()),
+                "WEBHOOK_CERT_DIR": str(self._folder / f"certs-{len(self.processes)}"),
+            },
             stderr=asyncio.subprocess.PIPE,
         )
         started = Process(door, process, ports)
@@ -222,7 +228,11 @@ async def test_health_metrics_and_profiles_are_served_where_the_flags_say(world:
     assert "koordinator_manager_is_leader 1" in everything
     assert (await process.get("/debug/pprof/goroutine", "pprof"))[0] == 200
     verbose = (await process.get("/readyz?verbose", "health-probe"))[1]
-    assert "[+]informer-sync ok" in verbose and "readyz check passed" in verbose
+    assert (
+        "[+]informer-sync ok" in verbose
+        and "[+]webhook-ready ok" in verbose
+        and "readyz check passed" in verbose
+    )
     with contextlib.suppress(ProcessLookupError):
         process.process.terminate()
     assert (await process.ended())[0] == 0

@@ -52,6 +52,7 @@ async def cluster() -> tuple[Registry, MemoryCluster]:
     backend = registry.in_memory(SystemClock(), schemas=catalog, patcher=ObjectPatcher(catalog))
     client = MemoryCluster(backend, user="test")
     await local.install(client)
+    await local.quieten_webhooks(client)
     return backend, client
 
 

@@ -25,6 +25,8 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import LeaderElection
 from koordinator.manager import http
 from koordinator.manager.manager import Manager
+from koordinator.manager.webhooks.serving import Webhooks
+from koordinator.manager.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +56,14 @@ def main(**values: Any) -> None:
             as_json=settings.logs_as_json,
             modules=logs.modules_of(settings.module_verbosity),
         )
+        where = WebhookSettings.of(os.environ)
         client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
     except (KoordinatorError, OSError) as error:
         raise click.ClickException(str(error)) from error
     _tell(settings, inert)
     try:
         with garbage.collected_rarely():
-            running.run(_main(settings, client))
+            running.run(_main(settings, where, client))
     except (KoordinatorError, OSError, ExceptionGroup) as error:
         # A lost lease, a port that is taken: expected ends, which need no traceback.
         cause = running.cause_of(error)
@@ -80,7 +83,7 @@ def _tell(settings: Settings, inert: list[str]) -> None:
         log.warning("pods of other namespaces are not seen: nodes seem emptier than they are", extra=facts)
 
 
-async def _main(settings: Settings, client: ClientConfig) -> None:
+async def _main(settings: Settings, where: WebhookSettings, client: ClientConfig) -> None:
     # Jitter must differ between instances.
     rng = random.Random()
     async with (
@@ -94,6 +97,7 @@ async def _main(settings: Settings, client: ClientConfig) -> None:
         KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
     ):
         manager = Manager(cluster, settings.options, settings.gates)
+        webhooks = Webhooks(manager.shared, manager.admission, where, synced=manager.synced)
         metrics = manager.shared.metrics
         for each in (cluster, lease_cluster):
             metrics.client.count(each.transport, client.server)
@@ -105,12 +109,16 @@ async def _main(settings: Settings, client: ClientConfig) -> None:
             identity = f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}"
             config = msgspec.structs.replace(settings.election, identity=identity)
             election = LeaderElection(lease_cluster, config, rng=random.Random(rng.getrandbits(64)))
-        async with served(manager, election, settings), asyncio.TaskGroup() as group:
-            tidying = group.create_task(_tidy(manager), name="garbage")
+        async with served(manager, webhooks, election, settings), asyncio.TaskGroup() as group:
+            beside = [
+                group.create_task(_tidy(manager), name="garbage"),
+                group.create_task(webhooks.run(), name="webhooks"),
+            ]
             try:
                 await manager.run(election)
             finally:
-                tidying.cancel()
+                for task in beside:
+                    task.cancel()
 
 
 async def _tidy(manager: Manager) -> None:
@@ -122,10 +130,10 @@ async def _tidy(manager: Manager) -> None:
 
 @contextlib.asynccontextmanager
 async def served(
-    manager: Manager, election: LeaderElection | None, settings: Settings
+    manager: Manager, webhooks: Webhooks, election: LeaderElection | None, settings: Settings
 ) -> AsyncIterator[None]:
     """Serve metrics, health and profiles, where they are asked for. Raises: OSError for an address that is taken."""
-    alive, ready = health_checks(manager, election)
+    alive, ready = health_checks(manager, webhooks, election)
     profiles = web.Application()
     profiling.add_routes(profiles)
     async with contextlib.AsyncExitStack() as stack:
@@ -141,7 +149,7 @@ async def served(
 
 
 def health_checks(
-    manager: Manager, election: LeaderElection | None
+    manager: Manager, webhooks: Webhooks, election: LeaderElection | None
 ) -> tuple[Mapping[str, http.Check], Mapping[str, http.Check]]:
     """Why the process should be restarted, and why it should not be asked: by name."""
 
@@ -151,7 +159,8 @@ def health_checks(
     async def caches() -> str:
         return "" if manager.synced.is_set() else "caches are not filled yet"
 
-    return {"ping": http.well, "leaderElection": lease}, {"ping": http.well, "informer-sync": caches}
+    ready = {"ping": http.well, "informer-sync": caches, "webhook-ready": webhooks.check}
+    return {"ping": http.well, "leaderElection": lease}, ready
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ class LocalCluster:
         manager = Manager(self._client("koord-manager"), gates=self._options.manager_gates)
         settings = WebhookSettings(port=0, cert_dir=certificates)
         webhooks = Webhooks(
-            manager.shared, manager.handlers, settings, synced=manager.synced, host=WEBHOOK_HOST
+            manager.shared, manager.admission, settings, synced=manager.synced, host=WEBHOOK_HOST
         )
         self._start(group, manager.run(), "koord-manager")
         self._start(group, webhooks.run(), "webhooks")

@@ -30,7 +30,7 @@ COMPONENT = "koord-manager"
 
 
 class Manager:
-    """All loops of the manager. `handlers` maps a URL path to an admission handler."""
+    """All loops of the manager, and what it answers at admission."""
 
     def __init__(
         self,
@@ -58,12 +58,17 @@ class Manager:
                 addons=addons.installed(),
             ),
         )
-        self.handlers: Mapping[str, Handler] = webhooks.handlers(self.shared)
+        self.admission = webhooks.admission(self.shared)
         self._election: LeaderElection | None = None
         fenced = FencedCluster(cluster, lambda: self._election is None or self._election.may_act)
         self.controllers = controllers.controllers(msgspec.structs.replace(self.shared, cluster=fenced))
         self.synced = asyncio.Event()
         """Set once every cache is filled: from then on the handlers may be asked."""
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """The admission handlers by URL path."""
+        return self.admission.handlers
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:

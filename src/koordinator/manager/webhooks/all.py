@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from koordinator.manager.parts import Shared
 from koordinator.manager.webhooks import table
 from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler
@@ -11,9 +13,9 @@ from koordinator.manager.webhooks.pod_binding import PodBindingHandler
 from koordinator.manager.webhooks.pod_mutating import PodMutatingHandler
 from koordinator.manager.webhooks.pod_validating import PodValidatingHandler
 from koordinator.manager.webhooks.profile_cache import ProfileCache
-from koordinator.manager.webhooks.quotas import Quotas
+from koordinator.manager.webhooks.quotas import DEBUG_PATH, Quotas
 from koordinator.manager.webhooks.reservation_mutating import ReservationMutatingHandler
-from koordinator.manager.webhooks.review import Handler
+from koordinator.manager.webhooks.review import Handler, Page
 
 
 class _Builders:
@@ -34,6 +36,10 @@ class _Builders:
             self._profiles = ProfileCache(self._shared)
         return self._profiles
 
+    def pages(self) -> Mapping[str, Page]:
+        """About what some handler uses."""
+        return {} if self._quotas is None else {DEBUG_PATH: self._quotas.debug_json}
+
     def by_path(self) -> Mapping[str, Callable[[], Handler]]:
         return {
             table.MUTATE_POD: self._pod_mutating,
@@ -52,12 +58,25 @@ class _Builders:
         return PodMutatingHandler(self._shared, self.profiles(), quotas)
 
 
-def handlers(shared: Shared) -> Mapping[str, Handler]:
+class Admission(msgspec.Struct, frozen=True):
+    """What is served: handlers by path (POST), and documents for people by path (GET)."""
+
+    handlers: Mapping[str, Handler]
+    pages: Mapping[str, Page]
+
+
+def admission(shared: Shared) -> Admission:
     """One handler per path; a path is left out when a feature gate of its webhook is off."""
-    builders = _Builders(shared).by_path()
-    gates = shared.gates
-    return {
-        path: builders[path]()
+    builders = _Builders(shared)
+    by_path, gates = builders.by_path(), shared.gates
+    handlers = {
+        path: by_path[path]()
         for path, needed in table.GATES_BY_PATH.items()
         if all(gates.is_on(gate) for gate in needed)
     }
+    return Admission(handlers, builders.pages())
+
+
+def handlers(shared: Shared) -> Mapping[str, Handler]:
+    """The handlers alone, for who serves no pages."""
+    return admission(shared).handlers

@@ -67,6 +67,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 ALLOWED = Verdict()
 
 Handler = Callable[[AdmissionRequest], Awaitable[Verdict]]
+Page = Callable[[], bytes]
+"""A document for people, as JSON."""
 Answering = Callable[[bytes], Awaitable[bytes]]
 """A handler behind the protocol: AdmissionReview in, AdmissionReview out, as JSON."""
 

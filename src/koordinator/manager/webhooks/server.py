@@ -23,8 +23,6 @@ STOP_S = 5.0
 BACKLOG = 1024
 
 HEALTH_PATH = "/healthz"
-Page = Callable[[], bytes]
-"""A document for people, as JSON."""
 _Answerer = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
@@ -42,7 +40,7 @@ class WebhookServer:
         synced: asyncio.Event,
         host: str | None = "127.0.0.1",
         port: int = 0,
-        pages: Mapping[str, Page] | None = None,
+        pages: Mapping[str, review.Page] | None = None,
     ) -> None:
         """`host` None is all addresses of this machine."""
         self._synced = synced

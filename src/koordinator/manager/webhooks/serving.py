@@ -3,20 +3,18 @@
 import asyncio
 import random
 import ssl
-from collections.abc import Mapping
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.manager.parts import Shared
+from koordinator.manager.webhooks.all import Admission
 from koordinator.manager.webhooks.certificates import CertificateSet
-from koordinator.manager.webhooks.review import Handler
-from koordinator.manager.webhooks.server import HEALTH_PATH, Page, WebhookServer
+from koordinator.manager.webhooks.server import HEALTH_PATH, WebhookServer
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.manager.webhooks.sync import WebhookSync
 
 START_S = 20.0
 """For the first round of certificates and configurations; then the process had better say what is wrong."""
 CHECK_S = 5.0
-_ANSWER_BYTES_MAX = 4096
 
 
 class WebhookStartError(KoordinatorError):
@@ -32,20 +30,22 @@ class Webhooks:
     def __init__(
         self,
         shared: Shared,
-        handlers: Mapping[str, Handler],
+        admission: Admission,
         settings: WebhookSettings,
         *,
         synced: asyncio.Event,
         host: str | None = None,
-        pages: Mapping[str, Page] | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         """Set when certificates are presented and the configurations name them."""
         self._synced = synced
         self._certs: CertificateSet | None = None
         self._server: WebhookServer | None = None
+        handlers = admission.handlers
         if handlers:
-            self._server = WebhookServer(handlers, synced=synced, host=host, port=settings.port, pages=pages)
+            self._server = WebhookServer(
+                handlers, synced=synced, host=host, port=settings.port, pages=admission.pages
+            )
         self._sync = WebhookSync(
             shared.cluster,
             shared.factory,
