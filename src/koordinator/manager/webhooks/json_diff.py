@@ -8,9 +8,10 @@ _MISSING = object()
 def diff(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
     """Operations in order; empty when the values are equal.
 
-    Objects are compared member by member, arrays of equal length element by element; arrays that changed
-    their length are replaced, which keeps the patch correct under any reordering. What both values share
-    (the same object in memory) is not looked into, so the cost follows the change, not the size.
+    Objects are compared member by member (those without a common member are replaced), arrays of equal length
+    element by element; arrays that changed their length are replaced, which keeps the patch correct under any
+    reordering. What both values share (the same object in memory) is not looked into, so the cost follows the
+    change, not the size.
     """
     if old is new:
         return []
@@ -27,16 +28,20 @@ def diff(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
 
 
 def _diff_objects(old: dict[str, Any], new: dict[str, Any], path: str) -> list[dict[str, Any]]:
+    if old.keys().isdisjoint(new):
+        return [{"op": "replace", "path": path, "value": new}] if old or new else []
     operations: list[dict[str, Any]] = []
-    same = [key for key, value in new.items() if old.get(key, _MISSING) is value]
-    for key in sorted((old.keys() | new.keys()).difference(same)):
-        at = f"{path}/{_escape(key)}"
-        if key not in new:
-            operations.append({"op": "remove", "path": at})
-        elif key not in old:
-            operations.append({"op": "add", "path": at, "value": new[key]})
+    for key, before in old.items():
+        after = new.get(key, _MISSING)
+        if after is before:
+            continue
+        if after is _MISSING:
+            operations.append({"op": "remove", "path": f"{path}/{_escape(key)}"})
         else:
-            operations += diff(old[key], new[key], at)
+            operations += diff(before, after, f"{path}/{_escape(key)}")
+    for key, after in new.items():
+        if key not in old:
+            operations.append({"op": "add", "path": f"{path}/{_escape(key)}", "value": after})
     return operations
 
 
