@@ -37,7 +37,10 @@ def test_all_violations_are_told_at_once_in_their_order() -> None:
     ]
     assert found[0].message == f'labels.{labels.QOS_CLASS}: Invalid value: "LSR": field is immutable'
     assert "LSR and priorityClass=koord-batch cannot be used in combination" in found[4].message
-    assert found[5].message.endswith("must be integer, not 500m")
+    assert found[5].message == (
+        'pod.spec.containers[*].resources.requests: Invalid value: "500m": '
+        "the requested CPUs of LSR Pod must be integer"
+    )
 
 
 def test_the_class_of_a_priority_is_immutable_not_its_number() -> None:

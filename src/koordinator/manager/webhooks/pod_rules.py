@@ -15,6 +15,7 @@ from koordinator.api.qos_priority_rules import FORBIDDEN_PRIORITIES
 from koordinator.api.resource_list import Amounts
 
 WHOLE_GPU_PERCENT = 100
+_REQUESTS = "pod.spec.containers[*].resources.requests"
 _WHOLE_CORE_CLASSES = (QoSClass.LSR, QoSClass.LSE)
 
 
@@ -103,11 +104,14 @@ def _cores(pod: Pod, requests: Amounts) -> Iterator[Violation]:
     qos_class = qos.raw(pod)
     if qos_class not in _WHOLE_CORE_CLASSES:
         return
-    cpu_milli = requests.get(resources.CPU, quantity.ZERO).milli
-    if cpu_milli <= 0:
-        yield Violation(Rule.CPU_REQUIRED, f"{qos_class} Pod must declare the requested CPUs")
-    elif cpu_milli % 1000:
-        message = f"the requested CPUs of {qos_class} Pod must be integer, not {cpu_milli}m"
+    cpu = requests.get(resources.CPU, quantity.ZERO)
+    if cpu.milli <= 0:
+        message = f"{_REQUESTS}: Required value: {qos_class} Pod must declare the requested CPUs"
+        yield Violation(Rule.CPU_REQUIRED, message)
+    elif cpu.milli % 1000:
+        message = (
+            f'{_REQUESTS}: Invalid value: "{cpu}": the requested CPUs of {qos_class} Pod must be integer'
+        )
         yield Violation(Rule.CPU_NOT_INTEGER, message)
 
 
