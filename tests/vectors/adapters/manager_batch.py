@@ -48,13 +48,14 @@ def _calculate(case: dict[str, Any]) -> Any:
     report = account.report_of(from_builtins(case["nodeMetricStatus"], NodeMetricStatus))
     pods = pods_of(case)
     known = decide.NodeInputs(facts, report, demand.node_demand(pods, report))
-    (amounts,) = decide.batch_amounts([known], [wanted.reclaim])
+    (amounts,) = decide.batch_amounts([known], [wanted.reclaim]).tolist()
     answer: dict[str, Any] = _amounts(amounts)
     found = [from_builtins(zone, Zone) for zone in case.get("nrtZones") or ()]
     if zones.tell_amounts(found):
         demands = demand.zone_demands(pods, report, len(found))
+        capacities = [zones.zone_capacity(zone) for zone in found]
         (rows,) = decide.zone_batch_amounts(
-            [decide.ZoneInputs(facts, report, found, demands)], [wanted.reclaim]
+            [decide.ZoneInputs(facts, report, capacities, demands)], [wanted.reclaim]
         )
         answer["zones"] = {zone.name: _amounts(row) for zone, row in zip(found, rows, strict=True)}
     return answer
@@ -71,7 +72,7 @@ def _enabled(strategy: ColocationStrategy) -> ColocationStrategy:
 
 
 def _amounts(row: Any) -> dict[str, int]:
-    cpu_milli, memory = row.tolist()
+    cpu_milli, memory = row
     return {"batchCPU": cpu_milli, "batchMemory": account.whole(memory)}
 
 

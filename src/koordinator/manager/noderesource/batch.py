@@ -7,6 +7,7 @@ and milli-bytes, which holds every amount that the API can carry to that precisi
 
 import enum
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
+P = TypeVar("P")
 
 CPU, MEMORY = 0, 1
 MILLI = 1000  # thousandths per unit
@@ -76,6 +78,7 @@ class BatchInputs(msgspec.Struct, frozen=True):
 
 def columns(policies: Sequence[ReclaimPolicy]) -> ReclaimColumns:
     """One row per policy. CPU by request means by usage; percents are bounded, so that nothing overflows."""
+    kinds, index = distinct(policies)
     rows = [
         (
             _percent(policy.cpu_percent),
@@ -85,9 +88,22 @@ def columns(policies: Sequence[ReclaimPolicy]) -> ReclaimColumns:
             _NO_CAP if policy.cpu_cap_percent is None else _percent(policy.cpu_cap_percent),
             _NO_CAP if policy.memory_cap_percent is None else _percent(policy.memory_cap_percent),
         )
-        for policy in policies
+        for policy in kinds
     ]
-    return ReclaimColumns(*np.array(rows, np.int64).reshape(-1, 6).T)
+    return ReclaimColumns(*np.array(rows, np.int64).reshape(-1, 6)[index].T)
+
+
+def distinct(policies: Sequence[P]) -> tuple[list[P], I64]:
+    """The policies that differ as objects, and which of them each row follows: nodes of a pool share theirs."""
+    kinds: dict[int, int] = {}
+    found: list[P] = []
+    index = []
+    for policy in policies:
+        at = kinds.setdefault(id(policy), len(found))
+        if at == len(found):
+            found.append(policy)
+        index.append(at)
+    return found, np.array(index, np.int64)
 
 
 def _percent(number: int) -> int:

@@ -2,17 +2,16 @@
 
 import enum
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 import numpy as np
 
-from koordinator.api.node_topology import Zone
 from koordinator.manager.noderesource import batch, mid
-from koordinator.manager.noderesource.account import ZERO, NodeFacts, Report
+from koordinator.manager.noderesource.account import ZERO, Amount, NodeFacts, Report
 from koordinator.manager.noderesource.batch import I64, ReclaimPolicy
 from koordinator.manager.noderesource.demand import Demand, ZoneDemand
 from koordinator.manager.noderesource.mid import MidPolicy
-from koordinator.manager.noderesource.zones import zone_capacity
 
 
 class Withdrawal(enum.Enum):
@@ -35,11 +34,11 @@ class NodeInputs(msgspec.Struct, frozen=True):
 
 
 class ZoneInputs(msgspec.Struct, frozen=True):
-    """The same of a node's zones; `demands` has one member for each."""
+    """The same of a node's zones; `capacities` and `demands` have one member for each."""
 
     node: NodeFacts
     report: Report
-    zones: Sequence[Zone]
+    capacities: Sequence[Amount]
     demands: Sequence[ZoneDemand]
 
 
@@ -84,22 +83,21 @@ def batch_amounts(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]
     return batch.batch_allocatable(_batch_inputs(rows), batch.columns(policies))
 
 
-def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPolicy]) -> list[I64]:
-    """The same for the zones of each node, (zones, 2) each: all zones of all nodes are rows of one table.
+def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPolicy]) -> list[list[Amount]]:
+    """Batch CPU and memory of each zone of each node: all zones of all nodes are rows of one table.
 
     What belongs to the node as a whole (system, reservation, unbound pods) is spread evenly. Source: §6.6.
     """
     rows: list[tuple[int, ...]] = []
     row_policies: list[ReclaimPolicy] = []
     for known, policy in zip(nodes, policies, strict=True):
-        count = len(known.zones)
+        count = len(known.capacities)
         shared = [-(-part // count) for part in (*known.node.reserved, *known.report.system_usage)]
-        for zone, demand in zip(known.zones, known.demands, strict=True):
-            rows.append((*zone_capacity(zone), *shared, *demand.request, *demand.used, *demand.maximum))
-        row_policies += [policy] * count
-    amounts = batch.batch_allocatable(_batch_inputs(rows), batch.columns(row_policies))
-    ends = np.cumsum([len(known.zones) for known in nodes])
-    return np.split(amounts, ends[:-1])
+        for capacity, demand in zip(known.capacities, known.demands, strict=True):
+            rows.append((*capacity, *shared, *demand))
+            row_policies.append(policy)
+    amounts = iter(batch.batch_allocatable(_batch_inputs(rows), batch.columns(row_policies)).tolist())
+    return [[(cpu, memory) for cpu, memory in islice(amounts, len(known.capacities))] for known in nodes]
 
 
 def _batch_inputs(rows: Sequence[tuple[int, ...]]) -> batch.BatchInputs:

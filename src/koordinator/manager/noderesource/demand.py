@@ -4,7 +4,7 @@ Sums depend on pods and the report only, never on a policy: they are worked out 
 configuration costs no look at any pod. Amounts are (cpu, memory) in thousandths.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -45,8 +45,8 @@ def node_demand(pods: Pods, report: Report) -> Demand:
             continue
         used_cpu += cpu if pod.is_exclusive else usage[0]
         used_memory += usage[1]
-        max_cpu += max(cpu, usage[0])
-        max_memory += max(memory, usage[1])
+        max_cpu += cpu if cpu > usage[0] else usage[0]
+        max_memory += memory if memory > usage[1] else usage[1]
     for key, (cpu, memory, counts) in usages.items():
         if counts and key not in pods:
             used_cpu += cpu
@@ -61,42 +61,57 @@ def node_demand(pods: Pods, report: Report) -> Demand:
     )
 
 
-class ZoneDemand(msgspec.Struct, frozen=True, gc=False):
-    """The same for one NUMA zone."""
-
-    request: Amount = ZERO
-    used: Amount = ZERO
-    maximum: Amount = ZERO
+ZoneDemand = tuple[int, int, int, int, int, int]
+"""Of one NUMA zone: request, usage and the larger of both per pod, each cpu and memory."""
 
 
 def zone_demands(pods: Pods, report: Report, zones: int) -> list[ZoneDemand]:
     """Sums of each zone: bound pods count where they are, all else is spread evenly, rounded up per pod."""
-    spread = [0] * 6
-    bound = [[0] * 6 for _ in range(zones)]
     usages = report.pods
+    request_cpu = request_memory = used_cpu = used_memory = max_cpu = max_memory = 0
+    bound: list[list[int]] = [[0] * 6 for _ in range(zones)]
     for key, pod in pods.items():
         if not pod.is_high_priority:
             continue
+        cpu, memory = pod.request
         usage = usages.get(key)
-        used = pod.request if usage is None else (pod.request[0] if pod.is_exclusive else usage[0], usage[1])
-        targets = [bound[zone] for zone in pod.zones if 0 <= zone < zones] if pod.zones else []
-        shares = _shares(pod.request, used, len(targets) or zones)
-        for sums in targets or (spread,):
-            for at, share in enumerate(shares):
-                sums[at] += share
+        if usage is None:
+            own_cpu, own_memory = cpu, memory
+        else:
+            own_cpu, own_memory = cpu if pod.is_exclusive else usage[0], usage[1]
+        if pod.zones and (targets := [bound[zone] for zone in pod.zones if 0 <= zone < zones]):
+            _bind(targets, (cpu, memory, own_cpu, own_memory))
+            continue
+        # What nearly all pods go through: no calls, no lists.
+        cpu, memory = -(-cpu // zones), -(-memory // zones)
+        own_cpu, own_memory = -(-own_cpu // zones), -(-own_memory // zones)
+        request_cpu += cpu
+        request_memory += memory
+        used_cpu += own_cpu
+        used_memory += own_memory
+        max_cpu += cpu if cpu > own_cpu else own_cpu
+        max_memory += memory if memory > own_memory else own_memory
     for key, (cpu, memory, counts) in usages.items():
         if counts and key not in pods:
-            for at, share in enumerate(_shares(ZERO, (cpu, memory), zones)):
-                spread[at] += share
-    totals = [[own + even for own, even in zip(sums, spread, strict=True)] for sums in bound]
-    return [
-        ZoneDemand(bounded((sums[0], sums[1])), bounded((sums[2], sums[3])), bounded((sums[4], sums[5])))
-        for sums in totals
-    ]
+            cpu, memory = -(-cpu // zones), -(-memory // zones)
+            used_cpu += cpu
+            used_memory += memory
+            max_cpu += cpu
+            max_memory += memory
+    spread = (request_cpu, request_memory, used_cpu, used_memory, max_cpu, max_memory)
+    return [_zone(spread, own) for own in bound]
 
 
-def _shares(request: Amount, used: Amount, parts: int) -> tuple[int, ...]:
-    """Equal parts of request, usage and the larger of both, rounded up in thousandths."""
-    cpu, memory = -(-request[0] // parts), -(-request[1] // parts)
-    used_cpu, used_memory = -(-used[0] // parts), -(-used[1] // parts)
-    return cpu, memory, used_cpu, used_memory, max(cpu, used_cpu), max(memory, used_memory)
+def _bind(targets: list[list[int]], amounts: tuple[int, int, int, int]) -> None:
+    """Spread a pod's request and usage over the zones that it is bound to."""
+    parts = len(targets)
+    cpu, memory, used_cpu, used_memory = (-(-amount // parts) for amount in amounts)
+    shares = (cpu, memory, used_cpu, used_memory, max(cpu, used_cpu), max(memory, used_memory))
+    for sums in targets:
+        for at, share in enumerate(shares):
+            sums[at] += share
+
+
+def _zone(spread: Sequence[int], own: Sequence[int]) -> ZoneDemand:
+    sums = [even + mine for even, mine in zip(spread, own, strict=True)]
+    return (*bounded((sums[0], sums[1])), *bounded((sums[2], sums[3])), *bounded((sums[4], sums[5])))

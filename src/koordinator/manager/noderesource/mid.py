@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from koordinator.api import slo_config
 from koordinator.api.slo_config import ColocationStrategy
-from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, scale, scale_units
+from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, distinct, scale, scale_units
 from koordinator.manager.overlay import overlay
 
 Mask = npt.NDArray[np.bool_]
@@ -73,6 +73,7 @@ def mid_policy(strategy: ColocationStrategy) -> MidPolicy:
 
 def columns(policies: Sequence[MidPolicy]) -> MidColumns:
     """One row per policy."""
+    kinds, index = distinct(policies)
     rows = [
         (
             int(policy.is_static),
@@ -82,9 +83,9 @@ def columns(policies: Sequence[MidPolicy]) -> MidColumns:
             min(policy.static_cpu_percent, PERCENT_MAX),
             min(policy.static_memory_percent, PERCENT_MAX),
         )
-        for policy in policies
+        for policy in kinds
     ]
-    flags, *percents = np.array(rows, np.int64).reshape(-1, 6).T
+    flags, *percents = np.array(rows, np.int64).reshape(-1, 6)[index].T
     return MidColumns(flags.astype(np.bool_), *percents)
 
 

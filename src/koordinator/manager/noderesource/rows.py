@@ -1,5 +1,7 @@
 """All that is known of one node, as plugins see it: facts, worked out once when an object changes."""
 
+import logging
+
 import msgspec
 
 from koordinator import clock
@@ -14,11 +16,13 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.colocation_config import NodeStrategy
 from koordinator.manager.noderesource import account, demand, device, lending, zones
-from koordinator.manager.noderesource.account import EMPTY_REPORT, NodeFacts, PodFacts, Report
+from koordinator.manager.noderesource.account import EMPTY_REPORT, Amount, NodeFacts, PodFacts, Report
 from koordinator.manager.noderesource.decide import Withdrawal
 from koordinator.manager.noderesource.demand import Demand, ZoneDemand
 from koordinator.manager.noderesource.device import DeviceTarget
 from koordinator.manager.noderesource.target import Note
+
+log = logging.getLogger(__name__)
 
 OWNED = frozenset((*lending.BATCH, *resources.MID_RESOURCES, *device.GPU_RESOURCES, *device.RDMA_RESOURCES))
 """Resources on nodes that are ours to write."""
@@ -83,7 +87,8 @@ class NodeRow(msgspec.Struct):
     skew_s: float = 0.0
     """By how much the report was ahead of its arrival."""
     topology: NodeResourceTopology | None = None
-    has_zones: bool = False
+    zone_capacities: list[Amount] = []
+    """Of the topology's zones; empty when none tells its amounts."""
     cpu: CPUBasicInfo | ProtocolError | None = None
     gpu: DeviceTarget = device.NO_GPUS
     rdma: DeviceTarget = device.NO_NICS
@@ -110,10 +115,9 @@ class NodeRow(msgspec.Struct):
         return self.demand_known
 
     def zone_demands(self) -> list[ZoneDemand]:
-        """The same for each zone of the topology, which must be there."""
-        assert self.topology is not None
+        """The same for each zone of `zone_capacities`."""
         if self.zones_known is None:
-            self.zones_known = demand.zone_demands(self.pods, self.reading.report, len(self.topology.zones))
+            self.zones_known = demand.zone_demands(self.pods, self.reading.report, len(self.zone_capacities))
         return self.zones_known
 
     def forget_demand(self) -> None:
@@ -160,20 +164,20 @@ class NodeRow(msgspec.Struct):
         """Take zones and CPU model. Zones with amounts that nobody can read are as good as none."""
         self.topology = found
         self.zones_known = None
-        self.has_zones = False
+        self.zone_capacities = []
         self.cpu = None
         if found is None:
             return
         try:
+            capacities = [zones.zone_capacity(zone) for zone in found.zones]
             for zone in found.zones:
-                zones.zone_capacity(zone)
                 for row in zone.resources:
-                    if row.name in lending.BATCH:
+                    if row.name in lending.BATCH:  # they will be compared with what we want
                         for amount in (row.capacity, row.allocatable, row.available):
                             quantity.value(amount)
-            self.has_zones = zones.tell_amounts(found.zones)
-        except QuantityError:
-            self.has_zones = False
+            self.zone_capacities = capacities if zones.tell_amounts(found.zones) else []
+        except QuantityError as error:
+            log.warning("zones left as they are", extra={"node": self.name, "error": str(error)})
         try:
             self.cpu = topology.CPU_BASIC_INFO.read(
                 found.metadata.annotations, f"NodeResourceTopology {self.name}"

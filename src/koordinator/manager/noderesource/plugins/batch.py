@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from koordinator.api import labels, resources
-from koordinator.manager.noderesource import decide, lending, zones
+from koordinator.manager.noderesource import account, decide, lending, zones
 from koordinator.manager.noderesource.batch import MILLI
 from koordinator.manager.noderesource.decide import NodeInputs, Withdrawal, ZoneInputs
 from koordinator.manager.noderesource.rows import NodeRow
@@ -27,7 +27,7 @@ class BatchResource:
                 _withdraw(row, target)
         if lenders:
             _lend(lenders)
-        with_zones = [(row, target) for row, target in lenders if row.has_zones]
+        with_zones = [(row, target) for row, target in lenders if row.zone_capacities]
         if with_zones:
             _lend_zones(with_zones)
         return 0
@@ -49,15 +49,16 @@ def _lend(lenders: _Lenders) -> None:
 def _lend_zones(lenders: _Lenders) -> None:
     inputs, policies = [], []
     for row, _ in lenders:
-        assert row.facts is not None and row.strategy is not None and row.topology is not None
-        inputs.append(ZoneInputs(row.facts, row.reading.report, row.topology.zones, row.zone_demands()))
+        assert row.facts is not None and row.strategy is not None
+        inputs.append(ZoneInputs(row.facts, row.reading.report, row.zone_capacities, row.zone_demands()))
         policies.append(row.strategy.reclaim)
-    tables = decide.zone_batch_amounts(inputs, policies)
-    for (_, target), known, table in zip(lenders, inputs, tables, strict=True):
-        for zone, (cpu_milli, memory) in zip(known.zones, table.tolist(), strict=True):
+    for (row, target), amounts in zip(lenders, decide.zone_batch_amounts(inputs, policies), strict=True):
+        assert row.topology is not None
+        ratio = target.normalization
+        for zone, (cpu_milli, memory) in zip(row.topology.zones, amounts, strict=True):
             target.zones[zone.name] = {
-                name: lending.whole_amount(name, amount, target.normalization)
-                for name, amount in _calculated(cpu_milli, memory).items()
+                resources.BATCH_CPU: lending.whole_amount(resources.BATCH_CPU, cpu_milli * MILLI, ratio),
+                resources.BATCH_MEMORY: account.whole(memory),
             }
 
 

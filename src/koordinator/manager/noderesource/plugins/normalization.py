@@ -7,7 +7,7 @@ from koordinator.api import labels, node_labels
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig
-from koordinator.manager.noderesource import cpu_normalization, lending
+from koordinator.manager.noderesource import cpu_normalization
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget, Note
 
@@ -42,8 +42,9 @@ class CPUNormalization:
                 target.notes.append(Note(FAILED, str(error), is_patient=row.cpu is None))
                 continue
             text = node_labels.cpu_normalization_ratio_text(ratio)
-            target.normalization = lending.parse_ratio(text)
-            if cpu_normalization.needs_sync(row.node.metadata.annotations.get(_KEY), text):
+            target.normalization = float(text)  # as everybody else will read it
+            old = row.node.metadata.annotations.get(_KEY)
+            if old != text and cpu_normalization.needs_sync(old, text):
                 target.annotations[_KEY] = text
         return failures
 
