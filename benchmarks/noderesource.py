@@ -29,6 +29,7 @@ from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster, Page, WatchEvent
 from koordinator.cluster.wire import WatchReader
+from koordinator.manager import caches
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.noderesource.rows import NodeRow
@@ -218,7 +219,7 @@ class World:
         self.rng = random.Random(size)
         self.cluster = Fed(self.clock)
         cluster = cast(Cluster, self.cluster)
-        self.factory = InformerFactory(cluster, self.rng)
+        self.factory = InformerFactory(cluster, self.rng, transforms=caches.TRANSFORMS)
         events = EventRecorder(cluster, "benchmark", rng=self.rng)
         self.shared = Shared(
             cluster=cluster,

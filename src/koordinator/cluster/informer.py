@@ -310,10 +310,19 @@ class InformerFactory:
     """One informer per view, namespace and selectors, shared by all who ask.
 
     `namespace` restricts those of namespaced kinds that are asked for without one; empty: no restriction.
+    `transforms` are those of views of which not all is to be cached.
     """
 
-    def __init__(self, cluster: Cluster, rng: random.Random, *, namespace: str = "") -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        rng: random.Random,
+        *,
+        namespace: str = "",
+        transforms: Mapping[type[Object], Callable[[Any], Any]] = MappingProxyType({}),
+    ) -> None:
         self._cluster = cluster
+        self._transforms = transforms
         self._own_namespace = namespace
         self._rng = rng
         self._informers: dict[tuple[type[Object], str, str, str], Informer[Any]] = {}
@@ -336,6 +345,7 @@ class InformerFactory:
                 rng=random.Random(self._rng.getrandbits(64)),
                 label_selector=label_selector,
                 field_selector=field_selector,
+                transform=self._transforms.get(view),
             )
             self._informers[identity] = found
             if self._group is not None:

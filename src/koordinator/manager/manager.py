@@ -18,7 +18,7 @@ from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElection
 from koordinator.cluster.protocol import Cluster
-from koordinator.manager import addons, controllers
+from koordinator.manager import addons, caches, controllers
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.parts import Shared
@@ -39,7 +39,7 @@ class Manager:
         gates: FeatureGates | None = None,
     ) -> None:
         rng = random.Random(options.seed)
-        factory = InformerFactory(cluster, rng, namespace=options.namespace)
+        factory = InformerFactory(cluster, rng, namespace=options.namespace, transforms=caches.TRANSFORMS)
         events = EventRecorder(cluster, COMPONENT, rng=rng)
         self.shared = Shared(
             cluster=cluster,

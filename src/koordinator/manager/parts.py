@@ -16,7 +16,10 @@ from koordinator.manager.slo_configs import SLOConfigs
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """What all parts share. Informers asked of `factory` in constructors are started and waited for."""
+    """What all parts share. Informers asked of `factory` in constructors are started and waited for.
+
+    Their caches hold pods, nodes and NodeMetrics without what no part reads (`caches`).
+    """
 
     cluster: Cluster
     clock: Clock

@@ -16,7 +16,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.informer import InformerFactory
 from koordinator.manager.noderesource import account, cpu_normalization, rows
 from koordinator.manager.noderesource.account import PodFacts
-from koordinator.manager.noderesource.rows import NO_READING, NodeRow
+from koordinator.manager.noderesource.rows import NO_READING, NodeRow, ReadMetric
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Fleet:
 
     def _on_metric(self, metric: NodeMetric) -> None:
         row = self._row(metric.metadata.name)
-        reading = rows.reading_of(metric.status)
+        reading = metric.reading if isinstance(metric, ReadMetric) else rows.reading_of(metric.status)
         if reading != row.reading:  # else only the policy in its spec has changed
             row.see_reading(reading, self._clock.now())
             self._changed(row.name)

@@ -11,7 +11,7 @@ from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.core import Node
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
-from koordinator.api.node_metric import NodeMetricStatus
+from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quantity import QuantityError
 from koordinator.manager.colocation_config import NodeStrategy
@@ -67,6 +67,12 @@ def reading_of(status: NodeMetricStatus) -> Reading:
     except QuantityError as error:
         return Reading(updated_s, problem=f"status: {error}")
     return Reading(updated_s, report if not problem else EMPTY_REPORT, problem)
+
+
+class ReadMetric(NodeMetric, frozen=True, kw_only=True):
+    """A NodeMetric of which the report has been read already; it never travels on the wire."""
+
+    reading: Reading = NO_READING
 
 
 class NodeRow(msgspec.Struct):

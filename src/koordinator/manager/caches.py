@@ -1,0 +1,108 @@
+"""What the manager's caches keep of big objects: only what some part of it reads (spec 02 §21.2).
+
+A pod on the wire has environment, volumes, probes and statuses; of three hundred thousand of them a cache of
+whole objects would take gigabytes. Parts of the manager that read more of an object than this must ask the API for
+it, or have it added here.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.meta import Object, ObjectMeta
+from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
+from koordinator.api.quantity import ResourceList
+from koordinator.manager.noderesource.rows import ReadMetric, reading_of
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_NO_STATUS = NodeMetricStatus()
+# Copies of these share their empty lists and maps: twenty of each pod's own would be two kilobytes.
+_POD, _META, _SPEC, _STATUS = Pod(), ObjectMeta(), PodSpec(), PodStatus()
+_CONTAINER, _RESOURCES = Container(), ResourceRequirements()
+_NOTHING: dict[str, Any] = {}
+_NONE: list[Any] = []
+
+
+def pod(whole: Pod) -> Pod:
+    """Identity, labels, annotations, node, priority, scheduler, resources and phase."""
+    meta, spec, status = whole.metadata, whole.spec, whole.status
+    return replace(
+        _POD,
+        metadata=replace(
+            _META,
+            name=meta.name,
+            namespace=sys.intern(meta.namespace),
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            creation_timestamp=meta.creation_timestamp,
+            deletion_timestamp=meta.deletion_timestamp,
+            labels=_interned(meta.labels),
+            annotations=_without_last_applied(meta.annotations),
+            owner_references=meta.owner_references or _NONE,
+        ),
+        spec=replace(
+            _SPEC,
+            containers=[_container(each) for each in spec.containers],
+            init_containers=[_container(each) for each in spec.init_containers] or _NONE,
+            node_name=sys.intern(spec.node_name),
+            scheduler_name=sys.intern(spec.scheduler_name),
+            priority=spec.priority,
+            priority_class_name=sys.intern(spec.priority_class_name),
+            preemption_policy=spec.preemption_policy,
+            overhead=spec.overhead or _NOTHING,
+            resources=spec.resources,
+        ),
+        status=replace(_STATUS, phase=sys.intern(status.phase), qos_class=sys.intern(status.qos_class)),
+    )
+
+
+def node(whole: Node) -> Node:
+    """All but images and volumes, of which a node has dozens."""
+    status = replace(whole.status, images=[], volumes_in_use=[], volumes_attached=[])
+    return replace(whole, status=status)
+
+
+def node_metric(whole: NodeMetric) -> NodeMetric:
+    """The collect policy, and the report as the node resource controller reads it."""
+    return ReadMetric(
+        metadata=whole.metadata, spec=whole.spec, status=_NO_STATUS, reading=reading_of(whole.status)
+    )
+
+
+TRANSFORMS: Mapping[type[Object], Callable[[Any], Any]] = {Pod: pod, Node: node, NodeMetric: node_metric}
+
+
+def _container(whole: Container) -> Container:
+    resources = whole.resources
+    return replace(
+        _CONTAINER,
+        name=sys.intern(whole.name),
+        resources=replace(
+            _RESOURCES, requests=_amounts(resources.requests), limits=_amounts(resources.limits)
+        ),
+        restart_policy=whole.restart_policy,
+    )
+
+
+def _amounts(amounts: ResourceList) -> ResourceList:
+    if not amounts:
+        return _NOTHING
+    return {
+        name: sys.intern(amount) if isinstance(amount, str) else amount for name, amount in amounts.items()
+    }
+
+
+def _interned(texts: dict[str, str]) -> dict[str, str]:
+    """Pods of a workload share their labels' texts."""
+    if not texts:
+        return _NOTHING
+    return {key: sys.intern(text) for key, text in texts.items()}
+
+
+def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
+    if _LAST_APPLIED not in annotations:
+        return annotations or _NOTHING
+    return {key: text for key, text in annotations.items() if key != _LAST_APPLIED}
