@@ -5,10 +5,17 @@ from hypothesis import strategies as st
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, QuotaStanding, admit
-from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding
+from koordinator.scheduler.plugins.elastic_quota.admission import (
+    AdmissionReason,
+    QuotaStanding,
+    admit,
+    has_room,
+)
+from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, choose_victims
+from koordinator.scheduler.plugins.elastic_quota.quota import PodAsk, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.revoke import RevokeReason, revoke
+from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.status import Code
 
 
@@ -108,3 +115,40 @@ def test_taking_back_is_enough_and_no_eviction_is_needless(
     assert decision.reason is not RevokeReason.NOT_ENOUGH
     assert not exceeding(left, runtime)
     assert all(exceeding(resource_list.add(left, each.request), runtime) for each in decision.evict)
+
+
+@given(data=st.data())
+def test_the_quick_check_of_a_pod_agrees_with_the_one_that_explains(data: st.DataObject) -> None:
+    numbers = st.integers(0, 12)
+    tree = QuotaTree()
+    tree.total = amounts(cpu=data.draw(numbers), memory=data.draw(numbers))
+    ceiling = amounts(cpu=10, memory=10)
+    low = amounts(cpu=data.draw(st.integers(0, 5)))
+    tree.set_quota(QuotaSpec(name="p", is_parent=True, max=ceiling, weight=ceiling))
+    tree.set_quota(QuotaSpec(name="q", parent="p", min=low, max=ceiling, weight=ceiling))
+    for number in range(3):
+        request = amounts(cpu=data.draw(numbers), memory=data.draw(numbers))
+        ask = PodAsk(
+            key=str(number), request=request, is_on_node=True, is_preemptible=data.draw(st.booleans())
+        )
+        tree.add_pod("q", ask)
+    quota, parent = tree.bring_up_to_date("q"), tree.bring_up_to_date("p")
+    assert quota is not None and parent is not None
+    request, preemptible = amounts(cpu=data.draw(numbers), disk=1), data.draw(st.booleans())
+
+    decision = admit(
+        request,
+        QuotaStanding.of(quota, has_runtime=True),
+        is_preemptible=preemptible,
+        ancestors=[QuotaStanding.of(parent, has_runtime=True)],
+        only_requested=True,
+    )
+
+    quick = has_room(
+        nanos_of(request),
+        quota,
+        quota.runtime,
+        is_preemptible=preemptible,
+        ancestors=[(parent, parent.runtime)],
+    )
+    assert quick == decision.is_allowed

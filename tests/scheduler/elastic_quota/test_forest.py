@@ -2,6 +2,7 @@
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts
+from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_of
 from koordinator.scheduler.plugins.elastic_quota.forest import QuotaForest, TreeRoot
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, PodAsk, QuotaSpec
@@ -80,4 +81,4 @@ def test_a_pod_that_changes_its_tree_counts_in_the_new_one_only() -> None:
     before, after = tree(made, "").get("a"), tree(made, "t").get("b")
     assert before is not None
     assert after is not None
-    assert (before.below.used, after.below.used) == (cpu(0), cpu(2))
+    assert (before.below.used, after.below.used) == (nanos_of(cpu(0)), nanos_of(cpu(2)))

@@ -1,9 +1,20 @@
 """Properties of fair shares on one level."""
 
-from hypothesis import given
+import random
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.scheduler.plugins.elastic_quota.runtime import Claim, fair_shares, scaled_min, split
+from koordinator.scheduler.plugins.elastic_quota.runtime import (
+    ARRAYS_FROM,
+    Claim,
+    column,
+    fair_shares,
+    reduced,
+    scaled_min,
+    shares,
+    split,
+)
 
 AMOUNTS = st.one_of(st.integers(0, 8), st.integers(0, 2**50))
 
@@ -81,3 +92,29 @@ def test_scaled_minima_fit_into_what_is_there(available: int, mins: list[int]) -
 
     rounding = len(mins)  # floats may be a unit off each
     assert sum(scaled) <= max(available, 0) + rounding
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), largest=st.sampled_from((3, 1000, 2**40, 2**61, 2**70)))
+def test_many_siblings_share_as_few_do_to_the_last_unit(seed: int, largest: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randrange(ARRAYS_FROM, 3 * ARRAYS_FROM)
+    floors, requests, weights = ([rng.randrange(largest) for _ in range(count)] for _ in range(3))
+    lends = [rng.random() < 0.7 for _ in range(count)]
+    total = rng.randrange(1, 2 * largest * count)
+
+    as_arrays = shares(
+        total,
+        floors=column(floors),
+        requests=column(requests),
+        weights=column(reduced(weights)),
+        lends=lends,
+    )
+
+    as_lists = [
+        int(share)
+        for share in shares(
+            total, floors=tuple(floors), requests=tuple(requests), weights=tuple(weights), lends=lends
+        )
+    ]
+    assert [int(share) for share in as_arrays] == as_lists

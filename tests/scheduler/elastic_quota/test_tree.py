@@ -1,13 +1,15 @@
 """The bookkeeping of quota trees."""
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import resource_list
-from koordinator.api.quantity import ZERO, Quantity
+from koordinator.api.quantity import NANO, ZERO, Quantity
+from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 
@@ -38,6 +40,18 @@ def tree(total: int = 100, *, scales_min: bool = True) -> QuotaTree:
 
 def runtime(of: QuotaTree, name: str) -> int:
     return of.refresh(name).get("cpu", ZERO).value
+
+
+def total_of(lists: Iterable[Nanos]) -> Nanos:
+    total: Nanos = {}
+    for amounts in lists:
+        for name, number in amounts.items():
+            total[name] = total.get(name, 0) + number
+    return without_zeros(total)
+
+
+def without_zeros(amounts: Nanos) -> Nanos:
+    return {name: number for name, number in amounts.items() if number}
 
 
 def play(made: QuotaTree, rng: random.Random, steps: int) -> None:
@@ -80,12 +94,12 @@ def test_sums_are_those_of_the_pods_whatever_happened(seed: int) -> None:
         assert quota is not None
         inside = [each for each in made.names() if name in made.path(each)]
         counted = [p for each in inside for p in made.get(each).pods.values()]  # type: ignore[union-attr]
-        used = resource_list.sum_of(p.amounts for p in counted if p.is_assigned)
-        assert resource_list.is_equal_ignoring_zeros(quota.below.used, used)
+        used = total_of(p.amounts for p in counted if p.is_assigned)
+        assert without_zeros(quota.below.used) == used
         children = [made.get(each) for each in made.names() if made.path(each)[1:2] == [name]]
-        asked = resource_list.sum_of([each.limited_request for each in children if each is not None])
-        own = resource_list.sum_of(p.amounts for p in quota.pods.values())
-        assert resource_list.is_equal_ignoring_zeros(quota.below.request, resource_list.add(asked, own))
+        asked = [each.limited_request for each in children if each is not None]
+        own = [p.amounts for p in quota.pods.values()]
+        assert without_zeros(quota.below.request) == total_of([*asked, *own])
 
 
 @settings(deadline=None)
@@ -118,7 +132,7 @@ def test_a_minimum_is_guaranteed_where_minima_fit(seed: int) -> None:
     for name, low in zip(LEAVES, lows, strict=True):
         quota = made.get(name)
         assert quota is not None
-        asked = quota.request["cpu"].value
+        asked = quota.request["cpu"] // NANO
         assert runtime(made, name) >= min(low, asked)
 
 
@@ -135,8 +149,8 @@ def test_a_tree_is_empty_again_when_everything_has_left(seed: int) -> None:
 
     root = made.get(ROOT)
     assert root is not None
-    assert resource_list.is_zero(root.below.used)
-    assert resource_list.is_zero(root.below.request)
+    assert not any(root.below.used.values())
+    assert not any(root.below.request.values())
 
 
 def test_reserving_twice_counts_once_and_undoing_twice_undoes_once() -> None:
@@ -148,11 +162,11 @@ def test_reserving_twice_counts_once_and_undoing_twice_undoes_once() -> None:
     made.reserve("a", "x")
     quota = made.get("a")
     assert quota is not None
-    assert quota.below.used == cpu(3)
+    assert quota.below.used == nanos_of(cpu(3))
 
     made.unreserve("a", "x")
     made.unreserve("a", "x")
-    assert quota.below.used == cpu(0)
+    assert quota.below.used == nanos_of(cpu(0))
 
 
 def test_deleting_a_quota_that_asked_above_its_max_leaves_the_demand_of_its_siblings() -> None:
@@ -166,7 +180,7 @@ def test_deleting_a_quota_that_asked_above_its_max_leaves_the_demand_of_its_sibl
 
     parent = made.get("p")
     assert parent is not None
-    assert parent.below.request == cpu(10)
+    assert parent.below.request == nanos_of(cpu(10))
 
 
 def test_quotas_that_are_each_others_parents_hang_nothing() -> None:
@@ -188,3 +202,58 @@ def test_what_a_reserved_quota_uses_leaves_the_pool(name: str) -> None:
     made.add_pod(name, pod("s", 30, is_on_node=True))
 
     assert runtime(made, "a") == 70
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_runtimes_after_any_history_are_those_of_a_tree_built_anew(seed: int) -> None:
+    made = grown(seed, scales_min=False)
+    anew = tree(scales_min=False)
+    anew.total = made.total
+    for name in made.names():
+        quota = made.get(name)
+        assert quota is not None
+        anew.set_quota(quota.spec)
+        for key, known in quota.pods.items():
+            request = {"cpu": Quantity(known.request.get("cpu", 0))}
+            anew.add_pod(name, PodAsk(key=key, request=request, is_on_node=known.is_assigned))
+
+    for name in made.names():
+        assert made.refresh(name) == anew.refresh(name)
+
+
+def test_pods_are_counted_anew_when_their_quota_comes_to_count_other_resources() -> None:
+    made = tree()
+    made.set_quota(spec("p"))
+    made.set_quota(spec("a", parent="p"))
+    request = resource_list.of({"cpu": 3, "memory": 5})
+    made.add_pod("a", PodAsk(key="x", request=request, is_on_node=True))
+    both = resource_list.of({"cpu": 100, "memory": 100})
+
+    made.set_quota(QuotaSpec(name="a", parent="p", max=both, weight=both))
+
+    parent = made.get("p")
+    assert parent is not None
+    assert parent.below.used == nanos_of(request)
+    made.remove_pod("a", "x")
+    assert not any(parent.below.used.values())
+
+
+def test_only_the_path_and_its_siblings_are_computed_again() -> None:
+    made = tree(1000)
+    for parent in ("p", "r"):
+        made.set_quota(spec(parent, high=1000))
+        for number in range(3):
+            made.set_quota(spec(f"{parent}{number}", parent=parent, high=1000))
+            made.add_pod(f"{parent}{number}", pod("x", 10))
+    for name in ("p0", "r0"):
+        made.refresh(name)
+    other = made.get("r0")
+    assert other is not None
+    before = other.runtime_version
+
+    made.add_pod("p0", pod("y", 5))
+    made.refresh("p0")
+
+    assert other.runtime_version == before
+    assert runtime(made, "p0") == 15

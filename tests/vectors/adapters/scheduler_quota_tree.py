@@ -4,6 +4,7 @@ from typing import Any
 
 from koordinator.api import quantity, resource_list
 from koordinator.api.resource_list import Amounts
+from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of, masked
 from koordinator.scheduler.plugins.elastic_quota.capacity import Capacity
 from koordinator.scheduler.plugins.elastic_quota.pods import TerminatingPolicy, is_ignored
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, Quota, QuotaSpec
@@ -56,6 +57,7 @@ class Play:
             reserved=RESERVED,
             scales_min=options.get("minScale", True),
             keeps_guarantee=options.get("guaranteeUsage", False),
+            recounts=False,
         )
 
     def run(self, steps: list[Case]) -> Any:
@@ -128,25 +130,27 @@ class Play:
 
 def field_of(quota: Quota, field: str) -> Amounts:
     own, below = quota.own, quota.below
-    return {
-        "request": quota.request,
-        "limitedRequest": quota.limited_request,
-        "childRequest": below.request,
-        "selfRequest": own.request,
-        "nonPreemptibleRequest": below.non_preemptible_request,
-        "selfNonPreemptibleRequest": own.non_preemptible_request,
-        "used": below.used,
-        "selfUsed": own.used,
-        "nonPreemptibleUsed": below.non_preemptible_used,
-        "selfNonPreemptibleUsed": own.non_preemptible_used,
-        "allocated": quota.allocated,
-        "guaranteed": quota.guaranteed,
-        "min": quota.spec.min,
-        "max": quota.spec.max,
-        "sharedWeight": quota.spec.weight,
-        "autoScaleMin": quota.auto_min,
-        "runtime": resource_list.mask(quota.runtime, quota.spec.max),
-    }[field]
+    return amounts_of(
+        {
+            "request": quota.request,
+            "limitedRequest": quota.limited_request,
+            "childRequest": below.request,
+            "selfRequest": own.request,
+            "nonPreemptibleRequest": below.non_preemptible_request,
+            "selfNonPreemptibleRequest": own.non_preemptible_request,
+            "used": below.used,
+            "selfUsed": own.used,
+            "nonPreemptibleUsed": below.non_preemptible_used,
+            "selfNonPreemptibleUsed": own.non_preemptible_used,
+            "allocated": quota.allocated,
+            "guaranteed": quota.guaranteed,
+            "min": quota.min,
+            "max": quota.max,
+            "sharedWeight": quota.weight,
+            "autoScaleMin": quota.auto_min,
+            "runtime": masked(quota.runtime, quota.max),
+        }[field]
+    )
 
 
 def spec_of(quota: Case) -> QuotaSpec:

@@ -1,12 +1,12 @@
 """Whether a pod may be placed now, as far as its quota is concerned. Source: spec 06, section 13."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from koordinator.api.resource_list import Amounts, add, mask
-from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, text
+from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, exceeding, text
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota
 
 
@@ -37,9 +37,9 @@ class QuotaStanding(msgspec.Struct, frozen=True, kw_only=True):
             name=quota.spec.name,
             max=quota.spec.max,
             min=quota.spec.min,
-            used=quota.below.used,
-            non_preemptible_used=quota.below.non_preemptible_used,
-            limit=quota.runtime if has_runtime else quota.spec.max,
+            used=amounts_of(quota.below.used),
+            non_preemptible_used=amounts_of(quota.below.non_preemptible_used),
+            limit=amounts_of(quota.runtime) if has_runtime else quota.spec.max,
         )
 
 
@@ -80,6 +80,34 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
                 return f"Insufficient quotas, {about}, {request}"
             case AdmissionReason.ANCESTOR_MISSING:
                 return f"Could not find the elasticQuota {self.quota}, quotaNameTopo: [{path}]"
+
+
+def has_room(
+    request: Nanos,
+    quota: Quota,
+    limit: Nanos,
+    *,
+    is_preemptible: bool = True,
+    ancestors: Iterable[tuple[Quota, Nanos]] = (),
+) -> bool:
+    """Whether `admit` allows the request, for who asks about each pod; `only_requested` holds.
+
+    `request` is the whole one of the pod; `limit` and those of `ancestors` are what each may use now.
+    """
+    counted = quota.max
+    asked = [(name, number) for name, number in request.items() if name in counted]
+    used = quota.below.used
+    if any(number + used.get(name, 0) > limit[name] for name, number in asked if name in limit):
+        return False
+    if not is_preemptible:
+        fixed, least = quota.below.non_preemptible_used, quota.min
+        if any(number + fixed.get(name, 0) > least[name] for name, number in asked if name in least):
+            return False
+    for ancestor, ceiling in ancestors:
+        used = ancestor.below.used
+        if any(number + used.get(name, 0) > ceiling[name] for name, number in asked if name in ceiling):
+            return False
+    return True
 
 
 def admit(

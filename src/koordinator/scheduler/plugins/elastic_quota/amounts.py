@@ -1,10 +1,79 @@
-"""What quotas need of resource lists beyond `api.resource_list`. Source: spec 06, section 4."""
+"""What quotas need of resource lists beyond `api.resource_list`. Source: spec 06, section 4.
 
-from collections.abc import Iterable
+Trees count in plain integers (`Nanos`), exactly, at a tenth of what `Amounts` cost; those are for specs, for
+decisions that people read, and for the wire.
+"""
+
+from collections.abc import Collection, Mapping
 
 from koordinator.api import quantity, resources
-from koordinator.api.quantity import Family, Quantity
+from koordinator.api.quantity import NANO, Family, Quantity
 from koordinator.api.resource_list import Amounts, add
+
+Nanos = dict[str, int]
+"""Resource name → exact amount in 10^-9. A missing name is not the same as zero."""
+
+_NANOS_PER_UNIT = {resources.CPU: NANO // 1000}
+_WRITTEN_BINARY = frozenset(
+    (resources.MEMORY, resources.BATCH_MEMORY, resources.MID_MEMORY, resources.EPHEMERAL_STORAGE)
+)
+
+
+def nanos_of(amounts: Amounts) -> Nanos:
+    """The same list to count with."""
+    return {name: amount.nanos for name, amount in amounts.items()}
+
+
+def amounts_of(nanos: Mapping[str, int]) -> Amounts:
+    """The same list for people and the wire: memory in powers of 1024."""
+    return {
+        name: Quantity(number, Family.BINARY if name in _WRITTEN_BINARY else Family.DECIMAL)
+        for name, number in nanos.items()
+    }
+
+
+def nanos_per_unit(name: str) -> int:
+    """How many 10^-9 the unit has that shares are computed in: milli-cores, else whole units."""
+    return _NANOS_PER_UNIT.get(name, NANO)
+
+
+def to_units(nanos: int, per_unit: int) -> int:
+    """The integer that shares are computed with, rounded away from zero."""
+    return -(-nanos // per_unit) if nanos > 0 else nanos // per_unit
+
+
+def accumulate_in_place(total: Nanos, delta: Mapping[str, int]) -> None:
+    """Adds `delta` to `total` in place; no entry falls below zero."""
+    for name, number in delta.items():
+        number += total.get(name, 0)
+        total[name] = number if number > 0 else 0
+
+
+def masked(nanos: Mapping[str, int], names: Collection[str]) -> Nanos:
+    """Only the entries of these names."""
+    return {name: number for name, number in nanos.items() if name in names}
+
+
+def negated(nanos: Mapping[str, int]) -> Nanos:
+    """The same amounts with the other sign."""
+    return {name: -number for name, number in nanos.items()}
+
+
+def grown(after: Mapping[str, int], before: Mapping[str, int]) -> Nanos:
+    """What was added between two lists: entries that are the same are left out."""
+    changes = {name: number - before.get(name, 0) for name, number in after.items()}
+    changes.update((name, -number) for name, number in before.items() if name not in after)
+    return {name: number for name, number in changes.items() if number}
+
+
+def larger(a: Nanos, b: Nanos) -> Nanos:
+    """Union of names, the larger amount; a name on one side only is copied."""
+    return {**a, **{name: number for name, number in b.items() if name not in a or number > a[name]}}
+
+
+def above(nanos: Mapping[str, int], limit: Mapping[str, int]) -> bool:
+    """Whether any entry is above the limit. A name that `limit` lacks is not limited."""
+    return any(number > limit[name] for name, number in nanos.items() if name in limit)
 
 
 def accumulate(total: Amounts, delta: Amounts) -> Amounts:
@@ -15,37 +84,9 @@ def accumulate(total: Amounts, delta: Amounts) -> Amounts:
     }
 
 
-def limited(amounts: Amounts, ceiling: Amounts) -> Amounts:
-    """Each entry at most that of `ceiling`; an entry that `ceiling` lacks is not limited."""
-    return {
-        name: min(amount, ceiling[name]) if name in ceiling else amount for name, amount in amounts.items()
-    }
-
-
 def exceeding(amounts: Amounts, limit: Amounts) -> tuple[str, ...]:
     """Names whose amount is above the limit, sorted. A name that `limit` lacks is not limited."""
     return tuple(sorted(name for name, amount in amounts.items() if name in limit and amount > limit[name]))
-
-
-def units(name: str, amounts: Amounts) -> int:
-    """The integer that shares are computed with: milli-cores or whole units, 0 for a missing entry."""
-    amount = amounts.get(name)
-    if amount is None:
-        return 0
-    return amount.milli if name == resources.CPU else amount.value
-
-
-def of_units(name: str, number: int) -> Quantity:
-    """The amount of an integer that shares are computed with."""
-    if name == resources.CPU:
-        return Quantity.of_milli(number)
-    family = Family.BINARY if name == resources.MEMORY else Family.DECIMAL
-    return Quantity.of_value(number, family)
-
-
-def names_of(lists: Iterable[Amounts]) -> frozenset[str]:
-    """Names that occur in any of the lists."""
-    return frozenset(name for amounts in lists for name in amounts)
 
 
 def text(amounts: Amounts) -> str:

@@ -9,7 +9,14 @@ from koordinator.api import labels, normalization, quota_labels, resource_list
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.plugins.elastic_quota.amounts import limited
+from koordinator.scheduler.plugins.elastic_quota.amounts import (
+    Nanos,
+    accumulate_in_place,
+    grown,
+    larger,
+    nanos_of,
+    negated,
+)
 
 ROOT = labels.ROOT_QUOTA_NAME
 SYSTEM = labels.SYSTEM_QUOTA_NAME
@@ -69,7 +76,10 @@ class PodAsk(msgspec.Struct, frozen=True, kw_only=True):
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod adds to its quota: exactly this is taken away again when it leaves."""
 
-    amounts: Amounts
+    request: Nanos
+    """All that it asks for, in case the quota comes to count other resources."""
+    amounts: Nanos
+    """The part of it that the quota counts."""
     is_preemptible: bool
     is_assigned: bool
 
@@ -77,10 +87,44 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 class Sums(msgspec.Struct):
     """Amounts of pods: all of them, and the part of those that cannot be preempted."""
 
-    request: Amounts = {}
-    non_preemptible_request: Amounts = {}
-    used: Amounts = {}
-    non_preemptible_used: Amounts = {}
+    request: Nanos = {}
+    non_preemptible_request: Nanos = {}
+    used: Nanos = {}
+    non_preemptible_used: Nanos = {}
+
+    def add(self, other: "Sums") -> None:
+        """Counts `other` in; no entry falls below zero."""
+        accumulate_in_place(self.request, other.request)
+        accumulate_in_place(self.non_preemptible_request, other.non_preemptible_request)
+        accumulate_in_place(self.used, other.used)
+        accumulate_in_place(self.non_preemptible_used, other.non_preemptible_used)
+
+    def copy(self) -> "Sums":
+        """Lists of its own with the same amounts."""
+        return Sums(
+            request=dict(self.request),
+            non_preemptible_request=dict(self.non_preemptible_request),
+            used=dict(self.used),
+            non_preemptible_used=dict(self.non_preemptible_used),
+        )
+
+    def minus(self, before: "Sums") -> "Sums":
+        """What was added since `before`; amounts that are the same are left out."""
+        return Sums(
+            request=grown(self.request, before.request),
+            non_preemptible_request=grown(self.non_preemptible_request, before.non_preemptible_request),
+            used=grown(self.used, before.used),
+            non_preemptible_used=grown(self.non_preemptible_used, before.non_preemptible_used),
+        )
+
+    def negative(self) -> "Sums":
+        """What takes these sums away again."""
+        return Sums(
+            request=negated(self.request),
+            non_preemptible_request=negated(self.non_preemptible_request),
+            used=negated(self.used),
+            non_preemptible_used=negated(self.non_preemptible_used),
+        )
 
 
 class Quota(msgspec.Struct, kw_only=True):
@@ -88,29 +132,58 @@ class Quota(msgspec.Struct, kw_only=True):
 
     spec: QuotaSpec
     lends: bool
-    auto_min: Amounts
+    min: Nanos = {}
+    max: Nanos = {}
+    weight: Nanos = {}
+    auto_min: Nanos = {}
     """The minimum, scaled down where the parent cannot give all minima."""
     own: Sums = msgspec.field(default_factory=Sums)
     """Pods directly in the quota."""
     below: Sums = msgspec.field(default_factory=Sums)
     """Own pods, and what the children pass on; `below.request` is what upstream calls child request."""
-    allocated: Amounts = {}
-    runtime: Amounts = {}
-    """As of the last refresh."""
+    limited_request: Nanos = {}
+    """What the parent sees: demand above max never reaches it."""
+    allocated: Nanos = {}
+    runtime: Nanos = {}
+    """As of the last refresh; never changed in place."""
+    runtime_version: int = 0
+    """The version of the siblings' level that `runtime` was computed from."""
     pods: dict[str, Counted] = {}
 
+    def follow(self, spec: QuotaSpec, *, lends: bool) -> None:
+        """The owner has written another spec."""
+        self.spec, self.lends = spec, lends
+        self.min, self.max, self.weight = nanos_of(spec.min), nanos_of(spec.max), nanos_of(spec.weight)
+        self.auto_min = self.min
+        self.limited_request = self._limited()
+
+    def ask(self, delta: Nanos) -> Nanos:
+        """The request below grew by `delta` (already counted in); how much the limited request grew."""
+        grown: Nanos = {}
+        limited, asked = self.limited_request, self.below.request
+        for name in delta:
+            number = asked[name]
+            if not self.lends and number < self.min.get(name, 0):
+                number = self.min[name]
+            ceiling = self.max.get(name)
+            if ceiling is not None and number > ceiling:
+                number = ceiling
+            if change := number - limited.get(name, 0):
+                grown[name] = change
+            limited[name] = number
+        return grown
+
     @property
-    def request(self) -> Amounts:
+    def request(self) -> Nanos:
         """What is asked for; one that does not lend always asks for its minimum."""
         asked = self.below.request
-        return asked if self.lends else resource_list.maximum(asked, self.spec.min)
+        return asked if self.lends else larger(asked, self.min)
 
     @property
-    def limited_request(self) -> Amounts:
-        """What the parent sees: demand above max never reaches it."""
-        return limited(self.request, self.spec.max)
-
-    @property
-    def guaranteed(self) -> Amounts:
+    def guaranteed(self) -> Nanos:
         """What is never taken back: the minimum, or what was allocated already."""
-        return resource_list.maximum(self.allocated, self.spec.min)
+        return larger(self.allocated, self.min)
+
+    def _limited(self) -> Nanos:
+        ceiling = self.max
+        return {name: min(number, ceiling.get(name, number)) for name, number in self.request.items()}

@@ -1,13 +1,26 @@
 """How much of its parent each quota may use now: fair shares of one resource among siblings.
 
-Pure integer arithmetic: cpu in milli-cores, everything else in whole units. Products reach 128 bits, so
-nothing here may become a float, apart from `scaled_min`, whose rounding is upstream's. Source: spec 06,
-sections 6.1 and 7.
+Pure integer arithmetic: cpu in milli-cores, everything else in whole units. Products reach 128 bits, so nothing
+here may become a float, apart from `scaled_min`, whose rounding is upstream's. Many siblings are computed as
+arrays of 64 bits where that is exact, see `_split_arrays`. Source: spec 06, sections 6.1 and 7.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[np.int64]
+Numbers = Sequence[int] | Column
+"""One number per child."""
+
+ARRAYS_FROM = 48
+"""Siblings from which arrays are faster than lists."""
+_EXACT_MAX = 2**62
+"""Sums and products below it are exact in 64 bits."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,29 +56,86 @@ def fair_shares(total: int, claims: Iterable[Claim]) -> dict[str, int]:
     result does not depend on the order of `claims`.
     """
     by_name = sorted(claims, key=lambda claim: claim.name)
-    shares = {claim.name: _first_share(claim) for claim in by_name}
-    hungry = [claim for claim in by_name if claim.is_hungry]
-    left = total - sum(shares.values())
+    parts = shares(
+        total,
+        floors=[claim.floor for claim in by_name],
+        requests=[claim.request for claim in by_name],
+        weights=[claim.weight for claim in by_name],
+        lends=[claim.lends for claim in by_name],
+    )
+    return {claim.name: part for claim, part in zip(by_name, parts, strict=True)}
+
+
+def shares(
+    total: int, *, floors: Numbers, requests: Numbers, weights: Numbers, lends: Sequence[bool]
+) -> Numbers:
+    """`fair_shares` of children that are in order of their names, one entry of each column per child.
+
+    Columns are lists or, all of them, arrays (see `column`).
+    """
+    if (
+        isinstance(floors, np.ndarray)
+        and isinstance(requests, np.ndarray)
+        and isinstance(weights, np.ndarray)
+    ) and all(_is_exact(numbers) for numbers in (floors, requests, weights)):
+        return _shares_of_arrays(total, floors, requests, weights, np.asarray(lends, np.bool_))
+    return _shares_of_lists(total, _list(floors), _list(requests), _list(weights), lends)
+
+
+def column(numbers: list[int]) -> Numbers:
+    """The numbers as an array where there are many of them and they fit, else as they are."""
+    if len(numbers) < ARRAYS_FROM:
+        return numbers
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError:
+        return numbers
+
+
+def reduced(weights: list[int]) -> list[int]:
+    """The weights divided by what divides all of them: parts by weight stay the same, to the last unit."""
+    divisor = math.gcd(*weights)
+    return [weight // divisor for weight in weights] if divisor > 1 else weights
+
+
+def _list(numbers: Numbers) -> list[int]:
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else list(numbers)
+
+
+def _is_exact(numbers: Column) -> bool:
+    """Whether sums of these are exact in 64 bits, and none is negative."""
+    return bool(numbers.min() >= 0) and float(numbers.sum(dtype=np.float64)) < _EXACT_MAX
+
+
+def _shares_of_lists(
+    total: int,
+    floors: Sequence[int],
+    requests: Sequence[int],
+    weights: Sequence[int],
+    lends: Sequence[bool],
+) -> list[int]:
+    given = [
+        request if lend and request <= floor else floor
+        for floor, request, lend in zip(floors, requests, lends, strict=True)
+    ]
+    hungry = [index for index, floor in enumerate(floors) if requests[index] > floor]
+    left = total - sum(given)
     while left > 0 and hungry:
-        parts = split(left, [claim.weight for claim in hungry])
+        parts = split(left, [weights[index] for index in hungry])
         if parts is None:
             break
         left = 0
         still_hungry = []
-        for claim, part in zip(hungry, parts, strict=True):
-            share = shares[claim.name] + part
-            left += max(share - claim.request, 0)
-            shares[claim.name] = min(share, claim.request)
-            if share < claim.request:
-                still_hungry.append(claim)
+        for index, part in zip(hungry, parts, strict=True):
+            share, request = given[index] + part, requests[index]
+            if share < request:
+                still_hungry.append(index)
+            else:
+                left += share - request
+                share = request
+            given[index] = share
         hungry = still_hungry
-    return shares
-
-
-def _first_share(claim: Claim) -> int:
-    if claim.lends and not claim.is_hungry:
-        return claim.request
-    return claim.floor
+    return given
 
 
 def split(amount: int, weights: list[int]) -> list[int] | None:
@@ -87,6 +157,51 @@ def split(amount: int, weights: list[int]) -> list[int] | None:
     for _, index in sorted(remainders)[: max(residual, 0)]:
         parts[index] += 1
     return parts
+
+
+def _shares_of_arrays(
+    total: int, floor: Column, request: Column, weight: Column, lends: npt.NDArray[np.bool_]
+) -> Numbers:
+    is_hungry = request > floor
+    given = np.where(is_hungry | ~lends, floor, request)
+    hungry = np.flatnonzero(is_hungry)
+    left = total - int(given.sum())
+    while left > 0 and hungry.size:
+        parts = _split_arrays(left, weight[hungry])
+        if parts is None:
+            break
+        wanted = request[hungry] - given[hungry]
+        if max(left, int(wanted.max())) >= _EXACT_MAX:
+            rows: list[Any] = [column.tolist() for column in (floor, request, weight, lends)]
+            return _shares_of_lists(total, *rows)
+        taken = np.minimum(parts, wanted)
+        given[hungry] += taken
+        left = int((parts - taken).sum())
+        hungry = hungry[parts < wanted]
+    return given
+
+
+def _split_arrays(amount: int, weights: Column) -> Column | None:
+    """`split` of weights that are not negative.
+
+    With amount = q·W + r, a part ⌊w·amount/W⌋ is w·q + ⌊w·r/W⌋, and r is below W: no product is larger than
+    the largest weight times their sum, which is why weights should be `reduced`.
+    """
+    whole, largest = int(weights.sum()), int(weights.max())
+    if whole <= 0:
+        return None
+    if largest * whole >= _EXACT_MAX or amount >= _EXACT_MAX:
+        parts = split(amount, weights.tolist())
+        return None if parts is None else np.array(parts, np.int64)
+    quotient, rest = divmod(amount, whole)
+    spread = weights * rest
+    result = weights * quotient + spread // whole
+    residual = amount - int(result.sum())
+    if residual > 0:
+        # The sort is stable, so of equal remainders the first ones are rounded up; zero weights come last.
+        remainder = np.where(weights > 0, spread % whole, -1)
+        result[np.argsort(-remainder, kind="stable")[:residual]] += 1
+    return result
 
 
 def scaled_min(minimum: int, available: int, sum_of_mins: int) -> int:

@@ -1,15 +1,20 @@
 """A tree of quotas: counts pods and passes demand up, hands runtime down.
 
 Policy is in `runtime`; here is the bookkeeping, driven by events. Nothing here knows the time or an API.
-Amounts that a pod added are taken away exactly as they were added. Source: spec 06, sections 5 to 11.
+Amounts that a pod added are taken away exactly as they were added. A change costs its path to the root; the
+siblings on each level of it are looked at when somebody asks for a runtime. Source: spec 06, sections 5 to 11.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 
-from koordinator.api import resource_list
-from koordinator.api.resource_list import Amounts, add, mask, sub
-from koordinator.scheduler.plugins.elastic_quota.amounts import accumulate, names_of
+from koordinator.api.resource_list import Amounts, mask
+from koordinator.scheduler.plugins.elastic_quota.amounts import (
+    Nanos,
+    amounts_of,
+    masked,
+    nanos_of,
+)
 from koordinator.scheduler.plugins.elastic_quota.level import Level
 from koordinator.scheduler.plugins.elastic_quota.quota import (
     DEFAULT,
@@ -26,7 +31,10 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
 
 class QuotaTree:
     """All quotas with one tree id. The root is always there; `reserved` are the maxima of the system and
-    the default quota, which only the default tree has."""
+    the default quota, which only the default tree has.
+
+    Upstream keeps what it counted for a pod when its quota comes to count other resources; that is `recounts` off.
+    """
 
     def __init__(
         self,
@@ -34,16 +42,19 @@ class QuotaTree:
         reserved: Mapping[str, Amounts] | None = None,
         scales_min: bool = True,
         keeps_guarantee: bool = False,
+        recounts: bool = True,
     ) -> None:
-        self.total: Amounts = {}
-        """What there is in all, in use by the reserved quotas or not."""
+        self._recounts = recounts
+        self._total: Amounts = {}
+        self._pool: Nanos | None = None
         self._scales_min = scales_min
         self._keeps_guarantee = keeps_guarantee
-        root = QuotaSpec(name=ROOT, parent="", is_parent=True)
-        self._quotas: dict[str, Quota] = {ROOT: Quota(spec=root, lends=True, auto_min={})}
-        self._children: dict[str, set[str]] = {}
+        root = Quota(spec=QuotaSpec(name=ROOT, parent="", is_parent=True), lends=True)
+        self._quotas: dict[str, Quota] = {ROOT: root}
         self._levels: dict[str, Level] = {}
-        self._root_names: frozenset[str] | None = None
+        self._counted_names: Counter[str] = Counter()
+        """Resource → how many quotas that share the root's have it in their max."""
+        self._root_names: tuple[str, ...] | None = ()
         for name, ceiling in (reserved or {}).items():
             self.set_quota(QuotaSpec(name=name, max=ceiling))
 
@@ -57,14 +68,36 @@ class QuotaTree:
         """Names of all quotas, sorted."""
         return sorted(self._quotas)
 
+    def children(self, name: str) -> list[str]:
+        """Names of the children of a quota, sorted."""
+        level = self._levels.get(name)
+        return sorted(level.children) if level is not None else []
+
+    @property
+    def total(self) -> Amounts:
+        """What there is in all, in use by the reserved quotas or not."""
+        return self._total
+
+    @total.setter
+    def total(self, total: Amounts) -> None:
+        if total != self._total:
+            self._total, self._pool = total, None
+
     @property
     def pool(self) -> Amounts:
         """What the quotas share: all, less what system and default pods use. Can be negative."""
-        pool = self.total
-        for name in (SYSTEM, DEFAULT):
-            if quota := self._quotas.get(name):
-                pool = sub(pool, quota.below.used)
-        return pool
+        return amounts_of(self._shared())
+
+    def _shared(self) -> Nanos:
+        """The pool; the same object until it changes."""
+        if self._pool is None:
+            pool = nanos_of(self._total)
+            for name in (SYSTEM, DEFAULT):
+                if quota := self._quotas.get(name):
+                    for resource, number in quota.below.used.items():
+                        pool[resource] = pool.get(resource, 0) - number
+            self._pool = pool
+        return self._pool
 
     def path(self, name: str) -> list[str]:
         """From the quota up: itself, its parent, and so on; the last one is the root, or a name that is not
@@ -82,20 +115,18 @@ class QuotaTree:
         return (self._quotas[each] for each in self.path(name) if each in self._quotas)
 
     def _level(self, parent: str) -> Level:
-        return self._levels.setdefault(parent, Level())
+        level = self._levels.get(parent)
+        if level is None:
+            level = Level(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
+            self._levels[parent] = level
+        return level
 
-    def _sharing(self, parent: str) -> list[Quota]:
-        """The children that share what the parent has."""
-        names = sorted(self._children.get(parent, set()) - OUTSIDE_THE_SHARES)
-        return [self._quotas[name] for name in names]
-
-    def _names(self, parent: str) -> frozenset[str]:
-        """The resources that the parent's children share."""
+    def _names(self, parent: str) -> tuple[str, ...]:
+        """The resources that the parent's children share, sorted."""
         if parent != ROOT:
-            return frozenset(self._quotas[parent].spec.max)
+            return tuple(sorted(self._quotas[parent].max))
         if self._root_names is None:
-            counted = self._quotas.keys() - OUTSIDE_THE_SHARES
-            self._root_names = names_of(self._quotas[name].spec.max for name in counted)
+            self._root_names = tuple(sorted(name for name, count in self._counted_names.items() if count))
         return self._root_names
 
     # Quotas
@@ -107,25 +138,44 @@ class QuotaTree:
         lends = spec.lends and not self._keeps_guarantee
         quota = self._quotas.get(spec.name)
         if quota is None:
-            quota = Quota(
-                spec=spec, lends=lends, auto_min=dict(spec.min), below=self._from_children(spec.name)
-            )
+            quota = Quota(spec=spec, lends=lends)
+            quota.below = self._from_children(spec.name)
             self._quotas[spec.name] = quota
+            quota.follow(spec, lends=lends)
             self._attach(quota)
         elif quota.spec.parent != spec.parent:
             self._detach(quota)
-            quota.spec, quota.lends, quota.auto_min = spec, lends, dict(spec.min)
+            self._respecify(quota, spec, lends)
             self._attach(quota)
         elif quota.spec != spec:
-            before, turned = quota.limited_request, quota.spec.is_parent != spec.is_parent
-            quota.spec, quota.lends, quota.auto_min = spec, lends, dict(spec.min)
-            self._root_names = None
-            self._level(spec.parent).children_changed()
-            delta = sub(quota.limited_request, before)
-            self._pass_on(spec.parent, Sums(request=delta))
-            if turned and self._keeps_guarantee:
-                self._allocate(quota)
-            self._guarantee(quota)
+            self._change(quota, spec, lends)
+
+    def _change(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
+        """The quota stays where it is."""
+        before, former_min = _passed_on(quota).copy(), quota.min
+        turned = quota.spec.is_parent != spec.is_parent
+        self._count_names(quota, -1)
+        self._respecify(quota, spec, lends)
+        self._count_names(quota, 1)
+        if spec.name not in OUTSIDE_THE_SHARES:
+            self._level(spec.parent).respecified(quota, former_min)
+        self._pass_on(spec.parent, _passed_on(quota).minus(before))
+        if turned and self._keeps_guarantee:
+            self._allocate(quota)
+        self._guarantee(quota)
+
+    def _respecify(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
+        """Takes over a spec; pods are counted anew where it names other resources."""
+        if self._recounts and quota.max.keys() != spec.max.keys():
+            for key, known in quota.pods.items():
+                counted = _counted(known.request, spec.max, known.is_preemptible, known.is_assigned)
+                delta = _change_of(known, counted)
+                quota.pods[key] = counted
+                quota.own.add(delta)
+                quota.below.add(delta)
+        quota.follow(spec, lends=lends)
+        if spec.name in self._levels:
+            self._levels[spec.name].set_names(self._names(spec.name))
 
     def remove_quota(self, name: str) -> None:
         """A quota is gone, with what its pods asked for. The reserved ones stay."""
@@ -134,56 +184,69 @@ class QuotaTree:
             return
         self._detach(quota)
         del self._quotas[name]
-        self._levels.pop(name, None)
+        level = self._levels.get(name)
+        if level is not None and not level.children:
+            del self._levels[name]
 
     def _from_children(self, name: str) -> Sums:
         """What children pass on that were there before their parent."""
         sums = Sums()
-        for child in self._children.get(name, ()):
-            sums = _sum(sums, _passed_on(self._quotas[child]))
+        for child in self._level(name).children.values() if name in self._levels else ():
+            sums.add(_passed_on(child))
         return sums
 
     def _attach(self, quota: Quota) -> None:
         parent = quota.spec.parent
-        self._children.setdefault(parent, set()).add(quota.spec.name)
-        self._root_names = None
-        self._level(parent).children_changed()
+        self._count_names(quota, 1)
+        if quota.spec.name not in OUTSIDE_THE_SHARES:
+            self._level(parent).attach(quota)
         self._pass_on(parent, _passed_on(quota))
         self._guarantee(quota)
 
     def _detach(self, quota: Quota) -> None:
         parent = quota.spec.parent
-        self._children[parent].discard(quota.spec.name)
-        self._root_names = None
-        self._level(parent).children_changed()
-        self._pass_on(parent, _negative(_passed_on(quota)))
+        self._count_names(quota, -1)
+        if quota.spec.name not in OUTSIDE_THE_SHARES:
+            self._level(parent).detach(quota)
+        self._pass_on(parent, _passed_on(quota).negative())
         self._guarantee_from(parent)
+
+    def _count_names(self, quota: Quota, sign: int) -> None:
+        if quota.spec.name in OUTSIDE_THE_SHARES:
+            return
+        for name in quota.max:
+            self._counted_names[name] += sign
+        self._root_names = None
 
     # Demand goes up
 
     def _pass_on(self, name: str, delta: Sums) -> None:
         """Adds to the sums of a quota and its ancestors; a parent sees requests within max only."""
-        request = delta.request
-        for quota in self._upwards(name):
-            before, sums = quota.limited_request, quota.below
-            quota.below = Sums(
-                request=accumulate(sums.request, request),
-                non_preemptible_request=accumulate(
-                    sums.non_preemptible_request, delta.non_preemptible_request
-                ),
-                used=accumulate(sums.used, delta.used),
-                non_preemptible_used=accumulate(sums.non_preemptible_used, delta.non_preemptible_used),
+        for each in self.path(name):
+            quota = self._quotas.get(each)
+            if quota is None:
+                return
+            quota.below.add(delta)
+            if each == ROOT:
+                return
+            if each in OUTSIDE_THE_SHARES and delta.used:
+                self._pool = None
+            asked = quota.ask(delta.request)
+            if asked and each not in OUTSIDE_THE_SHARES:
+                self._level(quota.spec.parent).asks(quota, asked)
+            delta = Sums(
+                request=asked,
+                non_preemptible_request=delta.non_preemptible_request,
+                used=delta.used,
+                non_preemptible_used=delta.non_preemptible_used,
             )
-            request = sub(quota.limited_request, before)
-            if any(request.values()):
-                self._level(quota.spec.parent).changed()
 
     def _guarantee(self, quota: Quota) -> None:
         """Brings up to date what the quota and its ancestors never give back."""
         if not self._keeps_guarantee:
             return
         name = quota.spec.name
-        if quota.spec.is_parent or self._children.get(name):
+        if quota.spec.is_parent or self.children(name):
             self._guarantee_from(name)
         else:
             self._guarantee_from(quota.spec.parent)
@@ -192,9 +255,14 @@ class QuotaTree:
         if not self._keeps_guarantee:
             return
         for quota in self._upwards(name):
-            children = self._sharing(quota.spec.name)
-            quota.allocated = resource_list.sum_of(child.guaranteed for child in children)
-            self._level(quota.spec.name).changed()
+            allocated: Nanos = {}
+            level = self._level(quota.spec.name)
+            for child in level.children.values():
+                for resource, number in child.guaranteed.items():
+                    allocated[resource] = allocated.get(resource, 0) + number
+            quota.allocated = allocated
+            if quota.spec.name != ROOT and quota.spec.name not in OUTSIDE_THE_SHARES:
+                self._level(quota.spec.parent).keeps(quota)
 
     # Pods
 
@@ -240,12 +308,16 @@ class QuotaTree:
         known = quota.pods.get(key) if quota is not None else None
         if quota is None or known is None or known.is_assigned == is_assigned:
             return
-        counted = Counted(amounts=known.amounts, is_preemptible=known.is_preemptible, is_assigned=is_assigned)
+        counted = Counted(
+            request=known.request,
+            amounts=known.amounts,
+            is_preemptible=known.is_preemptible,
+            is_assigned=is_assigned,
+        )
         self._replace(quota, key, counted)
 
     def _count(self, quota: Quota, pod: PodAsk, *, is_assigned: bool) -> None:
-        amounts = mask(pod.request, quota.spec.max)
-        counted = Counted(amounts=amounts, is_preemptible=pod.is_preemptible, is_assigned=is_assigned)
+        counted = _counted(nanos_of(pod.request), quota.max, pod.is_preemptible, is_assigned)
         self._replace(quota, pod.key, counted)
 
     def _replace(self, quota: Quota, key: str, counted: Counted | None) -> None:
@@ -253,17 +325,18 @@ class QuotaTree:
         before = quota.pods.pop(key, None)
         if counted is not None:
             quota.pods[key] = counted
-        delta = _sum(_sums_of(counted), _negative(_sums_of(before)))
-        quota.own = _sum(quota.own, delta)
+        delta = _change_of(before, counted)
+        quota.own.add(delta)
         self._pass_on(quota.spec.name, delta)
         if self._keeps_guarantee and any(delta.used.values()):
             self._allocate(quota)
 
     def _allocate(self, quota: Quota) -> None:
         name = quota.spec.name
-        if not quota.spec.is_parent and not self._children.get(name):
-            quota.allocated = mask(quota.below.used, self._names(ROOT))
-        self._level(quota.spec.parent).changed()
+        if not quota.spec.is_parent and not self.children(name):
+            quota.allocated = masked(quota.below.used, self._names(ROOT))
+        if name not in OUTSIDE_THE_SHARES:
+            self._level(quota.spec.parent).keeps(quota)
         self._guarantee(quota)
 
     # Runtime goes down
@@ -273,72 +346,71 @@ class QuotaTree:
 
         Empty for one that is not known. A quota whose tree is broken keeps what it had.
         """
-        quota = self._quotas.get(name)
+        quota = self.bring_up_to_date(name)
         if quota is None:
             return {}
         if name == ROOT:
             return self.pool
         if name in OUTSIDE_THE_SHARES:
             return quota.spec.max
+        return mask(amounts_of(quota.runtime), quota.spec.max)
+
+    def bring_up_to_date(self, name: str) -> Quota | None:
+        """`refresh` for who counts: the quota, whose `runtime` is that of now."""
+        quota = self._quotas.get(name)
+        if quota is None or name == ROOT or name in OUTSIDE_THE_SHARES:
+            return quota
         path = self.path(name)
         if path[-1] == ROOT:
-            total = self.pool
+            total, parent = self._shared(), ROOT
             for each in reversed(path[:-1]):
-                total = self._refresh_one(self._quotas[each], total)
-        return mask(quota.runtime, quota.spec.max)
-
-    def _refresh_one(self, quota: Quota, total: Amounts) -> Amounts:
-        """The quota's share of what its parent has; kept as its runtime."""
-        parent = quota.spec.parent
-        level, siblings = self._level(parent), partial(self._sharing, parent)
-        level.set_total(total, self._names(parent))
-        if self._scales_min:
-            auto_min = level.auto_min(quota, siblings)
-            if auto_min != quota.auto_min:
-                quota.auto_min = auto_min
-                level.changed()
-        quota.runtime = level.share(quota, siblings, keeps_guarantee=self._keeps_guarantee)
-        return quota.runtime
+                level = self._levels[parent]
+                level.set_total(total)
+                level.set_names(self._names(parent))
+                known = self._quotas[each]
+                level.refresh(known)
+                total, parent = known.runtime, each
+        return quota
 
 
 def _takes_up(pod: PodAsk) -> bool:
     return pod.is_on_node and not pod.is_over
 
 
-def _sums_of(counted: Counted | None) -> Sums:
-    if counted is None:
-        return Sums()
-    amounts, fixed = counted.amounts, {} if counted.is_preemptible else counted.amounts
+def _counted(request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool) -> Counted:
+    amounts = masked(request, names)
+    return Counted(
+        request=request if len(amounts) < len(request) else amounts,
+        amounts=amounts,
+        is_preemptible=is_preemptible,
+        is_assigned=is_assigned,
+    )
+
+
+def _change_of(before: Counted | None, after: Counted | None) -> Sums:
+    """What the sums of a pod's quota grow by; lists that stay the same are empty."""
+    if before is None:
+        return Sums() if after is None else _sums_of(after)
+    if after is None:
+        return _sums_of(before).negative()
+    return _sums_of(after).minus(_sums_of(before))
+
+
+def _sums_of(counted: Counted) -> Sums:
+    """Shares lists with `counted`: to be read only."""
+    amounts: Nanos = counted.amounts
+    fixed: Nanos = {} if counted.is_preemptible else amounts
     if not counted.is_assigned:
         return Sums(request=amounts, non_preemptible_request=fixed)
     return Sums(request=amounts, non_preemptible_request=fixed, used=amounts, non_preemptible_used=fixed)
 
 
 def _passed_on(quota: Quota) -> Sums:
-    """What the parent of a quota sees of it."""
+    """What the parent of a quota sees of it; shares lists with it: to be read only."""
     below = quota.below
     return Sums(
         request=quota.limited_request,
         non_preemptible_request=below.non_preemptible_request,
         used=below.used,
         non_preemptible_used=below.non_preemptible_used,
-    )
-
-
-def _sum(a: Sums, b: Sums) -> Sums:
-    return Sums(
-        request=add(a.request, b.request),
-        non_preemptible_request=add(a.non_preemptible_request, b.non_preemptible_request),
-        used=add(a.used, b.used),
-        non_preemptible_used=add(a.non_preemptible_used, b.non_preemptible_used),
-    )
-
-
-def _negative(sums: Sums) -> Sums:
-    nothing = Sums()
-    return Sums(
-        request=sub(nothing.request, sums.request),
-        non_preemptible_request=sub(nothing.request, sums.non_preemptible_request),
-        used=sub(nothing.request, sums.used),
-        non_preemptible_used=sub(nothing.request, sums.non_preemptible_used),
     )
