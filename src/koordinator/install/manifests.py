@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koordinator.install import monitoring
+from koordinator.install import chart, monitoring
 from koordinator.install.dashboards import DASHBOARDS
 from koordinator.install.objects import Part, parts
 from koordinator.install.text import documents, text
@@ -46,9 +46,11 @@ def folder(values: Values) -> Files:
 
 
 def repository() -> Files:
-    """What `deploy/` holds besides what is written by hand: the defaults, optional parts, dashboards."""
+    """What `deploy/` holds besides what is written by hand: the defaults, optional parts, dashboards, and files of
+    the chart."""
     files = folder(Values())
     files |= _of_parts([part for part in parts(EVERYTHING) if part.name in OPTIONAL])
+    files |= {f"chart/{chart.NAME}/{name}": text for name, text in chart.files().items()}
     files |= {f"dashboards/{name}.json": monitoring.text(body) for name, body in DASHBOARDS.items()}
     return files
 
