@@ -15,6 +15,7 @@ from koordinator.api import defaults
 from koordinator.install import configs, rbac
 from koordinator.install.text import text
 from koordinator.install.values import Section, Values
+from koordinator.install.workloads import WEBHOOK_SERVICE
 from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.table import WEBHOOKS
 
@@ -69,7 +70,7 @@ def _priority_classes() -> Iterator[Json]:
 
 
 def _webhooks() -> Iterator[Json]:
-    service = configuration.Service(name=configs.WEBHOOK_SERVICE, namespace=_NAMESPACE)
+    service = configuration.Service(name=WEBHOOK_SERVICE, namespace=_NAMESPACE)
     entries = {
         entry["name"]: entry for body in configuration.configurations(service) for entry in body["webhooks"]
     }
