@@ -137,3 +137,9 @@ def test_objects_of_nodes_that_are_gone_are_told(view: type[Object]) -> None:
 
     assert found.object == f"{view.resource.kind} gone"
     assert found.remedy[-1] == f"kubectl delete {view.resource.plural} gone"
+
+
+def test_batch_resources_are_not_judged_by_a_configuration_that_nobody_understands() -> None:
+    objects = builders.changed(ConfigMap, lambda _: config(colocation_config='{"enable": "no"}'))
+
+    assert findings("batch", snapshot(objects)) == []

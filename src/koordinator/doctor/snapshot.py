@@ -163,9 +163,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.slo_config.data if self.slo_config is not None else {}
 
     @functools.cached_property
-    def colocation(self) -> ColocationConfig:
-        """The part of it that says what nodes lend, as the manager understands it now."""
-        return colocation_config.sync(ColocationState(), self.slo_data or None).state.config
+    def _colocation(self) -> colocation_config.SyncOutcome:
+        return colocation_config.sync(ColocationState(), self.slo_data or None)
+
+    @property
+    def colocation(self) -> ColocationConfig | None:
+        """The part of it that says what nodes lend; None when it is not understood: the manager then goes on with
+        one that it has seen before, and nobody else knows which."""
+        outcome = self._colocation
+        return None if outcome.problem else outcome.state.config
 
     @functools.cached_property
     def webhooks(self) -> Sequence[tuple[Object, Webhook]]:

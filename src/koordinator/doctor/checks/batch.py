@@ -22,7 +22,12 @@ _MANAGER = (
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes without Batch resources and why; nodes that still have some although they must not."""
+    """Nodes without Batch resources and why; nodes that still have some although they must not.
+
+    Nothing can be said while the configuration is not understood, which is a finding of its own.
+    """
+    if snapshot.colocation is None:
+        return
     withdrawn: dict[str, list[str]] = {}
     absent, left_over, exhausted = [], [], []
     for node in snapshot.nodes:
@@ -34,7 +39,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             if reason is Withdrawal.NONE:
                 if _is_settled(snapshot, node):
                     absent.append(name)
-            elif not is_off and not _is_new(snapshot, node):
+            elif not is_off and not (reason is Withdrawal.MISSING and _is_new(snapshot, node)):
                 withdrawn.setdefault(words, []).append(name)
         elif is_off or (reason is not Withdrawal.NONE and _is_overdue(snapshot, node)):
             left_over.append(name)
@@ -98,6 +103,7 @@ def _report_age_s(snapshot: Snapshot, node: Node) -> float | None:
 
 def _strategy(snapshot: Snapshot, node: Node) -> colocation_config.NodeStrategy:
     merged = snapshot.colocation
+    assert merged is not None, "the check ends without a configuration"
     return colocation_config.resource_strategy(merged, colocation_config.node_strategy(merged, node))
 
 

@@ -213,6 +213,8 @@ def _is_suppressed(config: nodeslo.NodeSLOConfig, node: Node) -> bool:
 
 
 def lends(snapshot: Snapshot, node: Node) -> bool:
-    """Whether the configuration lets the node lend Batch resources."""
+    """Whether the configuration lets the node lend Batch resources; False when it is not understood."""
     config = snapshot.colocation
-    return not colocation_config.is_disabled(config, colocation_config.node_strategy(config, node))
+    return config is not None and not colocation_config.is_disabled(
+        config, colocation_config.node_strategy(config, node)
+    )
