@@ -31,6 +31,8 @@ from koordinator.cluster.protocol import Cluster, Page, WatchEvent
 from koordinator.cluster.wire import WatchReader
 from koordinator.manager import caches
 from koordinator.manager.metrics import ManagerMetrics
+from koordinator.manager.noderesource import target as targets
+from koordinator.manager.noderesource import zones
 from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.options import ManagerOptions
@@ -39,13 +41,14 @@ from koordinator.manager.slo_configs import SLOConfigs
 
 T = TypeVar("T", bound=Object)
 
-SIZES = (100, 1_000)
+SIZES = (100, 1_000, 10_000)
 PODS = 30
 BATCH_PODS = 10  # of them
 NOW_S = 1_700_000_000.0
 REPORT_PERIOD_S = 60.0
 HEARTBEAT_PERIOD_S = 300.0
 CHUNK_REPORTS = 16  # that arrive in one piece of the stream
+BUSIER_EVERY = 20  # nodes of which one has become busier
 TRIES = 3
 
 CONFIG = {
@@ -145,7 +148,7 @@ def pod_body(node: int, number: int) -> dict[str, Any]:
     }
 
 
-def metric_body(node: int, version: int, rng: random.Random) -> dict[str, Any]:
+def metric_body(node: int, version: int, rng: random.Random, system_milli: int = 1_500) -> dict[str, Any]:
     """A report of 30 pods with percentiles of the node's usage; usage moves by some percent each time."""
 
     def amounts(cpu_milli: int, memory: int) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def metric_body(node: int, version: int, rng: random.Random) -> dict[str, Any]:
             "updateTime": clocks.rfc3339(NOW_S + version),
             "nodeMetric": {
                 "nodeUsage": amounts(20_000, 2**36),
-                "systemUsage": amounts(1_500, 2**32),
+                "systemUsage": amounts(system_milli, 2**32),
                 "aggregatedNodeUsages": [
                     {"duration": duration, "usage": percentiles} for duration in ("5m0s", "10m0s", "30m0s")
                 ],
@@ -357,12 +360,14 @@ def follow(world: World, view: type[T], chunks: Sequence[bytes]) -> tuple[float,
 def steady_state(world: World) -> None:
     rng = random.Random(1)
     controller = world.controller
-    for name in world.names:  # as after a first round of writes
-        controller._written_s[name] = controller._zones_written_s[name] = NOW_S
-    world.controller.look_at(world.names)
+    controller.look_at(world.names)
     _take_all_writes(world)
     world.clock.now_s = NOW_S + 30
-    reports = stream(NodeMetric, [metric_body(number, 30, rng) for number in range(world.size)])
+    busier_milli = dict.fromkeys(range(0, world.size, BUSIER_EVERY), 12000)
+    reports = stream(
+        NodeMetric,
+        [metric_body(number, 30, rng, busier_milli.get(number, 1_500)) for number in range(world.size)],
+    )
     heartbeats = stream(Node, [_beat(world, number) for number in range(world.size)])
     report_decode_s, report_s = follow(world, NodeMetric, reports)
     past = controller.writer.pending_count
@@ -379,7 +384,10 @@ def steady_state(world: World) -> None:
         f"  per report {report_s / world.size * 1e6:.0f} µs (decoding {report_decode_s / world.size * 1e6:.0f}), "
         f"per status update {beat_s / world.size * 1e6:.0f} µs (decoding {beat_decode_s / world.size * 1e6:.0f})"
     )
-    print(f"  usage moved by 2 %: {past:,} of {world.size:,} nodes past the threshold, so written")
+    print(
+        f"  usage moved by 2 %, on {len(busier_milli):,} nodes by 10 cores: "
+        f"{past:,} of {world.size:,} nodes are past the threshold and written"
+    )
 
 
 def _beat(world: World, number: int) -> dict[str, Any]:
@@ -397,8 +405,6 @@ def _beat(world: World, number: int) -> dict[str, Any]:
 
 def _take_all_writes(world: World) -> None:
     """What the writer would do, with the API's answer made up."""
-    from koordinator.manager.noderesource import target as targets
-
     writer, fleet = world.controller.writer, world.controller.fleet
     for name, wish in list(writer._wishes.items()):
         writer.wish(name, None)
@@ -416,6 +422,10 @@ def _take_all_writes(world: World) -> None:
         node = from_builtins(body, Node)
         world.controller._on_written(name, node, wish.with_status)
         world.factory.informer(Node)._cache[("", name)] = node
+        if wish.zone_threshold is not None and row.topology is not None:
+            zoned, _ = zones.zones_target(row.topology.zones, wish.target.zones, wish.zone_threshold)
+            row.see_topology(msgspec.structs.replace(row.topology, zones=zoned))
+            world.controller._on_zones_written(name)
     while len(world.controller._queue):
         world.controller._queue._dirty.discard(world.controller._queue._ready.get_nowait())
 
@@ -439,7 +449,10 @@ async def measure() -> None:
         )
         last = world
     assert last is not None
-    print("full: all six plugins, two zones per node, all diffs; plain: the Batch formula only, no diffs")
+    print(
+        "full: all six plugins, two zones per node, all diffs; 1 by 1: the same, a node at a time; "
+        "plain: pods summed and the Batch formula of nodes, nothing else"
+    )
     print(f"memory per pod: {last.bytes_of_facts / (last.size * PODS):.0f} bytes")
     steady_state(last)
 

@@ -118,7 +118,8 @@ class Writer:
         node = None
         if patch:
             # The uid keeps what was meant for a node from a later one of its name.
-            patch.setdefault("metadata", {})["uid"] = row.node.metadata.uid
+            if row.node.metadata.uid:
+                patch.setdefault("metadata", {})["uid"] = row.node.metadata.uid
             node = await self._cluster.patch(Node, name, patch, subresource="status")
             self.write_count += 1
         self._written(name, node, wish.with_status)
