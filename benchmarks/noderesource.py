@@ -25,6 +25,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.cluster import garbage
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster, Page, WatchEvent
@@ -458,7 +459,8 @@ async def measure() -> None:
 
 
 def main() -> None:
-    asyncio.run(measure())
+    with garbage.collected_rarely():  # as koord-manager does
+        asyncio.run(measure())
 
 
 if __name__ == "__main__":

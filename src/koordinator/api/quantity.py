@@ -200,6 +200,14 @@ def milli(raw: RawQuantity) -> int:
         raise QuantityError(raw, _NOT_A_SCALAR) from error
 
 
+def milli_once(raw: RawQuantity) -> int:
+    """As `milli`, for an amount that nobody will ask for again, such as a measured usage: it is not remembered.
+
+    Raises: QuantityError.
+    """
+    return _milli_of_raw.__wrapped__(raw)
+
+
 def canonical(raw: RawQuantity) -> str:
     """Canonical text of a JSON value.
 

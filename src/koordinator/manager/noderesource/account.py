@@ -83,6 +83,15 @@ def amount_of(amounts: Mapping[str, RawQuantity]) -> Amount:
     )
 
 
+def _used(amounts: Mapping[str, RawQuantity]) -> Amount:
+    """The same of what was measured."""
+    cpu, memory = amounts.get(resources.CPU), amounts.get(resources.MEMORY)
+    return (
+        quantity.milli_once(cpu) if cpu is not None else 0,
+        quantity.milli_once(memory) if memory is not None else 0,
+    )
+
+
 def _of_amounts(amounts: Amounts) -> Amount:
     zero = quantity.ZERO
     return amounts.get(resources.CPU, zero).milli, amounts.get(resources.MEMORY, zero).milli
@@ -149,11 +158,11 @@ def _raw_allocatable(node: Node) -> dict[str, RawQuantity]:
 def report_of(status: NodeMetricStatus) -> Report:
     """What the node agent reports, believed as it is. Raises: QuantityError."""
     info = status.node_metric
-    batch_system = mid_system = amount_of(info.system_usage.resources) if info is not None else ZERO
+    batch_system = mid_system = _used(info.system_usage.resources) if info is not None else ZERO
     for app in status.host_application_metric:
         cls = priority.of_name(app.priority)
         if cls is PriorityClass.PROD or cls is PriorityClass.MID:
-            usage = amount_of(app.usage.resources)
+            usage = _used(app.usage.resources)
             batch_system = (batch_system[0] + usage[0], batch_system[1] + usage[1])
             if cls is PriorityClass.PROD:
                 mid_system = (mid_system[0] + usage[0], mid_system[1] + usage[1])
@@ -162,15 +171,15 @@ def report_of(status: NodeMetricStatus) -> Report:
     return Report(
         pods={
             f"{metric.namespace}/{metric.name}": (
-                *amount_of(metric.pod_usage.resources),
+                *_used(metric.pod_usage.resources),
                 metric.priority not in _LENT_TO,
             )
             for metric in status.pods_metric
         },
         system_usage=bounded(batch_system),
         prod_system_usage=bounded(mid_system),
-        node_usage=bounded(amount_of(used)) if resources.CPU in used and resources.MEMORY in used else None,
-        reclaimable=ZERO if predicted is None else bounded(amount_of(predicted.resource.resources)),
+        node_usage=bounded(_used(used)) if resources.CPU in used and resources.MEMORY in used else None,
+        reclaimable=ZERO if predicted is None else bounded(_used(predicted.resource.resources)),
         has_node=info is not None,
     )
 
