@@ -1,0 +1,161 @@
+"""NodeSLO and NodeMetric policies of many nodes: working them out, and rolling out a change for one pool.
+
+Figures are CPU seconds, best of three. Each node has labels of its own (host name) besides its pool; 20 node
+strategies per key.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from koordinator import clock as clocks
+from koordinator.api import crd, defaults
+from koordinator.api.apiextensions import CustomResourceDefinition
+from koordinator.api.core import ConfigMap, Namespace, Node
+from koordinator.api.decode import from_builtins
+from koordinator.api.slo import NodeSLO
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.local import registry
+from koordinator.manager import colocation_config, nodeslo, nodeslo_controller
+from koordinator.manager.colocation_config import ColocationState, StrategyTable
+from koordinator.manager.config_validation import ValidationOptions, validate_config_map
+from koordinator.manager.manager import Manager
+from koordinator.manager.options import ManagerOptions
+from koordinator.simulate import virtual_time
+
+SIZES = (100, 1_000, 10_000)
+POOLS = 20
+ROUNDS = 3
+
+
+def entries(**strategy: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": f"pool-{n}", "nodeSelector": {"matchLabels": {"pool": f"pool-{n}"}}, **strategy}
+        for n in range(POOLS)
+    ]
+
+
+def data(suppress_percent: int = 60) -> dict[str, str]:
+    threshold = entries(cpuSuppressThresholdPercent=60)
+    threshold[3]["cpuSuppressThresholdPercent"] = suppress_percent
+    sections: dict[str, Any] = {
+        "colocation-config": {"enable": True, "nodeConfigs": entries(cpuReclaimThresholdPercent=70)},
+        "resource-threshold-config": {"clusterStrategy": {"enable": True}, "nodeStrategies": threshold},
+        "resource-qos-config": {
+            "clusterStrategy": {"beClass": {"cpuQOS": {"enable": True, "groupIdentity": -1}}},
+            "nodeStrategies": entries(lsClass={"memoryQOS": {"enable": True, "wmarkRatio": 90}}),
+        },
+        "cpu-burst-config": {"nodeStrategies": entries(policy="auto")},
+        "system-config": {"nodeStrategies": entries(minFreeKbytesFactor=120)},
+    }
+    return {key: json.dumps(section) for key, section in sections.items()}
+
+
+def node_body(number: int) -> dict[str, Any]:
+    own = {"pool": f"pool-{number % (POOLS + 5)}", "kubernetes.io/hostname": f"n{number}", "zone": "z1"}
+    return {"metadata": {"name": f"n{number}", "labels": own, "uid": str(number)}}
+
+
+def best_s(work: Callable[[], object]) -> float:
+    found = []
+    for _ in range(ROUNDS):
+        began_s = time.process_time()
+        work()
+        found.append(time.process_time() - began_s)
+    return min(found)
+
+
+def pure(size: int) -> list[float]:
+    nodes = [from_builtins(node_body(number), Node) for number in range(size)]
+    config = nodeslo.sync(nodeslo.DEFAULT_CONFIG, data()).config
+    state = colocation_config.sync(ColocationState(), data()).state
+    table = nodeslo.SpecTable(config)
+    written = [from_builtins(msgspec.to_builtins(table.of(node)), nodeslo.NodeSLOSpec) for node in nodes]
+
+    def all_specs() -> None:
+        fresh = nodeslo.SpecTable(config)
+        for node in nodes:
+            fresh.of(node)
+
+    def all_strategies() -> None:
+        fresh = StrategyTable(state.config)
+        for node in nodes:
+            fresh.of(node)
+
+    def all_compared() -> None:
+        for node, old in zip(nodes, written, strict=True):
+            assert not nodeslo_controller.changed_sections(old, table.of(node))
+
+    labels = {node.metadata.name: node.metadata.labels for node in nodes}
+
+    def validated() -> None:
+        assert validate_config_map({}, data(), labels, ValidationOptions()).allowed
+
+    return [best_s(all_specs), best_s(all_strategies), best_s(all_compared), best_s(validated)]
+
+
+async def roll_out(clock: clocks.LoopClock, size: int) -> tuple[float, float, int, int]:
+    """CPU seconds of creating all objects and of a change for one pool, nodes of that pool, writes."""
+    cluster = MemoryCluster(registry.in_memory(clock, checks=False))
+    for manifest in crd.manifests():
+        await cluster.create(CustomResourceDefinition, manifest)
+    if defaults.NAMESPACE not in {ns.metadata.name for ns in (await cluster.list(Namespace)).items}:
+        await cluster.create(Namespace, defaults.namespace())
+    config = defaults.slo_config() | {"data": data()}
+    await cluster.create(ConfigMap, config, defaults.NAMESPACE)
+    for number in range(size):
+        await cluster.create(Node, node_body(number))
+    manager = Manager(
+        cluster, ManagerOptions(controllers=("nodeslo",), seed=random.Random(1).getrandbits(32))
+    )
+    async with asyncio.TaskGroup() as group:
+        began_s = time.process_time()
+        task = group.create_task(manager.run())
+        await asyncio.sleep(60)
+        created_s = time.process_time() - began_s
+        assert len((await cluster.list(NodeSLO)).items) == size
+
+        began_s = time.process_time()
+        changed = {"data": data(suppress_percent=40)}
+        await cluster.patch(ConfigMap, defaults.SLO_CONFIG_NAME, changed, defaults.NAMESPACE)
+        await asyncio.sleep(60)
+        changed_s = time.process_time() - began_s
+        task.cancel()
+    writes = manager.shared.metrics.nodeslo_reconciles.values.get(("succeeded", "updateNodeSLO"), 0)
+    pool = sum(number % (POOLS + 5) == 3 for number in range(size))
+    return created_s, changed_s, pool, int(writes)
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    print(f"{'nodes':>7} {'specs':>9} {'strategies':>11} {'compared':>9} {'validated':>10}   (ms)")
+    last: list[float] = []
+    for size in SIZES:
+        found = pure(size)
+        growth = " ".join(f"{now / before:.1f}" for now, before in zip(found, last, strict=False))
+        row = "{:>7} {:>9.2f} {:>11.2f} {:>9.2f} {:>10.2f}".format(size, *(1e3 * each for each in found))
+        print(row + (f"   growth ×{growth}" if growth else ""), flush=True)
+        last = found
+    print(
+        f"{'nodes':>7} {'all created':>12} {'one pool changed':>17} {'of the pool':>12} {'writes':>7}   (s)"
+    )
+    before_s = 0.0
+    for size in SIZES:
+
+        async def run(clock: clocks.LoopClock, size: int = size) -> tuple[float, float, int, int]:
+            return await roll_out(clock, size)
+
+        created_s, changed_s, pool, writes = virtual_time.run_virtual(run)
+        growth = f"   growth ×{changed_s / before_s:.1f}" if before_s else ""
+        print(f"{size:>7} {created_s:>12.2f} {changed_s:>17.3f} {pool:>12} {writes:>7}{growth}", flush=True)
+        before_s = changed_s
+
+
+if __name__ == "__main__":
+    main()
