@@ -72,6 +72,57 @@ def test_switching_amplification_off_forgets_the_raw_figures() -> None:
     assert cpu_of(plain) == 8_000  # until the kubelet reports again
 
 
+def test_what_is_amplified_no_more_gets_its_raw_figures_back_although_nobody_reports_them() -> None:
+    amplified = node_status.mutate(node(4_000, '{"cpu":2,"memory":2}'), None)
+    assert amplified["status"]["allocatable"]["memory"] == "16Gi"
+
+    only_cpu = {
+        **amplified,
+        "metadata": {"annotations": {**amplified["metadata"]["annotations"], RATIO: '{"cpu":3}'}},
+    }
+    changed = node_status.mutate(only_cpu, amplified, restores=True)
+    assert changed["status"]["allocatable"] == {"cpu": "12", "memory": "8Gi", "pods": "110"}
+
+    off = {**changed, "metadata": {"annotations": {RAW: changed["metadata"]["annotations"][RAW]}}}
+    plain = node_status.mutate(off, changed, restores=True)
+    assert plain["metadata"]["annotations"] == {}
+    assert plain["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
+
+    # The kubelet's own report is taken as it is.
+    assert (
+        cpu_of(node_status.mutate({**off, "status": node(5_000)["status"]}, changed, restores=True)) == 5_000
+    )
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["report", "echo", "ratio"]), st.sampled_from([1_000, 1_500, 2_000, 3_000]))
+    )
+)
+def test_whatever_happens_in_which_order_the_node_offers_what_it_has_times_its_ratio(
+    steps: list[tuple[str, int]],
+) -> None:
+    """After each status update; a report of the very figures that are offered is not told from an echo."""
+    stored, raw, permille = node(2_000), 2_000, 1_000
+    for step, number in steps:
+        update = {
+            **stored,
+            "metadata": {**stored["metadata"], "annotations": dict(stored["metadata"]["annotations"])},
+        }
+        if step == "ratio":  # the controller's patch of the node, which this webhook does not see
+            permille = number
+            update["metadata"]["annotations"].pop(RATIO, None)
+            if permille > 1_000:
+                update["metadata"]["annotations"][RATIO] = f'{{"cpu":{permille / 1000:.2f}}}'
+            stored = update
+            continue
+        if step == "report":
+            raw = number * 2
+            update["status"] = node(raw)["status"]  # with its capacity, as kubelets do
+        stored = node_status.mutate(update, stored, restores=True)
+        assert cpu_of(stored) == raw * permille // 1_000
+
+
 @pytest.mark.parametrize("annotations", [{RATIO: "{"}, {RATIO: '{"cpu":2}', RAW: "x"}])
 async def test_a_malformed_annotation_never_keeps_a_kubelet_from_reporting(
     annotations: dict[str, str],

@@ -24,24 +24,24 @@ log = logging.getLogger(__name__)
 AMPLIFIED = (resources.CPU, resources.MEMORY)
 
 
-def mutate(node: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
+def mutate(node: dict[str, Any], old: dict[str, Any] | None, *, restores: bool = False) -> dict[str, Any]:
     """The updated node with amplified cpu and memory, and the annotation that keeps the raw figures.
 
     `old` is the node before the update, None when it is unknown. The input is kept; what is not cpu or
-    memory is never touched, nor is `status.capacity`.
+    memory is never touched, nor is `status.capacity`. What is amplified no more is left as reported, or, when
+    it `restores`, set to the raw figures if the update merely echoes amplified ones.
 
     Raises: ProtocolError when an annotation is malformed; quantity.QuantityError when an amount is none.
     """
     obj = f"Node {_metadata(node).get('name', '')}"
     annotations = dict(_metadata(node).get("annotations") or {})
-    if not annotations.get(labels.NODE_RESOURCE_AMPLIFICATION_RATIO):
-        if annotations.pop(labels.NODE_RAW_ALLOCATABLE, None) is None:
-            return node
-        return _with(node, annotations, None)
     allocatable = _amounts(node, "allocatable")
+    is_report = labels.NODE_RAW_ALLOCATABLE not in annotations or _has_changed(old, node)
+    if not annotations.get(labels.NODE_RESOURCE_AMPLIFICATION_RATIO):
+        return _without_amplification(node, annotations, obj, restores and not is_report)
     if not allocatable:
         return node
-    if labels.NODE_RAW_ALLOCATABLE not in annotations or _has_changed(old, node):
+    if is_report:
         raw = _native(allocatable)
         if _exceeds(raw, _native(_amounts(node, "capacity"))):
             return node  # amplified twice, it would grow with every update; the kubelet reports soon
@@ -50,9 +50,32 @@ def mutate(node: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
                 resource_list.to_wire(raw)
             )
     else:
-        raw = resource_list.of(node_annotations.RAW_ALLOCATABLE.read(annotations, obj) or {})
+        raw = _noted(annotations, obj)
+        if restores:
+            allocatable = {**allocatable, **_texts(raw)}
     ratios = node_annotations.AMPLIFICATION_RATIO.read(annotations, obj) or {}
     return _with(node, annotations, {**allocatable, **_amplified(raw, ratios)})
+
+
+def _without_amplification(
+    node: dict[str, Any], annotations: dict[str, str], obj: str, restores: bool
+) -> dict[str, Any]:
+    """The node without the annotation, and with what that says if nobody else will say it."""
+    if labels.NODE_RAW_ALLOCATABLE not in annotations:
+        return node
+    allocatable = _amounts(node, "allocatable")
+    if restores and allocatable:
+        allocatable = {**allocatable, **_texts(_noted(annotations, obj))}
+    del annotations[labels.NODE_RAW_ALLOCATABLE]
+    return _with(node, annotations, allocatable or None)
+
+
+def _noted(annotations: Mapping[str, str], obj: str) -> Amounts:
+    return resource_list.of(node_annotations.RAW_ALLOCATABLE.read(annotations, obj) or {})
+
+
+def _texts(raw: Amounts) -> dict[str, str]:
+    return {name: raw[name].text for name in AMPLIFIED if name in raw}
 
 
 def _amplified(raw: Amounts, ratios: Mapping[str, float]) -> dict[str, str]:
@@ -113,7 +136,7 @@ class NodeStatusHandler:
         try:
             for body in filter(None, (request.object, request.old_object)):
                 from_builtins(body, Node)  # what is no node ends here, with the member that is wrong
-            return Verdict(obj=mutate(request.object, request.old_object))
+            return Verdict(obj=mutate(request.object, request.old_object, restores=True))
         except (msgspec.ValidationError, ProtocolError, quantity.QuantityError) as error:
             log.warning("node not amplified", extra={"node": request.name, "error": str(error)})
             return Verdict(warnings=(f"Node {request.name} is not amplified: {error}",))
