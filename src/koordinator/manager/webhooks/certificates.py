@@ -5,6 +5,7 @@ Pure, but for the chance in keys and serial numbers.
 
 import datetime
 import enum
+import functools
 import ipaddress
 from collections.abc import Sequence
 
@@ -65,34 +66,54 @@ class Renewal(enum.StrEnum):
     ENDS_SOON = "the certificate, or its CA, ends within half a year"
 
 
+class _Facts(msgspec.Struct, frozen=True):
+    """What does not change with time; `flaw` is empty when the pieces fit each other."""
+
+    flaw: Renewal
+    names: tuple[x509.GeneralName, ...] = ()
+    begins: datetime.datetime = datetime.datetime.min
+    ends: datetime.datetime = datetime.datetime.max
+
+
 def why_renew(certs: CertificateSet | None, host: str, now_s: float) -> Renewal:
     """Whether the certificates can serve `host` (a DNS name or an address) until half a year from now."""
     if certs is None:
         return Renewal.MISSING
+    facts = _facts(certs)
+    if facts.flaw:
+        return facts.flaw
+    if _alternative(host) not in facts.names:
+        return Renewal.WRONG_NAME
+    now = _time(now_s)
+    if facts.begins > now:
+        return Renewal.NOT_YET
+    return Renewal.ENDS_SOON if facts.ends < now + RENEW_BEFORE else Renewal.NONE
+
+
+@functools.lru_cache(maxsize=4)  # asked every minute; OpenSSL checks an RSA key for a tenth of a second
+def _facts(certs: CertificateSet) -> _Facts:
     try:
         cert = x509.load_pem_x509_certificate(certs.cert)
         ca_cert = x509.load_pem_x509_certificate(certs.ca_cert)
         key = serialization.load_pem_private_key(certs.key, None)
-        names = list(cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        names = tuple(cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
         is_ca = _is_ca(ca_cert)
     except Exception:  # whatever is wrong with it, a new one is the remedy
-        return Renewal.UNREADABLE
+        return _Facts(Renewal.UNREADABLE)
     if _public_bytes(key.public_key()) != _public_bytes(cert.public_key()):
-        return Renewal.NOT_PAIRED
+        return _Facts(Renewal.NOT_PAIRED)
     try:
         cert.verify_directly_issued_by(ca_cert)
     except Exception:  # a foreign signature, or one of a kind that we cannot check
-        return Renewal.NO_CHAIN
+        return _Facts(Renewal.NO_CHAIN)
     if not is_ca:
-        return Renewal.NO_CHAIN
-    if _alternative(host) not in names:
-        return Renewal.WRONG_NAME
-    now = _time(now_s)
-    if max(cert.not_valid_before_utc, ca_cert.not_valid_before_utc) > now:
-        return Renewal.NOT_YET
-    if min(cert.not_valid_after_utc, ca_cert.not_valid_after_utc) < now + RENEW_BEFORE:
-        return Renewal.ENDS_SOON
-    return Renewal.NONE
+        return _Facts(Renewal.NO_CHAIN)
+    return _Facts(
+        Renewal.NONE,
+        names,
+        max(cert.not_valid_before_utc, ca_cert.not_valid_before_utc),
+        min(cert.not_valid_after_utc, ca_cert.not_valid_after_utc),
+    )
 
 
 def renewed(certs: CertificateSet | None, host: str, now_s: float) -> CertificateSet:
