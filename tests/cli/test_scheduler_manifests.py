@@ -7,10 +7,7 @@ import yaml
 
 from koordinator.cli import scheduler as command
 from koordinator.cli import scheduler_flags
-from koordinator.clock import FixedClock
 from koordinator.scheduler import config, default_plugins
-from koordinator.scheduler.scheduler import Scheduler
-from tests.scheduler.fake_cluster import FakeCluster
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "scheduler"
 
@@ -26,13 +23,6 @@ def objects() -> list[dict[str, Any]]:
 
 def of_kind(kind: str) -> dict[str, Any]:
     return next(body for body in objects() if body["kind"] == kind)
-
-
-def may(verb: str, group: str, resource: str) -> bool:
-    return any(
-        group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"]
-        for rule in of_kind("ClusterRole")["rules"]
-    )
 
 
 def test_the_config_map_holds_the_shipped_profile() -> None:
@@ -53,22 +43,3 @@ def test_the_deployments_command_line_is_understood() -> None:
     with command.main.make_context("koord-scheduler", arguments) as context:
         flags, inert = scheduler_flags.of(context.params)
     assert (flags.port, flags.address, inert) == (10251, "0.0.0.0", [])
-
-
-def test_the_role_covers_everything_that_is_watched_and_written() -> None:
-    scheduler = Scheduler(FakeCluster(FixedClock()))
-    views = [informer.view for informer in scheduler.caches.informers]
-    assert len(views) > 5
-    for view in views:
-        group, plural = view.resource.group, view.resource.plural
-        assert may("list", group, plural) and may("watch", group, plural), view.resource.qualified
-    for verb, group, resource in (
-        ("create", "", "pods/binding"),
-        ("patch", "", "pods/status"),
-        ("patch", "", "pods"),
-        ("delete", "", "pods"),
-        ("create", "events.k8s.io", "events"),
-        ("create", "authentication.k8s.io", "tokenreviews"),
-        ("create", "authorization.k8s.io", "subjectaccessreviews"),
-    ):
-        assert may(verb, group, resource), (verb, group, resource)

@@ -75,7 +75,9 @@ class RoleCluster(MemoryCluster):
         self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Page[T]:
         self._check("list", view, namespace, _named(field_selector))
-        return await super().list(view, namespace, label_selector=label_selector, field_selector=field_selector)
+        return await super().list(
+            view, namespace, label_selector=label_selector, field_selector=field_selector
+        )
 
     def watch(
         self,

@@ -17,7 +17,7 @@ from koordinator.scheduler.config import API_VERSION, KIND
 
 Json = dict[str, Any]
 
-TEMPLATE = "template"
+TEMPLATE = configuration.TEMPLATE
 """The annotation of a webhook configuration from which the manager makes its webhooks."""
 SCHEDULER_CONFIG = "koord-scheduler-config"
 POLICY_OF_RESOURCE: Mapping[str, str] = {

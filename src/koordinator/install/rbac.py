@@ -13,7 +13,7 @@ from koordinator.manager.webhooks import configuration
 Json = dict[str, Any]
 
 API = "rbac.authorization.k8s.io"
-READ = ("get", "list", "watch")
+FOLLOW = ("list", "watch")
 MANAGER, SCHEDULER, KOORDLET = "koord-manager", "koord-scheduler", "koordlet"
 
 
@@ -57,49 +57,63 @@ _EVENTS = Rule(resources=("events",), verbs=("create", "patch"), why="tells user
 
 RULES: dict[str, tuple[Rule, ...]] = {
     MANAGER: (
-        Rule(resources=("nodes", "pods", "namespaces"), verbs=READ, why="what it computes and decides on"),
         Rule(
-            resources=("nodes", "nodes/status"),
-            verbs=("patch",),
-            why="Batch, Mid and device resources; normalization and amplification ratios",
+            resources=("nodes", "pods", "namespaces"),
+            verbs=("get", *FOLLOW),
+            why="what it computes and decides on",
         ),
-        Rule(resources=("pods",), verbs=("patch",), why="profiles for pods that wait already"),
-        Rule(group="scheduling.k8s.io", resources=("priorityclasses",), verbs=READ, why="profiles name them"),
+        Rule(
+            resources=("nodes/status",),
+            verbs=("patch",),
+            why="Batch, Mid and device resources; ratios of normalization and amplification",
+        ),
+        Rule(resources=("pods",), verbs=("patch",), why="brings profiles to pods that wait already"),
+        Rule(
+            group="scheduling.k8s.io",
+            resources=("priorityclasses",),
+            verbs=("get", *FOLLOW),
+            why="profiles name them",
+        ),
         Rule(
             group="config.koordinator.sh",
             resources=("clustercolocationprofiles",),
-            verbs=READ,
-            why="profiles",
+            verbs=FOLLOW,
+            why="what they say about pods",
         ),
         Rule(
             group="slo.koordinator.sh",
             resources=("nodemetrics", "nodeslos"),
-            verbs=(*READ, "create", "patch", "delete"),
-            why="one of each per node",
+            verbs=(*FOLLOW, "create", "patch", "delete"),
+            why="keeps one of each per node",
         ),
-        Rule(group="scheduling.koordinator.sh", resources=("devices",), verbs=READ, why="device resources"),
+        Rule(
+            group="scheduling.koordinator.sh",
+            resources=("devices",),
+            verbs=FOLLOW,
+            why="resources of devices",
+        ),
         Rule(
             group="topology.node.k8s.io",
             resources=("noderesourcetopologies",),
-            verbs=(*READ, "patch"),
+            verbs=(*FOLLOW, "patch"),
             why="Batch resources of NUMA zones",
         ),
         Rule(
             group="scheduling.sigs.k8s.io",
             resources=("elasticquotas",),
-            verbs=(*READ, "create", "patch"),
-            why="quota trees; quotas of profiles",
+            verbs=("get", *FOLLOW, "create", "patch"),
+            why="checks trees of quotas, makes those of profiles",
         ),
         Rule(
             group="quota.koordinator.sh",
             resources=("elasticquotaprofiles",),
-            verbs=(*READ, "patch"),
-            why="quota profiles",
+            verbs=(*FOLLOW, "patch"),
+            why="names the tree of a profile",
         ),
         _EVENTS,
         Rule(
             resources=("configmaps",),
-            verbs=READ,
+            verbs=("get", *FOLLOW),
             in_namespace=True,
             why="slo-controller-config, pod-enhanced-validator-config",
         ),
@@ -111,7 +125,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             resources=("secrets",),
-            verbs=("get", "list", "watch", "patch"),
+            verbs=("get", *FOLLOW, "patch"),
             names=("koordinator-webhook-certs",),
             in_namespace=True,
             why="the certificate of its webhooks",
@@ -119,7 +133,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             group="admissionregistration.k8s.io",
             resources=("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
-            verbs=(*READ, "patch"),
+            verbs=("get", *FOLLOW, "patch"),
             names=(configuration.MUTATING_NAME, configuration.VALIDATING_NAME),
             why="its own webhooks: certificate authority, those that are switched on",
         ),
@@ -136,13 +150,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
                 "persistentvolumes",
                 "persistentvolumeclaims",
             ),
-            verbs=READ,
+            verbs=FOLLOW,
             why="what it decides on",
         ),
-        Rule(
-            group="apps", resources=("replicasets", "statefulsets"), verbs=READ, why="spreading of replicas"
-        ),
-        Rule(group="policy", resources=("poddisruptionbudgets",), verbs=READ, why="preemption"),
+        Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=FOLLOW, why="spreads replicas"),
+        Rule(group="policy", resources=("poddisruptionbudgets",), verbs=FOLLOW, why="whom preemption spares"),
         Rule(
             group="storage.k8s.io",
             resources=(
@@ -152,62 +164,57 @@ RULES: dict[str, tuple[Rule, ...]] = {
                 "csistoragecapacities",
                 "volumeattachments",
             ),
-            verbs=READ,
+            verbs=FOLLOW,
             why="volumes",
         ),
         Rule(
             group="resource.k8s.io",
             resources=("resourceclaims", "deviceclasses", "resourceslices"),
-            verbs=READ,
+            verbs=FOLLOW,
             why="dynamic resources",
         ),
         Rule(
             group="resource.k8s.io",
-            resources=("resourceclaims", "resourceclaims/status"),
-            verbs=("patch", "update"),
-            why="allocates claims; their finalizer",
+            resources=("resourceclaims",),
+            verbs=("get", "patch"),
+            why="the finalizer of allocated claims",
+        ),
+        Rule(
+            group="resource.k8s.io",
+            resources=("resourceclaims/status",),
+            verbs=("patch",),
+            why="allocates claims",
         ),
         Rule(
             group="topology.node.k8s.io",
             resources=("noderesourcetopologies",),
-            verbs=READ,
-            why="CPUs and NUMA",
+            verbs=FOLLOW,
+            why="CPUs and NUMA nodes",
         ),
-        Rule(group="slo.koordinator.sh", resources=("nodemetrics",), verbs=READ, why="real usage of nodes"),
+        Rule(group="slo.koordinator.sh", resources=("nodemetrics",), verbs=FOLLOW, why="real usage of nodes"),
         Rule(
             group="scheduling.koordinator.sh",
-            resources=("devices", "reservations", "clusternetworktopologies", "scheduleexplanations"),
-            verbs=READ,
-            why="devices, reservations, network topology, questions of users",
+            resources=("scheduleexplanations",),
+            verbs=(*FOLLOW, "delete"),
+            why="questions of users; old ones go",
         ),
         Rule(
-            group="scheduling.sigs.k8s.io",
-            resources=("podgroups", "elasticquotas"),
-            verbs=READ,
-            why="gangs and quotas",
+            group="scheduling.koordinator.sh",
+            resources=("scheduleexplanations/status",),
+            verbs=("patch",),
+            why="answers",
         ),
         Rule(resources=("pods/binding",), verbs=("create",), why="places pods"),
-        Rule(resources=("pods",), verbs=("patch", "delete"), why="what it allocated; preemption"),
+        Rule(
+            resources=("pods",),
+            verbs=("get", "patch", "delete"),
+            why="what it allocated; who makes room; bindings without an answer",
+        ),
         Rule(resources=("pods/status",), verbs=("patch",), why="why a pod waits"),
         Rule(
             resources=("persistentvolumes", "persistentvolumeclaims"), verbs=("patch",), why="binds volumes"
         ),
         _EVENTS,
-        Rule(
-            group="events.k8s.io", resources=("events",), verbs=("create", "patch"), why="as kube-scheduler"
-        ),
-        Rule(
-            group="scheduling.koordinator.sh",
-            resources=("reservations", "reservations/status", "scheduleexplanations/status"),
-            verbs=("patch",),
-            why="reservations that it placed, answers to questions",
-        ),
-        Rule(
-            group="scheduling.sigs.k8s.io",
-            resources=("podgroups", "elasticquotas"),
-            verbs=("patch",),
-            why="their status",
-        ),
         Rule(
             group="authentication.k8s.io",
             resources=("tokenreviews",),
@@ -223,23 +230,23 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *_lease("koord-scheduler"),
     ),
     KOORDLET: (
-        Rule(resources=("nodes",), verbs=READ, why="its own Node"),
+        Rule(resources=("nodes",), verbs=FOLLOW, why="its own Node"),
         Rule(
             group="slo.koordinator.sh",
             resources=("nodeslos", "nodemetrics"),
-            verbs=READ,
+            verbs=FOLLOW,
             why="its policies, and what it is asked to report",
         ),
         Rule(
             group="topology.node.k8s.io",
             resources=("noderesourcetopologies",),
-            verbs=(*READ, "create", "patch"),
+            verbs=(*FOLLOW, "create", "patch"),
             why="reports CPUs and NUMA nodes",
         ),
         Rule(
             group="scheduling.koordinator.sh",
             resources=("devices",),
-            verbs=(*READ, "create", "patch"),
+            verbs=(*FOLLOW, "create", "patch"),
             why="reports devices",
         ),
         Rule(resources=("nodes/proxy",), verbs=("get",), why="the kubelet's pods and configuration"),
@@ -253,7 +260,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(resources=("pods/eviction",), verbs=("create",), why="evicts, with -only-evict-by-api"),
         Rule(
             resources=("persistentvolumeclaims",),
-            verbs=("list", "watch"),
+            verbs=FOLLOW,
             why="which volume a claim is bound to, with the gate BlkIOReconcile",
         ),
     ),

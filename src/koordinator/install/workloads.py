@@ -36,7 +36,6 @@ def manager(values: Values) -> Iterator[Json]:
         f"--metrics-addr=:{own.metrics.port}",
         f"--health-probe-addr=:{own.health_probe.port}",
         "--enable-pprof=false",
-        "--logtostderr=true",
         f"--v={own.log.level}",
         *([f"--feature-gates={values.feature_gates}"] if values.feature_gates else []),
         *own.extra_args,

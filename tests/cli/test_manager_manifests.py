@@ -1,0 +1,99 @@
+"""The manifests in deploy/manager fit the manager that they run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from koordinator.api import defaults
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cli import manager as command
+from koordinator.cli import manager_flags
+from koordinator.manager.webhooks import configuration, configuration_sync
+from koordinator.manager.webhooks.settings import WebhookSettings
+from koordinator.manager.webhooks.table import GATES_BY_PATH
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "manager"
+
+
+def objects() -> list[dict[str, Any]]:
+    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+    return [
+        body
+        for name in kustomization["resources"]
+        for body in yaml.safe_load_all((FOLDER / name).read_text())
+    ]
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    return next(body for body in objects() if body["kind"] == kind)
+
+
+def container() -> dict[str, Any]:
+    [found] = of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_the_command_line_is_understood_and_probes_reach_it() -> None:
+    with command.main.make_context("koord-manager", container()["args"]) as context:
+        settings, inert = manager_flags.of(context.params)
+
+    assert inert == []
+    assert settings.options.config_namespace == defaults.NAMESPACE
+    assert settings.election is not None and settings.election.namespace == defaults.NAMESPACE
+    assert settings.profiling is None
+    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
+    assert settings.metrics is not None and settings.metrics[1] == ports["metrics"]
+    assert settings.health is not None and settings.health[1] == ports["health"]
+    assert {container()[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")} == {
+        "health"
+    }
+
+
+def test_the_webhook_server_is_where_the_service_leads() -> None:
+    environment = {entry["name"]: entry.get("value", defaults.NAMESPACE) for entry in container()["env"]}
+    settings = WebhookSettings.of(environment)
+    service = of_kind("Service")
+
+    assert settings.port == service["spec"]["ports"][0]["targetPort"]
+    assert settings.service == configuration.Service(
+        name=service["metadata"]["name"],
+        namespace=service["metadata"]["namespace"],
+        port=service["spec"]["ports"][0]["port"],
+    )
+    mounts = [mount["mountPath"] for mount in container()["volumeMounts"]]
+    assert any(str(settings.cert_dir).startswith(f"{path}/") for path in mounts), "the root is read-only"
+
+
+def test_the_manager_makes_its_webhooks_from_what_is_installed() -> None:
+    gates = FeatureGates.of(Component.MANAGER)
+    paths = {path for path, needed in GATES_BY_PATH.items() if all(map(gates.is_on, needed))}
+    made: dict[str, dict[str, Any]] = {}
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        body = of_kind(kind)
+        assert "webhooks" not in body, "an entry without a CA could only fail"
+        found = configuration_sync.wanted(
+            body["metadata"]["annotations"],
+            [],
+            where=configuration.Service(),
+            ca_bundle=b"-----BEGIN CERTIFICATE-----",
+            paths=paths,
+        )
+        assert found.problem == ""
+        assert found.template == body["metadata"]["annotations"]["template"], "nothing to be applied again"
+        made |= {entry["name"]: entry for entry in found.webhooks}
+
+    assert {configuration_sync.path_of(entry) for entry in made.values()} == paths
+    assert all(entry["clientConfig"]["caBundle"] for entry in made.values())
+    wanted = {
+        entry["name"]: entry
+        for body in configuration.configurations(configuration.Service(), paths=paths)
+        for entry in body["webhooks"]
+    }
+    assert made.keys() == wanted.keys()
+    ours = ("clientConfig", "failurePolicy", "timeoutSeconds")  # these are the installation's choice
+    for name, entry in made.items():
+        plain = {key: value for key, value in entry.items() if key not in ours}
+        assert plain == {key: value for key, value in wanted[name].items() if key not in ours}
+    assert json.dumps(made).count("koordinator-webhook-service") == len(made)
