@@ -298,6 +298,44 @@ def test_transform_is_applied_before_caching() -> None:
         backend.put(pod("a", labels={"app": "web"}))
         async with running(backend, transform=without_labels) as informer:
             assert informer.get("a", "shop").metadata.labels == {}
+            backend.put(pod("b", labels={"app": "web"}))
+            await settle()
+            assert informer.get("b", "shop").metadata.labels == {}
+
+    virtual_loop.run(scenario())
+
+
+def test_a_transform_that_raises_costs_the_object_and_is_counted() -> None:
+    def fails_for_a(obj: PodView) -> PodView:
+        if obj.metadata.name == "a":
+            raise ValueError("odd object")
+        return obj
+
+    async def scenario() -> None:
+        backend = FakeBackend()
+        backend.put(pod("a"))
+        backend.put(pod("b"))
+        async with running(backend, transform=fails_for_a) as informer:
+            assert [name for _, name in informer.objects] == ["b"]
+            assert informer.guard.failure_count == 1
+
+    virtual_loop.run(scenario())
+
+
+def test_a_resync_hands_out_every_object_as_changed_to_what_it_is() -> None:
+    async def scenario() -> None:
+        backend = FakeBackend()
+        for name in ("a", "b"):
+            backend.put(pod(name))
+        async with running(backend) as informer:
+            journal = Journal().attach(informer)
+            seen: list[bool] = []
+            informer.add_handler(on_update=lambda old, new: seen.append(old is new))
+            before = len(journal.lines)
+
+            await informer.resync()
+
+            assert len(journal.lines) == before + 2 and seen == [True, True]
 
     virtual_loop.run(scenario())
 

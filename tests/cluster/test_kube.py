@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from koordinator.cluster import errors, transport
@@ -68,6 +69,21 @@ async def test_a_name_with_odd_characters_cannot_leave_its_place_in_the_path() -
         await cluster.get(PodView, "a?b#c d", "shop")
 
         assert server.asked[0].raw_path == "/api/v1/namespaces/shop/pods/a%3Fb%23c%20d"
+
+
+async def test_objects_of_a_list_are_transformed_page_by_page() -> None:
+    seen: list[tuple[str, int]] = []
+    async with scripted(ok(pod_list(pod("a"), more="x")), ok(pod_list(pod("b")))) as server:
+
+        def noted(obj: PodView) -> PodView:
+            seen.append((obj.metadata.name, len(server.asked)))
+            return msgspec.structs.replace(obj, spec=msgspec.structs.replace(obj.spec, node_name="n"))
+
+        async with connected(server) as cluster:
+            page = await cluster.list(PodView, transform=noted)
+
+    assert seen == [("a", 1), ("b", 2)], "the first page is transformed before the second is asked for"
+    assert [item.spec.node_name for item in page.items] == ["n", "n"]
 
 
 async def test_writes_carry_media_type_guards_and_options() -> None:

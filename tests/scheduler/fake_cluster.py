@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from koordinator.api import decode
@@ -65,12 +65,19 @@ class FakeCluster:
         return decode.from_builtins(self._find(view, name, namespace), view)
 
     async def list(
-        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
     ) -> Page[T]:
         if view.resource.kind in self.unserved:
             raise errors.NotFound("the server could not find the requested resource")
         found = self.objects.get(view.resource.kind, {}).values()
-        return Page([decode.from_builtins(obj, view) for obj in found], str(len(self.history)))
+        objects = [decode.from_builtins(obj, view) for obj in found]
+        return Page([transform(obj) for obj in objects] if transform else objects, str(len(self.history)))
 
     async def watch(
         self,

@@ -33,10 +33,20 @@ class FencedCluster:
         return await self._inner.get(view, name, namespace)
 
     async def list(
-        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
     ) -> Page[T]:
         return await self._inner.list(
-            view, namespace, label_selector=label_selector, field_selector=field_selector
+            view,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            transform=transform,
         )
 
     def watch(

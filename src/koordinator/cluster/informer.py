@@ -164,19 +164,35 @@ class Informer(Generic[T]):
             raise
 
     async def _relist(self) -> None:
+        transform = self._transform
+        failed: dict[Key, Exception] = {}
+
+        def transformed(obj: T) -> T:
+            assert transform is not None
+            try:
+                return transform(obj)
+            except Exception as error:
+                failed[_key(obj)] = error
+                return obj
+
         page = await self._cluster.list(
             self.view,
             self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
+            transform=None if transform is None else transformed,
         )
         self.list_count += 1
-        present = {(obj.metadata.namespace, obj.metadata.name) for obj in page.items}
+        present = {_key(obj) for obj in page.items}
         present.update(page.unreadable)
         for key in [key for key in self._cache if key not in present]:
             self._remove(key, self._cache[key])
         for obj in page.items:
-            self._store(obj)
+            error = failed.get(_key(obj)) if failed else None
+            if error is None:
+                self._keep(obj)
+            else:
+                self.guard.failed(error, transform)
         self._version = page.resource_version
         self.synced.set()
 
@@ -218,13 +234,18 @@ class Informer(Generic[T]):
                 self._version = event.resource_version
 
     def _store(self, obj: T) -> None:
-        transform, guard = self._transform, self.guard
+        transform = self._transform
         if transform is not None:
             try:
                 obj = transform(obj)
             except Exception as error:
-                guard.failed(error, transform)
+                self.guard.failed(error, transform)
                 return
+        self._keep(obj)
+
+    def _keep(self, obj: T) -> None:
+        """Cache what is as it should be cached, and tell the handlers."""
+        guard = self.guard
         meta = obj.metadata
         key = (meta.namespace, meta.name)
         old = self._cache.get(key)
@@ -267,6 +288,10 @@ class Informer(Generic[T]):
                 last = old
         for on_delete in self._on_delete:
             self.guard.call(on_delete, last)
+
+
+def _key(obj: Object) -> Key:
+    return obj.metadata.namespace, obj.metadata.name
 
 
 class _Index(Generic[T]):

@@ -1,7 +1,7 @@
 """`Cluster` over HTTP: any Kubernetes API server."""
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -68,14 +68,20 @@ class KubeCluster:
         return wire.read_object(view, await self.transport.send(call))
 
     async def list(
-        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
     ) -> Page[T]:
         selection = _selection(label_selector, field_selector)
         try:
-            return await self._list(view, namespace, selection, LIST_LIMIT)
+            return await self._list(view, namespace, selection, LIST_LIMIT, transform)
         except errors.Gone:
             # The list took longer than the server keeps versions: ask for all at once.
-            return await self._list(view, namespace, selection, 0)
+            return await self._list(view, namespace, selection, 0, transform)
 
     async def watch(
         self,
@@ -189,14 +195,21 @@ class KubeCluster:
         except msgspec.DecodeError as error:
             raise errors.InternalError(f"{method} {path}: the answer is no JSON object: {error}") from error
 
-    async def _list(self, view: type[T], namespace: str, selection: Mapping[str, str], limit: int) -> Page[T]:
+    async def _list(
+        self,
+        view: type[T],
+        namespace: str,
+        selection: Mapping[str, str],
+        limit: int,
+        transform: Callable[[T], T] | None,
+    ) -> Page[T]:
         items: list[T] = []
         unreadable: list[tuple[str, str]] = []
         params = dict(selection) | ({"limit": str(limit)} if limit else {})
         while True:
             call = Call(method="GET", path=view.resource.path(namespace), params=params, repeatable=True)
             page, left_out = wire.read_page(view, await self.transport.send(call))
-            items += page.items
+            items += page.items if transform is None else map(transform, page.items)
             unreadable += left_out
             if not page.metadata.continue_token:
                 return Page(items, page.metadata.resource_version, tuple(unreadable))

@@ -1,7 +1,7 @@
 """`Cluster` without HTTP: calls go straight to the in-process API, views are shared by all readers."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,15 +29,22 @@ class MemoryCluster:
         return _view(self._backend.get(view.resource, namespace, name), view)
 
     async def list(
-        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
     ) -> Page[T]:
         options = ListOptions(label_selector=label_selector, field_selector=field_selector)
         found = self._backend.list(view.resource, namespace, options)
         version = str(found.version)
         try:
-            return Page([record.view(view) for record in found.records], version)
+            page = Page([record.view(view) for record in found.records], version)
         except msgspec.ValidationError:
-            return _page_of_readable(found.records, version, view)
+            page = _page_of_readable(found.records, version, view)
+        return page if transform is None else page.with_items(map(transform, page.items))
 
     async def watch(
         self,

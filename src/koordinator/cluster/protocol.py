@@ -5,7 +5,7 @@ Every method raises a `cluster.errors.ApiError`; retries of transient failures h
 """
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -52,6 +52,10 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     resource_version: str
     unreadable: tuple[tuple[str, str], ...] = ()
 
+    def with_items(self, items: Iterable[T]) -> "Page[T]":
+        """The same with these objects."""
+        return Page(list(items), self.resource_version, self.unreadable)
+
 
 class Cluster(Protocol):
     """A Kubernetes API, as components see it.
@@ -64,9 +68,19 @@ class Cluster(Protocol):
     async def get(self, view: type[T], name: str, namespace: str = "") -> T: ...
 
     async def list(
-        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
     ) -> Page[T]:
-        """All objects (chunked below the surface)."""
+        """All objects (chunked below the surface).
+
+        `transform` is applied to each as it arrives, so that what it drops of a large list is never in memory all
+        at once.
+        """
         ...
 
     def watch(

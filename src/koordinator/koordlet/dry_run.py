@@ -28,10 +28,20 @@ class DryRunCluster:
         return await self._cluster.get(view, name, namespace)
 
     async def list(
-        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+        self,
+        view: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Callable[[T], T] | None = None,
     ) -> Page[T]:
         return await self._cluster.list(
-            view, namespace, label_selector=label_selector, field_selector=field_selector
+            view,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            transform=transform,
         )
 
     def watch(
