@@ -72,10 +72,12 @@ def check(tree: QuotaTree, pod: Pod, old: Pod | None, namespace: str, rules: Pod
         was, now = (each.metadata.labels.get(labels.QUOTA_PREEMPTIBLE, "") for each in (old, pod))
         if was != now:
             message = f'labels.{labels.QUOTA_PREEMPTIBLE}: Invalid value: "{now}": field is immutable'
-            return PodVerdict(PodRefusal.PREEMPTIBLE, message)
+            return PodVerdict(PodRefusal.PREEMPTIBLE, f"{message} (rule {PodRefusal.PREEMPTIBLE})")
     name = quota_name(tree, pod.metadata.labels, namespace, label_only=rules.label_only)
     quota = tree.get(name)
     if quota is not None and quota.is_parent and not rules.allows_parents:
         message = f"pod can not be linked to a parentQuotaGroup,quota:{name}, pod:{pod.metadata.name}"
-        return PodVerdict(PodRefusal.PARENT_QUOTA, message)
+        by = f"label {labels.QUOTA_NAME}" if pod.metadata.labels.get(labels.QUOTA_NAME) else "its namespace"
+        where = f"ElasticQuota {quota.key} by {by}, rule {PodRefusal.PARENT_QUOTA}"
+        return PodVerdict(PodRefusal.PARENT_QUOTA, f"{message} ({where})")
     return PodVerdict()
