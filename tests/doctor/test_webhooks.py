@@ -54,6 +54,16 @@ def test_a_webhook_that_was_switched_off_is_not_missed() -> None:
     assert findings("webhooks", snapshot(objects)) == []
 
 
+def test_gates_of_a_manager_inside_of_koordinator_up_come_from_the_kubeconfig() -> None:
+    objects = healthy()
+    objects[Deployment], objects[ValidatingWebhookConfiguration] = [], []
+    local = {"server_version": "v1.32.0+koordinator"}
+
+    assert len(findings("webhooks", snapshot(objects, **local))) == 2
+    gates = "PodValidatingWebhook=false,ElasticValidatingWebhook=false"
+    assert findings("webhooks", snapshot(objects, local_gates=gates, **local)) == []
+
+
 def test_a_service_without_ready_pods_is_told_per_configuration_with_the_consequence() -> None:
     objects = builders.changed(
         Pod, lambda each: None if each.metadata.labels.get("koord-app") == "koord-manager" else each

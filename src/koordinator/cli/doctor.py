@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -121,9 +122,17 @@ async def _from_cluster(namespace: str, kubeconfig: str, context: str, tries_adm
             return await gather.from_cluster(
                 cluster,
                 namespace,
+                local_gates=_local_gates(client.extensions),
                 tries_admission=tries_admission,
                 progress=lambda text: status.update(f"{text} …"),
             )
+
+
+def _local_gates(extensions: Mapping[str, Any]) -> str | None:
+    """The manager's feature gates, as the kubeconfig of a `koordinator up` has them."""
+    own = extensions.get("koordinator")
+    gates = own.get("managerFeatureGates") if isinstance(own, dict) else None
+    return gates if isinstance(gates, str) else None
 
 
 def _write(report: Report, output: str) -> None:

@@ -10,6 +10,8 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from koordinator.api.admission import Webhook
 from koordinator.api.core import Namespace, Node, Pod, Secret
 from koordinator.api.meta import Object
@@ -33,11 +35,17 @@ def _silent(_: str) -> None:
 
 
 async def from_cluster(
-    cluster: Cluster, namespace: str, *, tries_admission: bool = True, progress: Progress = _silent
+    cluster: Cluster,
+    namespace: str,
+    *,
+    local_gates: str | None = None,
+    tries_admission: bool = True,
+    progress: Progress = _silent,
 ) -> Snapshot:
     """Everything that checks look at; `namespace` is that of the components.
 
-    With `tries_admission` two pods are sent for trial (`dryRun`), which stores nothing.
+    `local_gates` is what the kubeconfig of a `koordinator up` says of its manager. With `tries_admission` two
+    pods are sent for trial (`dryRun`), which stores nothing.
 
     Raises: ApiError when the API server cannot be reached or does not know us.
     """
@@ -52,7 +60,11 @@ async def from_cluster(
 
     listings = dict(zip(KINDS, await asyncio.gather(*map(read, KINDS)), strict=True))
     found = Snapshot(
-        now_s=cluster.clock.now(), namespace=namespace, server_version=version, listings=listings
+        now_s=cluster.clock.now(),
+        namespace=namespace,
+        server_version=version,
+        local_gates=local_gates,
+        listings=listings,
     )
     listings[Secret] = await _list(
         cluster, Secret, namespace, f"metadata.name={found.installation.webhook_secret_name}"
@@ -63,14 +75,8 @@ async def from_cluster(
     tried = await admission_test.run(cluster, trial_namespace) if trial_namespace else None
     progress("asking for permissions of the components")
     answers = await access.ask(cluster, namespace, found.installation.workloads.values())
-    return Snapshot(
-        now_s=cluster.clock.now(),
-        namespace=namespace,
-        server_version=version,
-        listings=listings,
-        admission=tried,
-        handshakes=handshakes,
-        access=answers,
+    return msgspec.structs.replace(
+        found, now_s=cluster.clock.now(), admission=tried, handshakes=handshakes, access=answers
     )
 
 

@@ -53,11 +53,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """The workloads found in the components' namespace.
 
-    `is_local` tells that the API server is that of `koordinator up`. `elsewhere` are other namespaces with
+    `is_local` tells that the API server is that of `koordinator up`, `local_gates` are the feature gates of its
+    manager as a flag gives them, None when they are not known. `elsewhere` are other namespaces with
     pods of the components.
     """
 
     is_local: bool = False
+    local_gates: str | None = None
     workloads: Mapping[Name, Workload] = {}
     elsewhere: tuple[str, ...] = ()
 
@@ -69,6 +71,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         deployments: Sequence[Deployment],
         daemon_sets: Sequence[DaemonSet],
         pods: Sequence[Pod],
+        local_gates: str | None = None,
     ) -> Self:
         """What the objects say."""
         members: dict[str, list[Pod]] = {}
@@ -89,6 +92,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
                 found[component] = _workload(component, obj, members.get(component, []))
         return cls(
             is_local=server_version.endswith(LOCAL_BUILD),
+            local_gates=local_gates,
             workloads=found,
             elsewhere=tuple(sorted(elsewhere)),
         )
@@ -122,11 +126,11 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     def manager_gate(self, name: str) -> bool | None:
         """Whether a feature gate of the manager is on, None when its flags are not known."""
         found = self.get(Name.MANAGER)
-        if found is None:
-            # `koordinator up` has no flags for gates: they are as by default.
-            return FeatureGates.of(Component.MANAGER).is_on(name) if self.is_local else None
+        flag = self.local_gates if found is None else found.flags.get("feature-gates", "")
+        if flag is None:
+            return None
         try:
-            return FeatureGates.of(Component.MANAGER, found.flags.get("feature-gates", "")).is_on(name)
+            return FeatureGates.of(Component.MANAGER, flag).is_on(name)
         except FeatureGateError:
             return None  # the manager does not start with them, and its own log says why
 

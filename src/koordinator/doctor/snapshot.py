@@ -88,13 +88,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything that checks may look at.
 
     `server_version` is the API server's `gitVersion`, empty when unknown. What only a running cluster can
-    answer (`admission`, `handshakes`, `access`) is None where nobody asked it.
+    answer (`admission`, `handshakes`, `access`) is None where nobody asked it. `local_gates` are the feature gates of
+    the manager inside of `koordinator up`.
     """
 
     now_s: float
     namespace: str
     is_live: bool = True
     server_version: str = ""
+    local_gates: str | None = None
     listings: Mapping[type[Object], Listing[Any]] = {}
     admission: AdmissionTest | None = None
     handshakes: Mapping[str, Handshake] | None = None
@@ -143,6 +145,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self.of(Deployment),
             self.of(DaemonSet),
             self.of(Pod),
+            self.local_gates,
         )
 
     @functools.cached_property

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api import crd, defaults, kinds
-from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
@@ -126,8 +126,12 @@ class LocalCluster:
         self.ready = asyncio.Event()
 
     def write_kubeconfig(self, path: Path) -> None:
-        """A kubeconfig for this cluster, with the address of the scheduler's own API."""
-        self.server.write_kubeconfig(path, {"schedulerURL": self.scheduler_url})
+        """A kubeconfig for this cluster, with what clients cannot find in the API: the address of the scheduler's own
+        API, and the manager's feature gates as a flag would give them."""
+        gates = self._options.manager_gates or FeatureGates.of(Component.MANAGER)
+        flag = ",".join(f"{name}={str(state).lower()}" for name, state in sorted(gates.states.items()))
+        extensions = {"schedulerURL": self.scheduler_url, "managerFeatureGates": flag}
+        self.server.write_kubeconfig(path, extensions)
 
     async def run(self) -> None:
         """Run everything until cancelled; then close watches, stop components and save.

@@ -17,6 +17,7 @@ NEW_NODE_S = 120.0
 """What a new node has time for until its first report (the report interval comes on top)."""
 SKEW_S_MAX = 30.0
 MISSED_REPORTS_MAX = 3
+AGENT_INTERVAL_S_MIN = 30
 TIMES_CAPACITY_MAX = 2.0
 """Usage above that many times the capacity was not measured, it is nonsense."""
 
@@ -78,10 +79,10 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def interval_s(metric: NodeMetric | None) -> float:
-    """How often the node is asked to report."""
+    """How often the node agent reports: as it is asked to, but not more often than it lets itself be asked."""
     policy = metric.spec.metric_collect_policy if metric is not None else None
     asked = policy.report_interval_seconds if policy is not None else None
-    return float(asked or node_metric.REPORT_INTERVAL_S)
+    return float(max(asked or node_metric.REPORT_INTERVAL_S, AGENT_INTERVAL_S_MIN))
 
 
 def _by_cause(
