@@ -53,6 +53,12 @@ class Cluster:
             ["kubectl", *arguments], input=text, capture_output=True, text=True, timeout=90, env=environment
         )
 
+    def koordinator(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Our own command, with this cluster's kubeconfig."""
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        command = [sys.executable, "-m", "koordinator.cli.main", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
+
     def get(self, *arguments: str) -> Any:
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
 

@@ -1,7 +1,6 @@
 """`koordinator doctor` on a running cluster: some twenty mistakes made with kubectl are found, and go when undone."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -169,15 +168,9 @@ def report(cluster: Cluster, node: str, ago: timedelta, **usage: str) -> None:
     )
 
 
-def doctor(cluster: Cluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "koordinator.cli.main", "doctor", *arguments]
-    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-
-
 def examined(cluster: Cluster) -> tuple[int, list[dict[str, Any]]]:
     """Exit code, and findings that are more than notices."""
-    done = doctor(cluster, "-o", "json")
+    done = cluster.koordinator("doctor", "-o", "json")
     assert done.returncode in (0, 1, 2), done.stderr
     found = json.loads(done.stdout)["findings"]
     return done.returncode, [each for each in found if each["severity"] != "notice"]
@@ -190,7 +183,7 @@ def is_healthy(cluster: Cluster) -> bool:
 def test_a_cluster_that_just_came_up_is_healthy(cluster: Cluster) -> None:
     until(lambda: is_healthy(cluster), 60, cluster.process)
 
-    done = doctor(cluster)
+    done = cluster.koordinator("doctor")
 
     assert done.returncode == 0
     assert "nothing is wrong" in done.stdout
@@ -231,12 +224,7 @@ def test_seeded_mistakes_are_found_and_go_when_they_are_undone(cluster: Cluster)
     cluster.kubectl("delete", "-f", "-", text=OBJECTS)
     cluster.kubectl("apply", "-f", "-", text=stripped(validating))
     cluster.kubectl("apply", "-f", "-", text=stripped(free))
-    crds = subprocess.run(
-        [sys.executable, "-m", "koordinator.cli.main", "crds", "nodemetrics"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    crds = cluster.koordinator("crds", "nodemetrics")
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=crds.stdout)
     until(lambda: asked_interval(cluster) == 1, 30, cluster.process)
     report_anew(cluster)
