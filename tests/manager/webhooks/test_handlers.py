@@ -217,6 +217,8 @@ def test_pods_are_checked_rule_by_rule_and_reserve_only_when_nothing_else_is_wro
         changed = pod_body("small", app="a", **{labels.QOS_CLASS: "LS"})
         update = {"operation": "UPDATE", "oldObject": pod_body("small", app="a")}
         assert "field is immutable" in await create(changed, **update)
+        update["oldObject"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        assert await create(changed, **update) == "", "a pod that goes is let go"
 
         await webhooks.cluster.delete(ConfigMap, "pod-enhanced-validator-config", CONFIG_NAMESPACE)
         await asyncio.sleep(1)

@@ -72,6 +72,8 @@ class PodValidatingHandler:
         try:
             pod = _pod(request.object, request)
             old = _pod(request.old_object, request) if request.operation == "UPDATE" else None
+            if old is not None and old.metadata.deletion_timestamp is not None:
+                return ALLOWED  # a refusal would keep its finalizers, and with them the pod, for ever
             return await self._verdict(pod, old, request)
         except (msgspec.ValidationError, quantity.QuantityError) as error:
             return denied(f"{pod_mutating.called(request)}: {error}")
