@@ -46,6 +46,7 @@ class Asked:
             "resource": {"resource": "pods"},
             "operation": "CREATE",
             "namespace": "default",
+            "name": pod["metadata"].get("name", ""),
             "object": pod,
             **rest,
         }
@@ -246,6 +247,34 @@ def test_each_gate_switches_one_step(gate: str, rewritten: bool, annotated: bool
         assert ("koordinator.sh/gpu.shared" in requests) is gpus
 
     run(scenario, gate)
+
+
+def test_half_a_card_too_much_is_refused_before_it_is_split_into_other_amounts() -> None:
+    async def scenario(asked: Asked) -> None:
+        pod = pod_body()
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"koordinator.sh/gpu": "150"}}
+
+        code, message = await asked.refusal(pod)
+
+        assert code == 400
+        said = "koordinator.sh/gpu above 100 must be a multiple of it, not 150"
+        assert message == f"spec.containers[0].resources.requests: {said}"
+
+    run(scenario, "ValidatePodDeviceResource=true")
+
+
+@pytest.mark.parametrize("path", [table.MUTATE_POD, table.VALIDATE_POD])
+def test_an_amount_that_is_none_is_told_by_its_path(path: str) -> None:
+    async def scenario(asked: Asked) -> None:
+        await asked.profile("all", **BATCH)
+        pod = pod_body()
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "many"
+
+        _, message = await asked.refusal(pod, path=path)
+
+        assert message.startswith("Pod default/p: spec.containers[0].resources.requests.cpu: 'many' is not a")
+
+    run(scenario)
 
 
 def test_each_step_is_timed_and_a_refusal_is_counted_where_it_happened() -> None:

@@ -11,7 +11,7 @@ from koordinator.api.quantity import QuantityError
 from koordinator.manager import colocation_profile, extended_resources
 from koordinator.manager.colocation_profile import ProfileError
 from koordinator.manager.parts import Shared
-from koordinator.manager.webhooks import pod_injecting, table
+from koordinator.manager.webhooks import pod_injecting, pod_rules, table
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
@@ -36,6 +36,7 @@ class PodMutatingHandler:
         self._skip_resources = gates.is_on("ColocationProfileSkipMutatingResources")
         self._annotates = not gates.is_on("DisableExtendedResourceSpec")
         self._normalizes_gpus = not gates.is_on("DisableDeviceResourceSpec")
+        self._checks_gpus = gates.is_on("ValidatePodDeviceResource")
         self._durations = Steps(shared.metrics, MUTATE, "pod")
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
@@ -77,11 +78,15 @@ class PodMutatingHandler:
                 began_s = durations.done(operation, step, began_s)
             step = DEVICES
             if self._normalizes_gpus:
+                if self._checks_gpus and (wrong := pod_rules.gpu_percents(view)):
+                    durations.done(operation, step, began_s, allowed=False)
+                    return denied(wrong[0].message)
                 pod = pod_injecting.normalize_gpus(pod)
                 durations.done(operation, step, began_s)
         except (ProfileError, QuantityError, ValueError) as error:  # ValidationError is a ValueError
             durations.done(operation, step, began_s, allowed=False)
-            return denied(f"{called(request)}: {step}: {error}", 500)
+            words = pod_rules.malformed_amount(view) if isinstance(error, QuantityError) else ""
+            return denied(f"{called(request)}: {words or error}", 500)
         return Verdict(obj=pod, warnings=matching.warnings + outcome.warnings)
 
 

@@ -127,16 +127,35 @@ def devices(pod: Pod) -> list[Violation]:
     return []
 
 
+def gpu_percents(pod: Pod) -> list[Violation]:
+    """The first request for `koordinator.sh/gpu` that says no number of cards.
+
+    Asked before admission splits the amount into others, which no longer tell. Raises: quantity.QuantityError.
+    """
+    for index, container in enumerate(pod.spec.containers):
+        if problem := _percent_problem(container):
+            return [Violation(Rule.GPU_FORM, f"spec.containers[{index}].resources.requests: {problem}")]
+    return []
+
+
+def _percent_problem(container: Container) -> str:
+    requests = container.resources.requests
+    if resources.GPU not in requests:
+        return ""
+    percent = quantity.value(requests[resources.GPU])
+    if percent <= 0:
+        return f"{resources.GPU} must be above 0"
+    if percent > WHOLE_GPU_PERCENT and percent % WHOLE_GPU_PERCENT:
+        return f"{resources.GPU} above {WHOLE_GPU_PERCENT} must be a multiple of it, not {percent}"
+    return ""
+
+
 def _gpu_problem(container: Container) -> str:
     requests = container.resources.requests
     if resources.GPU in requests and resources.GPU_SHARED in requests:
         return f"{resources.GPU} cannot be used together with {resources.GPU_SHARED}"
-    if resources.GPU in requests:
-        percent = quantity.value(requests[resources.GPU])
-        if percent <= 0:
-            return f"{resources.GPU} must be above 0"
-        if percent > WHOLE_GPU_PERCENT and percent % WHOLE_GPU_PERCENT:
-            return f"{resources.GPU} above {WHOLE_GPU_PERCENT} must be a multiple of it, not {percent}"
+    if problem := _percent_problem(container):
+        return problem
     if resources.GPU_SHARED in requests:
         return _shared_gpu_problem({name: quantity.value(amount) for name, amount in requests.items()})
     return ""
@@ -153,4 +172,23 @@ def _shared_gpu_problem(requests: dict[str, int]) -> str:
     for name in (resources.GPU_CORE, resources.GPU_MEMORY_RATIO):
         if requests.get(name, 0) % count:
             return f"{name} {requests[name]} must be a multiple of {resources.GPU_SHARED} {count}"
+    return ""
+
+
+def malformed_amount(pod: Pod) -> str:
+    """The first amount of a pod that is none, by its path; empty when all are fine."""
+    spec = pod.spec
+    lists = [("spec.overhead", spec.overhead)]
+    parts = [("spec.containers", spec.containers), ("spec.initContainers", spec.init_containers)]
+    needs = [(f"{path}[{at}]", each.resources) for path, members in parts for at, each in enumerate(members)]
+    if spec.resources is not None:
+        needs.append(("spec", spec.resources))
+    for path, each in needs:
+        lists += [(f"{path}.resources.requests", each.requests), (f"{path}.resources.limits", each.limits)]
+    for path, amounts in lists:
+        for name, amount in amounts.items():
+            try:
+                quantity.of(amount)
+            except quantity.QuantityError as error:
+                return f"{path}.{name}: {error}"
     return ""

@@ -74,9 +74,12 @@ class PodValidatingHandler:
             old = _pod(request.old_object, request) if request.operation == "UPDATE" else None
             if old is not None and old.metadata.deletion_timestamp is not None:
                 return ALLOWED  # a refusal would keep its finalizers, and with them the pod, for ever
-            return await self._verdict(pod, old, request)
-        except (msgspec.ValidationError, quantity.QuantityError) as error:
+        except msgspec.ValidationError as error:
             return denied(f"{pod_mutating.called(request)}: {error}")
+        try:
+            return await self._verdict(pod, old, request)
+        except quantity.QuantityError as error:
+            return denied(f"{pod_mutating.called(request)}: {pod_rules.malformed_amount(pod) or error}")
 
     async def _verdict(self, pod: Pod, old: Pod | None, request: AdmissionRequest) -> Verdict:
         """The first kind of rules that a pod breaks refuses it."""
