@@ -140,7 +140,7 @@ def profiles(count: int, matching: int) -> Iterator[dict[str, Any]]:
 # The server
 
 
-async def _manager(scene: Scene) -> Manager:
+async def manager(scene: Scene) -> Manager:
     cluster = MemoryCluster(registry.in_memory(SystemClock(), checks=False))
     for manifest in crd.manifests():
         await cluster.create(CustomResourceDefinition, manifest)
@@ -176,10 +176,10 @@ async def _serve(pipe: Connection, certs: certificates.CertificateSet, scene: Sc
         if scene is None:
             pipe.send(await _answer_constantly(certs))
         else:
-            manager = await _manager(scene)
-            task = group.create_task(manager.run())
-            await manager.synced.wait()
-            server = WebhookServer(manager.handlers, synced=manager.synced, host=HOST)
+            running = await manager(scene)
+            task = group.create_task(running.run())
+            await running.synced.wait()
+            server = WebhookServer(running.handlers, synced=running.synced, host=HOST)
             server.present(certs)
             await server.start()
             garbage.set_aside()  # full caches, as in the manager's command

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordinator.api import labels
+from koordinator.api import labels, priority
 from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
 from koordinator.manager import colocation_profile
@@ -181,3 +182,21 @@ def test_the_pod_that_came_is_never_changed_and_no_native_amount_is_left(spec: A
         assert all(
             not {"cpu", "memory"} & side.keys() for side in (*sides, found["spec"].get("overhead", {}))
         )
+
+
+CLASS_TEXTS = st.sampled_from(["koord-batch", "koord-mid", "koord-prod", "bogus", ""])
+OWN = st.fixed_dictionaries(
+    {},
+    optional={
+        labels.PRIORITY_CLASS: CLASS_TEXTS,
+        labels.QOS_CLASS: st.sampled_from(["BE", "LSR", "LS", "?", ""]),
+    },
+)
+
+
+@settings(max_examples=50)
+@given(spec=PODS, own=OWN)
+def test_the_class_of_a_pod_in_json_is_that_of_the_decoded_pod(spec: Any, own: Any) -> None:
+    pod = {"metadata": {"labels": own}, "spec": spec}
+
+    assert colocation_profile.priority_class_of(pod) is priority.default(from_builtins(pod, Pod))

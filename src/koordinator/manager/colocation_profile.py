@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import decode, labels, priority
+from koordinator.api import decode, labels, priority, qos
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.qos import QoSClass
 from koordinator.api.scheduling import PriorityClass
 from koordinator.cluster.errors import ApiError
 from koordinator.manager import extended_resources, pod_patch, profile_matching
@@ -73,9 +74,24 @@ def mutate(
         pod = draft.result()
     if not matched or skips:
         return ProfileOutcome(pod, tuple(applied))
-    cls = priority.default(decode.from_builtins(pod, Pod))
-    translated = extended_resources.translate_pod(pod, cls)
+    translated = extended_resources.translate_pod(pod, priority_class_of(pod))
     return ProfileOutcome(translated.pod, tuple(applied), translated.warnings)
+
+
+def priority_class_of(pod: dict[str, Any]) -> priority.PriorityClass:
+    """`priority.default` of a pod in JSON, which is decoded only when labels and number do not tell.
+
+    Raises: msgspec.ValidationError when it is no pod.
+    """
+    own = (pod.get("metadata") or {}).get("labels") or {}
+    label = own.get(labels.PRIORITY_CLASS)
+    number = (pod.get("spec") or {}).get("priority")
+    known = priority.of_name(label) if label is not None else priority.of_number(number)
+    if known:
+        return known
+    if qos_class := qos.of_labels(own):
+        return priority.PriorityClass.BATCH if qos_class is QoSClass.BE else priority.PriorityClass.PROD
+    return priority.default(decode.from_builtins(pod, Pod))
 
 
 def is_drawn(profile: CompiledProfile, draw: Draw, *, as_reference: bool = False) -> bool:
@@ -219,5 +235,6 @@ __all__ = [
     "apply_profile",
     "is_drawn",
     "mutate",
+    "priority_class_of",
     "reconcile_pending",
 ]
