@@ -12,6 +12,9 @@ from koordinator.api.scalars import ScalarError
 NO_RATIO = -1.0
 """The CPU normalisation ratio of a node that has none."""
 
+RATIO_LIMIT = 2.0**56
+"""Reclaim ratios from here on do not fit the percentages that they become."""
+
 RATIO_TOLERANCE = 0.01
 """Two CPU normalisation ratios differ when they are further apart than this."""
 
@@ -46,7 +49,7 @@ def cpu_bind_policy(
 
 
 def ratio_percent(node_labels: Mapping[str, str], key: str) -> int | None:
-    """A ratio label (reclaim, static reservation) in percent, cut off; None when absent, bad or negative.
+    """A ratio label (reclaim, static reservation) in percent, cut off; None when absent, bad, negative or absurd.
 
     The product is one of binary floating point, as users of the label know it: 0.29 is 28 percent.
     """
@@ -54,7 +57,7 @@ def ratio_percent(node_labels: Mapping[str, str], key: str) -> int | None:
         ratio = scalars.parse_float(node_labels.get(key, ""))
     except ScalarError:
         return None
-    return int(ratio * 100) if ratio >= 0 else None
+    return int(ratio * 100) if 0 <= ratio < RATIO_LIMIT else None
 
 
 def is_cpu_normalization_enabled(node_labels: Mapping[str, str], obj: str = "") -> bool | None:

@@ -1,22 +1,29 @@
-"""`/validate-node`: no labels for which a configuration has several entries (spec 02 §13.2)."""
+"""`/validate-node`: no labels for which a configuration has several entries (spec 02 §13.2).
+
+What nobody will be able to read of a node's annotations and labels is told as a warning.
+"""
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
+from koordinator.api.meta import ObjectMeta
+from koordinator.manager import annotation_checks
+from koordinator.manager.config_validation import ALLOWED as ALLOWED_LABELS
 from koordinator.manager.config_validation import NodeRules
 from koordinator.manager.parts import Shared
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
 
 log = logging.getLogger(__name__)
 
+_NOTHING = ObjectMeta()
+
 
 class NodeValidatingHandler:
-    """Checks new labels of nodes against the entries of the ConfigMap as it is now."""
+    """Checks what is new of a node against the entries of the ConfigMap as it is now."""
 
     def __init__(self, shared: Shared) -> None:
         self._configs = shared.configs
@@ -32,20 +39,19 @@ class NodeValidatingHandler:
         is_new = request.operation == "CREATE"
         name = request.name
         try:
-            node = from_builtins(request.object, Node)
-            old = {} if is_new else _labels(request.old_object)
+            node = from_builtins(request.object, Node).metadata
+            old = _NOTHING if is_new else from_builtins(request.old_object or {}, Node).metadata
         except msgspec.ValidationError as error:
             return denied(f"Node {name}: {error}")
-        name, new = name or node.metadata.name, node.metadata.labels
-        if old == new:
-            return ALLOWED
-        found = self._current().check(name, new)
-        if found.allowed:
-            return ALLOWED
-        if is_new:
+        name = name or node.name
+        warnings = annotation_checks.node_warnings(node.annotations, old.annotations, node.labels, old.labels)
+        found = ALLOWED_LABELS if node.labels == old.labels else self._current().check(name, node.labels)
+        if is_new and not found.allowed:
             log.warning("new node matches several entries", extra={"node": name, "problem": found.message})
-            return Verdict(warnings=(f"only the first entry counts: {found.message}",))
-        return denied(found.text)
+            return Verdict(warnings=(f"only the first entry counts: {found.message}", *warnings))
+        if not found.allowed:
+            return denied(found.text)
+        return Verdict(warnings=warnings) if warnings else ALLOWED
 
     def _current(self) -> NodeRules:
         """The rules of the ConfigMap in the cache, made once per version of it."""
@@ -53,7 +59,3 @@ class NodeValidatingHandler:
             self._data = self._configs.data
             self._rules = NodeRules(self._data or {})
         return self._rules
-
-
-def _labels(obj: dict[str, Any] | None) -> dict[str, str]:
-    return from_builtins(obj or {}, Node).metadata.labels

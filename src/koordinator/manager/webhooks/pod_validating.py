@@ -8,6 +8,7 @@ from koordinator.api import quantity
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
+from koordinator.manager import annotation_checks
 from koordinator.manager.parts import Shared
 from koordinator.manager.quota.pods import PodVerdict
 from koordinator.manager.webhooks import pod_label_rules, pod_mutating, pod_rules, table
@@ -77,9 +78,14 @@ class PodValidatingHandler:
         except msgspec.ValidationError as error:
             return denied(f"{pod_mutating.called(request)}: {error}")
         try:
-            return await self._verdict(pod, old, request)
+            verdict = await self._verdict(pod, old, request)
         except quantity.QuantityError as error:
             return denied(f"{pod_mutating.called(request)}: {pod_rules.malformed_amount(pod) or error}")
+        before = old.metadata.annotations if old is not None else {}
+        warnings = annotation_checks.pod_warnings(pod.metadata.annotations, before)
+        if not (verdict.allowed and warnings):
+            return verdict
+        return msgspec.structs.replace(verdict, warnings=(*verdict.warnings, *warnings))
 
     async def _verdict(self, pod: Pod, old: Pod | None, request: AdmissionRequest) -> Verdict:
         """The first kind of rules that a pod breaks refuses it."""
