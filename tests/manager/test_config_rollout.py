@@ -250,3 +250,19 @@ def test_an_object_that_does_not_fit_its_view_gets_a_good_spec() -> None:
         assert (await here.cluster.get(NodeSLO, "n9")).spec.host_applications == []
 
     run(scenario, nodes=2)
+
+
+def test_of_two_instances_only_the_leader_tells_what_is_wrong_also_what_was_before() -> None:
+    async def scenario(here: Installation) -> None:
+        standby = Manager(here.cluster, ManagerOptions(controllers=()))
+        async with standby.following():
+            await here.configure(cpu_burst_config="{")
+            assert standby.shared.configs.problems.keys() == {"cpu-burst-config"}
+            assert len(await here.events()) == 1
+
+            leading = asyncio.create_task(standby.lead())
+            await asyncio.sleep(1)
+            assert len(await here.events()) == 2
+            leading.cancel()
+
+    run(scenario, nodes=1)

@@ -94,9 +94,10 @@ class Manager:
         is_leader = self.shared.metrics.is_leader
         is_leader.set(1)
         try:
-            async with asyncio.TaskGroup() as group:
-                for name, controller in self.controllers.items():
-                    group.create_task(controller.run(), name=name)
+            with self.shared.configs.speaking():
+                async with asyncio.TaskGroup() as group:
+                    for name, controller in self.controllers.items():
+                        group.create_task(controller.run(), name=name)
         finally:
             is_leader.set(0)
 

@@ -5,9 +5,10 @@ its last configuration, which a Warning event on the ConfigMap tells. A deleted 
 any key, and so does a key with empty text: removing a policy removes it at once, not at the next restart.
 """
 
+import contextlib
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from koordinator.api import slo_config
@@ -70,6 +71,8 @@ class SLOConfigs:
         self.data: Mapping[str, str] | None = None
         """What the ConfigMap says, None while there is none."""
         self.guard = Guard("configuration")
+        self._is_speaking = False
+        self._untold: list[tuple[ConfigMap, str, str]] = []
         self._events = events
         self._name = name
         self._listeners: dict[Part, list[Callable[[], None]]] = {part: [] for part in Part}
@@ -79,6 +82,18 @@ class SLOConfigs:
     def on_change(self, part: Part, listener: Callable[[], None]) -> None:
         """Call `listener` whenever the merged configuration of that part has changed."""
         self._listeners[part].append(listener)
+
+    @contextlib.contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Tell users by events, of what is wrong already, too. Only the leader does: all instances read alike."""
+        self._is_speaking = True
+        untold, self._untold = self._untold, []
+        for occurrence in untold:
+            self._events.warning(*occurrence)
+        try:
+            yield
+        finally:
+            self._is_speaking = False
 
     async def ready(self) -> None:
         """Until the first configuration is known, even if it is that there is none."""
@@ -97,14 +112,15 @@ class SLOConfigs:
     def _on_map_gone(self, config_map: ConfigMap) -> None:
         if config_map.metadata.name == self._name:
             log.warning("configuration deleted", extra={"config_map": config_map.key})
-            self._events.warning(config_map, REASON_DELETED, DELETED)
             self._apply(None, None)
+            self._event(config_map, REASON_DELETED, DELETED)
 
     def _apply(self, config_map: ConfigMap | None, data: Mapping[str, str] | None) -> None:
         """Work out all parts, then tell who listens to those that changed."""
         is_first, self.is_known = not self.is_known, True
         self.data = data
         self.problems = {}
+        self._untold.clear()
         said = {key: text for key, text in (data or {}).items() if text.strip()}
         for part, changed in (
             (Part.COLOCATION, self._take_colocation(config_map, said)),
@@ -182,4 +198,10 @@ class SLOConfigs:
         self.problems[key] = f"{self.problems[key]}; {problem}" if key in self.problems else problem
         log.warning("configuration not used", extra={"key": key, "problem": problem})
         if config_map is not None:
-            self._events.warning(config_map, reason, problem)
+            self._event(config_map, reason, problem)
+
+    def _event(self, config_map: ConfigMap, reason: str, message: str) -> None:
+        if self._is_speaking:
+            self._events.warning(config_map, reason, message)
+        else:
+            self._untold.append((config_map, reason, message))
