@@ -217,7 +217,8 @@ def test_an_amplified_node_stays_so_while_its_kubelet_reports(cluster: Cluster) 
     assert node(cluster, "node-1")[1]["cpu"] == "31500m"
 
     # What nobody can read must not keep the kubelet from reporting.
-    cluster.kubectl("annotate", "node", "node-1", f"{RAW}=x", f"{RATIO}={{")
+    annotated = cluster.run("annotate", "node", "node-1", f"{RAW}=x", f"{RATIO}={{")
+    assert f"Warning: metadata.annotations[{RATIO}]: not JSON" in annotated.stderr
     body = json.dumps({"status": {"allocatable": {"cpu": "31"}}})
     done = cluster.run("patch", "node", "node-1", "--subresource=status", "--type=merge", "-p", body)
     assert done.returncode == 0
