@@ -45,7 +45,6 @@ from koordinator.manager.webhooks.server import WebhookServer
 HOST = "127.0.0.1"
 CONNECTIONS = 32
 WARM_UP = 300
-ROUNDS = 5
 PATHS = ("/mutate-pod", "/validate-pod")
 
 
@@ -381,9 +380,10 @@ async def measure(
         await closed_loop(server, pool, requests, WARM_UP)
         gc.collect()
         # The best of several rounds: what else the machine does makes the others worse, never better.
-        closed = [await closed_loop(server, pool, requests, arguments.count) for _ in range(ROUNDS)]
+        closed = [await closed_loop(server, pool, requests, arguments.count) for _ in range(arguments.rounds)]
         opened = [
-            await open_loop(server, pool, requests, arguments.rate, arguments.seconds) for _ in range(ROUNDS)
+            await open_loop(server, pool, requests, arguments.rate, arguments.seconds)
+            for _ in range(arguments.rounds)
         ]
         best = min(closed, key=lambda each: each.cpu_s)
         _line(name, best, min(opened, key=lambda each: each.quantile_ms(0.99)), arguments.rate)
@@ -433,6 +433,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round of the open loop")
     parser.add_argument("--rate", type=float, default=1000.0, help="creations per second of the open loop")
     parser.add_argument("--count", type=int, default=1000, help="creations of each round of the closed loop")
+    parser.add_argument("--rounds", type=int, default=5, help="of each loop; the best one counts")
     parser.add_argument("--only", default="", help="scenes whose name contains this")
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} CPUs, {CONNECTIONS} keep-alive connections")
