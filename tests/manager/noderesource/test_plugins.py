@@ -151,6 +151,21 @@ def test_amplification_ends_with_colocation() -> None:
     run(scenario)
 
 
+def test_a_node_that_is_no_longer_amplified_has_its_own_allocatable_back_at_once() -> None:
+    raw = {labels.NODE_RAW_ALLOCATABLE: '{"cpu": "90", "memory": "120G"}', AMPLIFICATION: '{"cpu":1.50}'}
+    body = node_body(annotations=raw)
+    body["status"]["allocatable"]["cpu"] = "135"
+
+    async def scenario(world: World) -> None:
+        await world.report()  # with colocation, but without a ratio
+
+        found = await world.node()
+        assert not {AMPLIFICATION, labels.NODE_RAW_ALLOCATABLE} & found.metadata.annotations.keys()
+        assert (found.status.allocatable["cpu"], found.status.capacity["cpu"]) == ("90", "100")
+
+    run(scenario, nodes=[body])
+
+
 def test_cards_are_on_the_node_whether_colocation_is_on_or_not() -> None:
     async def scenario(world: World) -> None:
         await world.configure(colocation_config='{"enable": false}')

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api import labels, node_reservation, pod_resources, priority, qos, quantity, resources
-from koordinator.api.annotations import node as node_annotations
 from koordinator.api.annotations import placement
 from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
@@ -18,6 +17,7 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import RawQuantity
 from koordinator.api.resource_list import Amounts
+from koordinator.manager.noderesource import amplification
 from koordinator.manager.noderesource.batch import AMOUNT_MAX, MILLI
 
 log = logging.getLogger(__name__)
@@ -131,8 +131,10 @@ def node_facts(node: Node) -> NodeFacts:
     Where allocatable is amplified, what the kubelet reserves shows in the raw one only. Raises: QuantityError.
     """
     capacity = amount_of(node.status.capacity)
-    allocatable = amount_of({**node.status.allocatable, **_raw_allocatable(node)})
     annotations = node.metadata.annotations
+    allocatable = amount_of(node.status.allocatable)
+    if annotations.get(labels.NODE_RESOURCE_AMPLIFICATION_RATIO):
+        allocatable = amount_of({**node.status.allocatable, **amplification.raw_allocatable(node)})
     annotated = ZERO
     if labels.NODE_RESERVATION in annotations:
         annotated = _of_amounts(node_reservation.amounts(node_reservation.of_annotations(annotations)))
@@ -141,18 +143,6 @@ def node_facts(node: Node) -> NodeFacts:
         for total, left, noted in zip(capacity, allocatable, annotated, strict=True)
     )
     return NodeFacts(bounded(capacity), bounded((reserved[0], reserved[1])))
-
-
-def _raw_allocatable(node: Node) -> dict[str, RawQuantity]:
-    """Native allocatable before amplification; empty when it is not amplified, or nobody can tell."""
-    annotations = node.metadata.annotations
-    if not annotations.get(labels.NODE_RESOURCE_AMPLIFICATION_RATIO):
-        return {}
-    try:
-        return node_annotations.RAW_ALLOCATABLE.read(annotations, f"Node {node.key}") or {}
-    except ProtocolError as error:
-        log.warning("amplified allocatable taken as it is", extra={"node": node.key, "error": str(error)})
-        return {}
 
 
 def report_of(status: NodeMetricStatus) -> Report:

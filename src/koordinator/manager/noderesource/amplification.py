@@ -4,21 +4,27 @@ Pure: what a node's annotation `resource-amplification-ratio` should say. What i
 allocatable is decided where the kubelet's reports pass by, in `node_status`.
 """
 
+import logging
 from collections.abc import Mapping
 
-from koordinator.api import node_labels, resources, slo_config
+from koordinator.api import node_labels, quantity, resources, slo_config
 from koordinator.api.annotations import node as node_annotations
+from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import ResourceList
 from koordinator.api.slo_config import ResourceAmplificationConfig
 from koordinator.manager.node_entries import first_match
 from koordinator.manager.noderesource import ratio_config
 from koordinator.manager.noderesource.ratio_config import SyncOutcome
+
+log = logging.getLogger(__name__)
 
 REASON_UNREADABLE = "ResourceAmplificationCfgUnmarshalFailed"
 RATIO_MIN = 1.0
 
 DEFAULT_CONFIG = ResourceAmplificationConfig(enable=False)
 
+_NATIVE = (resources.CPU, resources.MEMORY)
 _KEY = slo_config.RESOURCE_AMPLIFICATION.key
 
 
@@ -56,6 +62,17 @@ def node_ratios(
         if ratio < RATIO_MIN:
             raise ProtocolError(obj, _KEY, f"ratio {ratio:g} of {name} is below {RATIO_MIN:g}")
     return ratios
+
+
+def raw_allocatable(node: Node) -> ResourceList:
+    """cpu and memory that the kubelet of an amplified node reports; {} when nobody can tell."""
+    annotations = node.metadata.annotations
+    try:
+        raw = node_annotations.RAW_ALLOCATABLE.read(annotations, f"Node {node.key}") or {}
+        return {name: raw[name] for name in _NATIVE if name in raw and quantity.of(raw[name]).nanos >= 0}
+    except (ProtocolError, quantity.QuantityError) as error:
+        log.warning("amplified allocatable taken as it is", extra={"node": node.key, "error": str(error)})
+        return {}
 
 
 def annotation_text(ratios: Mapping[str, float]) -> str | None:

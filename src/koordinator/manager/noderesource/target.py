@@ -10,6 +10,7 @@ import msgspec
 
 from koordinator.api import labels, quantity
 from koordinator.api.core import Node
+from koordinator.api.quantity import RawQuantity
 from koordinator.manager.noderesource import batch, lending
 
 
@@ -30,6 +31,8 @@ class NodeTarget(msgspec.Struct):
 
     amounts: dict[str, int | None] = {}
     """Extended resources in whole units, for `status.capacity` and `status.allocatable`."""
+    native: dict[str, RawQuantity] = {}
+    """cpu and memory for `status.allocatable` alone, which are the kubelet's otherwise."""
     origin: dict[str, int] | None = None
     """Batch amounts for the annotation `originExtendedAllocatable`, written together with the amounts."""
     annotations: dict[str, str | None] = {}
@@ -63,13 +66,17 @@ def node_patch(node: Node, target: NodeTarget, *, with_status: bool) -> dict[str
     own = node.metadata.annotations
     annotations = _changes(own, target.annotations)
     patch: dict[str, Any] = {}
-    if with_status:
-        if status := _status_changes(node, target.amounts):
-            patch["status"] = status
-        if target.origin is not None:
-            text = lending.origin_text(own, target.origin)
-            if own.get(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE) != text:
-                annotations[labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE] = text
+    status = _status_changes(node, target.amounts) if with_status else {}
+    have = node.status.allocatable
+    for name, amount in target.native.items():
+        if name in have and quantity.of(have[name]) != quantity.of(amount):
+            status.setdefault("allocatable", {})[name] = quantity.canonical(amount)
+    if status:
+        patch["status"] = status
+    if with_status and target.origin is not None:
+        text = lending.origin_text(own, target.origin)
+        if own.get(labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE) != text:
+            annotations[labels.NODE_ORIGIN_EXTENDED_ALLOCATABLE] = text
     metadata: dict[str, Any] = {}
     if annotations:
         metadata["annotations"] = annotations

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from koordinator.api import labels
+from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ResourceAmplificationConfig
 from koordinator.manager.noderesource import amplification
@@ -16,7 +17,7 @@ _NORMALIZATION = labels.NODE_CPU_NORMALIZATION_RATIO
 
 
 class ResourceAmplification:
-    """A node without co-location, or whose ratios cannot be told, must not have the annotation."""
+    """A node without co-location, or whose ratios cannot be told, must not have the annotation, nor what it did."""
 
     name = "ResourceAmplification"
 
@@ -41,7 +42,18 @@ class ResourceAmplification:
                     target.notes.append(Note(FAILED, str(error)))
             if amplification.needs_sync(row.node.metadata.annotations.get(_KEY), text):
                 target.annotations[_KEY] = text
+                if text is None:
+                    _put_back(row.node, target)
         return failures
+
+
+def _put_back(node: Node, target: NodeTarget) -> None:
+    """A node that is no longer amplified has at once what its kubelet reports, not from its next report on."""
+    annotations = node.metadata.annotations
+    if labels.NODE_RAW_ALLOCATABLE not in annotations:
+        return
+    target.annotations[labels.NODE_RAW_ALLOCATABLE] = None
+    target.native.update(amplification.raw_allocatable(node))
 
 
 def _annotations(own: Mapping[str, str], target: NodeTarget) -> Mapping[str, str]:
