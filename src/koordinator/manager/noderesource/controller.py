@@ -85,7 +85,6 @@ class NodeResourceController:
             self._queue.add(name)
 
     def _on_colocation(self) -> None:
-        self._strategies.clear()
         for row in self.fleet.rows.values():
             row.strategy = None
         self.enqueue_all()

@@ -42,18 +42,21 @@ def node_ratio(
 
     Raises: ProtocolError when the ratio cannot be told; the annotation then stays as it is.
     """
-    return ratio_of(config, node, node_labels_, lambda: _basic_info(node, topology_annotations))
+    strategy = first_match(config.node_configs, node_labels_) or config
+    return ratio_of(strategy, node, node_labels_, lambda: _basic_info(node, topology_annotations))
 
 
 def ratio_of(
-    config: CPUNormalizationConfig,
+    strategy: CPUNormalizationStrategy,
     node: str,
     node_labels_: Mapping[str, str],
     cpu: Callable[[], CPUBasicInfo],
 ) -> float:
-    """The same, asking `cpu` only when the ratio depends on it. Raises: ProtocolError, also that of `cpu`."""
+    """The same by the strategy that counts for the node, asking `cpu` only when the ratio depends on it.
+
+    Raises: ProtocolError, also that of `cpu`.
+    """
     obj = f"Node {node}"
-    strategy = first_match(config.node_configs, node_labels_) or config
     switched = node_labels.is_cpu_normalization_enabled(node_labels_, obj)
     if not (strategy.enable if switched is None else switched):
         return NO_NORMALIZATION

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
-from koordinator.api.slo_config import ResourceAmplificationConfig
+from koordinator.api.slo_config import NodeResourceAmplification, ResourceAmplificationConfig
 from koordinator.manager.noderesource import amplification
 from koordinator.manager.noderesource.rows import NodeRow
+from koordinator.manager.noderesource.strategies import LatestEntries
 from koordinator.manager.noderesource.target import NodeTarget, Note
 
 FAILED = "ResourceAmplificationFailed"
@@ -23,6 +24,7 @@ class ResourceAmplification:
 
     def __init__(self, config: Callable[[], ResourceAmplificationConfig]) -> None:
         self._config = config
+        self._entries: LatestEntries[NodeResourceAmplification] = LatestEntries()
 
     def calculate(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> int:
         """See `Plugin`."""
@@ -34,8 +36,9 @@ class ResourceAmplification:
             if row.is_enabled:
                 annotations = _annotations(row.node.metadata.annotations, target)
                 try:
+                    strategy = self._entries.first(config.node_configs, row.node.metadata.labels) or config
                     text = amplification.annotation_text(
-                        amplification.node_ratios(config, row.name, row.node.metadata.labels, annotations)
+                        amplification.ratios_of(strategy, row.name, annotations)
                     )
                 except ProtocolError as error:
                     failures += 1
