@@ -109,3 +109,12 @@ def test_policy_text_that_nobody_knows_means_usage() -> None:
 
     by_request = ReclaimPolicy(cpu_policy=CalculatePolicy.REQUEST)
     assert batch.batch_allocatable(inputs, by_request)[0, batch.CPU] == 60_000
+
+
+def test_a_pod_that_is_not_reported_yet_counts_with_its_request_under_every_policy() -> None:
+    pods = {"d/new": PodFacts(True, (4_000, 4_000))}
+
+    found = demand.node_demand(pods, Report({}))
+
+    assert found.request == found.used == found.maximum == (4_000, 4_000)
+    assert demand.node_demand(pods, Report({}), as_reference=True).maximum == (0, 0)

@@ -23,8 +23,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     service_request: Amount = ZERO  # of pods that are not mid either
 
 
-def node_demand(pods: Pods, report: Report) -> Demand:
-    """Sums of a node."""
+def node_demand(pods: Pods, report: Report, *, as_reference: bool = False) -> Demand:
+    """Sums of a node. The reference leaves a pod that is not reported yet out of `maximum`."""
     usages = report.pods
     request_cpu = request_memory = used_cpu = used_memory = max_cpu = max_memory = 0
     service_cpu = service_memory = 0
@@ -39,9 +39,11 @@ def node_demand(pods: Pods, report: Report) -> Demand:
             service_memory += memory
         usage = usages.get(key)
         if usage is None:
-            # As in the reference, an unreported pod counts in "request" and "used" but not in "maximum".
             used_cpu += cpu
             used_memory += memory
+            if not as_reference:
+                max_cpu += cpu
+                max_memory += memory
             continue
         used_cpu += cpu if pod.is_exclusive else usage[0]
         used_memory += usage[1]
