@@ -220,6 +220,14 @@ def test_a_tree_is_applied_from_one_file_and_completed(cluster: Cluster, tree: d
     assert json.loads(tree["quotas", "web"][1]["child-request"]) == {"cpu": "1", "memory": "100Mi"}
 
 
+def test_a_list_of_quotas_shows_the_tree_and_the_amounts(cluster: Cluster, tree: dict[str, Any]) -> None:
+    heads, *lines = cluster.kubectl("get", "elasticquotas", "-n", "quotas").splitlines()
+
+    assert heads.split()[:8] == ["NAME", "PARENT", "USED", "CPU", "MIN", "CPU", "MAX", "CPU"]
+    web = next(line for line in lines if line.startswith("web "))
+    assert "team" in web and "3" in web.split() and "8Gi" in web.split()
+
+
 @pytest.mark.parametrize("rule", BROKEN_RULES)
 def test_a_broken_rule_is_named_and_changes_nothing(
     cluster: Cluster, tree: dict[str, Any], rule: str

@@ -39,6 +39,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
+_QUOTA_LABEL = r".metadata.labels.quota\.scheduling\.koordinator\.sh/"
 _SCHEDULER_PLUGINS = "https://github.com/kubernetes-sigs/scheduler-plugins/pull/52"
 _ENHANCEMENTS = "https://github.com/kubernetes/enhancements/pull/1870"
 
@@ -73,7 +74,15 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(views=(ClusterNetworkTopology,)),
     Definition(views=(ScheduleExplanation,)),
     Definition(views=(ClusterColocationProfile,)),
-    Definition(views=(ElasticQuotaProfile,)),
+    Definition(
+        views=(ElasticQuotaProfile,),
+        columns=(
+            Column("Quota", ".spec.quotaName", description="ElasticQuota that is kept up to date"),
+            Column("Tree", _QUOTA_LABEL + "tree-id", description="Tree of the quota"),
+            Column("Ratio", ".spec.resourceRatio", description="Share of the nodes that the tree gets"),
+            AGE,
+        ),
+    ),
     Definition(
         views=(Recommendation,),
         columns=(
@@ -84,7 +93,20 @@ DEFINITIONS: tuple[Definition, ...] = (
             Column("LastUpdateTime", ".status.updateTime", "date"),
         ),
     ),
-    Definition(views=(ElasticQuota,), approved=_SCHEDULER_PLUGINS),
+    Definition(
+        views=(ElasticQuota,),
+        approved=_SCHEDULER_PLUGINS,
+        columns=(
+            Column("Parent", _QUOTA_LABEL + "parent", description="Parent in the tree of quotas"),
+            Column("Used CPU", ".status.used.cpu"),
+            Column("Min CPU", ".spec.min.cpu"),
+            Column("Max CPU", ".spec.max.cpu"),
+            Column("Used Memory", ".status.used.memory"),
+            Column("Min Memory", ".spec.min.memory"),
+            Column("Max Memory", ".spec.max.memory"),
+            AGE,
+        ),
+    ),
     Definition(views=(PodGroup,), approved=_SCHEDULER_PLUGINS),
     Definition(views=(NodeResourceTopology, NodeResourceTopologyV1Alpha2), approved=_ENHANCEMENTS),
 )
