@@ -33,6 +33,11 @@ class Cluster(MemoryCluster):
             raise errors.ConnectionFailed("who knows")
         return written
 
+    async def get(self, view: type[Any], *rest: Any, **more: Any) -> Any:
+        if self.offline:
+            raise errors.ServiceUnavailable("offline")
+        return await super().get(view, *rest, **more)
+
     async def list(self, view: type[Any], *rest: Any, **more: Any) -> Any:
         if self.offline:
             raise errors.ServiceUnavailable("offline")

@@ -29,7 +29,7 @@ from koordinator.manager.webhooks import (
 )
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache
-from koordinator.manager.webhooks.quota_topology import QuotaTopology
+from koordinator.manager.webhooks.quota_topology import NOTE_S, QuotaTopology
 from koordinator.simulate import virtual_time
 from tests.manager.quota.builders import quota_body
 from tests.manager.shared_parts import shared_parts
@@ -173,7 +173,7 @@ def test_a_request_that_was_refused_later_on_is_forgotten() -> None:
         assert await create("phantom") == "", "a second try is not held up by the first"
         assert "not a parent" in await webhooks.refusal("quota", "elasticquotas", child)
 
-        await asyncio.sleep(31)
+        await asyncio.sleep(NOTE_S + 1)
         assert "not find parentInfo" in await webhooks.refusal("quota", "elasticquotas", child)
         assert "exists" in await create("kept")
 

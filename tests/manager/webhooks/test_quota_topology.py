@@ -165,6 +165,10 @@ def test_requests_that_reach_another_instance_before_the_news_are_answered_as_by
         assert await two.update(quota_body("web", "team", low={"cpu": "7"})) == ""
         assert await one.delete("web") == ""
         assert await two.update(quota_body("team", is_parent=True, low={"cpu": "9"})) == ""
+        abroad = quota_body("abroad", is_parent=True)
+        abroad["metadata"]["namespace"] = "elsewhere"
+        assert await one.create(abroad) == ""
+        assert await two.create(quota_body("child", "abroad")) == ""
         assert "not exist" in await two.create(quota_body("lost", "nobody"))
 
     run(scenario, instances=2)

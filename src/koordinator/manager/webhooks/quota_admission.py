@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from koordinator.api import quantity, quota_labels
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
-from koordinator.cluster.errors import ApiError
+from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager.quota import defaulting, validation
@@ -59,13 +60,21 @@ class ParentLookUp:
         before = self._topology.tree.get(name)
         try:
             async with asyncio.timeout(LOOK_UP_S):
-                page = await self._cluster.list(ElasticQuota, field_selector=f"metadata.name={name}")
+                stored = await self._stored(name, before.namespace if before else quota.metadata.namespace)
         except (ApiError, TimeoutError) as error:
             log.warning("quota not looked up", extra={"quota": name, "error": str(error)})
             return False
-        for found in page.items:
+        for found in stored:
             self._topology.learn(found)
         return self._topology.tree.get(name) != before
+
+    async def _stored(self, name: str, namespace: str) -> Sequence[ElasticQuota]:
+        """The quotas of that name; the other namespaces are searched only when it is not in the likely one."""
+        try:
+            return [await self._cluster.get(ElasticQuota, name, namespace)]
+        except NotFound:
+            page = await self._cluster.list(ElasticQuota, field_selector=f"metadata.name={name}")
+            return page.items
 
 
 def _is_about_quotas(request: AdmissionRequest) -> bool:

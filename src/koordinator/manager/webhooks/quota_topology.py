@@ -16,8 +16,8 @@ from koordinator.manager.quota.tree import QuotaInfo, QuotaTree, quota_info
 
 log = logging.getLogger(__name__)
 
-NOTE_S = 30.0
-"""How long an allowed request may take to show in the watch: above the API server's own time-outs (10 s)."""
+NOTE_S = 40.0
+"""How long an allowed request may take to show in the watch: above what other webhooks may take (30 s)."""
 _BY_QUOTA = "quota label"
 _BY_NAMESPACE = "namespace"
 
