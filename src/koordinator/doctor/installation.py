@@ -102,8 +102,9 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         return self.workloads.get(component)
 
     def is_in_process(self, component: Name) -> bool:
-        """Whether the component is a task of `koordinator up`, so that there is no workload to look for."""
-        return self.is_local and component not in self.workloads and component is not Name.DESCHEDULER
+        """Whether the component is a task of `koordinator up`: it works without a workload, and without a lease. Pods
+        of a workload that is there nevertheless run nothing, as nodes are hollow."""
+        return self.is_local and component is not Name.DESCHEDULER
 
     @property
     def manager_flags(self) -> Mapping[str, str]:

@@ -45,6 +45,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         lease = snapshot.find(Lease, name, snapshot.namespace)
         if lease is not None:
             yield from _held(snapshot, component, workload, lease)
+        elif snapshot.installation.is_in_process(component):
+            continue
         elif workload is not None and workload.ready and _elects(workload):
             yield finding(
                 Severity.ERROR,
