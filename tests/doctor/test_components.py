@@ -152,6 +152,14 @@ def test_a_lease_must_be_renewed_in_time(seconds_ago: float, words: str) -> None
     assert [words in each.problem for each in found] == ([True] if words else [])
 
 
+def test_a_lease_that_an_instance_elsewhere_gave_up_is_no_trouble() -> None:
+    objects = healthy()
+    objects[Deployment], objects[Pod] = [], []
+    objects[Lease] = [builders.lease("koordinator-manager", "", seconds_ago=900)]
+
+    assert findings("leases", snapshot(objects)) == []
+
+
 def test_a_leader_that_is_no_pod_of_ours_is_a_second_installation() -> None:
     objects = healthy()
     objects[Lease][0] = builders.lease("koordinator-manager", "laptop_7")

@@ -72,6 +72,8 @@ def _held(snapshot: Snapshot, component: Name, workload: Workload | None, lease:
             why="clocks differ: times in reports and leases cannot be compared",
             do=("chronyc tracking    # on that machine and on this one",),
         )
+    elif workload is None and not spec.holder_identity:
+        return  # given up in good order by an instance that ran outside of the cluster
     elif not is_fresh(lease, now_s):
         # Without a workload it is what an instance outside of the cluster left behind.
         severity = Severity.ERROR if workload is not None and workload.wanted else Severity.WARNING

@@ -10,6 +10,8 @@ from koordinator.doctor.snapshot import Snapshot
 from koordinator.manager.webhooks import pod_rules
 
 FINISHED = ("Succeeded", "Failed")
+WAIT_S = 60.0
+"""A pod that waits for less may still be on its way, as nodes report once a minute."""
 _EXTENDED = {
     "Batch": (resources.BATCH_CPU, resources.BATCH_MEMORY),
     "Mid": (resources.MID_CPU, resources.MID_MEMORY),
@@ -27,8 +29,9 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             if snapshot.is_watched(pod.metadata.namespace) and _is_ours(pod):
                 for violation in pod_rules.colocation(pod, None):
                     against.setdefault(violation.message, []).append(pod.key)
-            for kind in _asks_for(pod):
-                asking[kind].append(pod.key)
+            if snapshot.age_s(pod) > WAIT_S:
+                for kind in _asks_for(pod):
+                    asking[kind].append(pod.key)
         except QuantityError as error:
             against.setdefault(str(error), []).append(pod.key)
     for message, pods in sorted(against.items()):
