@@ -149,6 +149,29 @@ def test_dry_run_and_output_folder_apply_as_well(cluster: Cluster, tmp_path: Pat
     assert "-v=2" in container["args"]
 
 
+def test_profiles_and_fragments_apply(cluster: Cluster) -> None:
+    folder = DEPLOY / "profiles"
+    for path in sorted(folder.glob("*.yaml")):
+        if path.name.endswith(".config.yaml"):
+            patch = ("-n", SYSTEM, "patch", "configmap", "slo-controller-config", "--patch-file", str(path))
+            cluster.kubectl(*patch)
+        else:
+            cluster.kubectl("apply", "--validate=strict", "-f", str(path))
+
+    profiles = cluster.get("clustercolocationprofiles")["items"]
+    assert {"spark-executor", "web-services", "transcoding"} <= {
+        body["metadata"]["name"] for body in profiles
+    }
+    data = cluster.get("configmap", "slo-controller-config", "-n", SYSTEM)["data"]
+    assert {"cpu-burst-config", "resource-qos-config", "colocation-config"} <= data.keys()
+
+    def reaches_the_nodes() -> bool:
+        policies = [body["spec"] for body in cluster.get("nodeslos")["items"]]
+        return len(policies) == 2 and all(spec["cpuBurstStrategy"]["policy"] == "auto" for spec in policies)
+
+    until(reaches_the_nodes, 30, cluster.process)
+
+
 def test_uninstall_takes_it_away_and_keeps_what_users_need(cluster: Cluster) -> None:
     would = koordinator(cluster, "uninstall", "--dry-run")
     assert "(dry run)" in would and installed(cluster) == ALL
