@@ -71,31 +71,15 @@ class RoleCluster(MemoryCluster):
         self._check("get", view, namespace, name)
         return await super().get(view, name, namespace)
 
-    async def list(
-        self, view: type[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
-    ) -> Page[T]:
-        self._check("list", view, namespace, _named(field_selector))
-        return await super().list(
-            view, namespace, label_selector=label_selector, field_selector=field_selector
-        )
+    async def list(self, view: type[T], namespace: str = "", **options: Any) -> Page[T]:
+        self._check("list", view, namespace, _named(options.get("field_selector", "")))
+        return await super().list(view, namespace, **options)
 
     def watch(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
+        self, view: type[T], namespace: str = "", **options: Any
     ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
-        self._check("watch", view, namespace, _named(field_selector))
-        return super().watch(
-            view,
-            namespace,
-            resource_version=resource_version,
-            label_selector=label_selector,
-            field_selector=field_selector,
-        )
+        self._check("watch", view, namespace, _named(options.get("field_selector", "")))
+        return super().watch(view, namespace, **options)
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         self._check("create", view, namespace)  # an API server does not know the name yet
