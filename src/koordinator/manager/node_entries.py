@@ -1,8 +1,9 @@
 """Which entry of a configuration counts for a node: the first whose selector matches (spec 02 §3.1)."""
 
+import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
@@ -13,6 +14,9 @@ log = logging.getLogger(__name__)
 
 REMEMBERED_MAX = 16_384
 """Different label values whose answer is remembered; twice the nodes of a large cluster, if all differ."""
+
+TABLES_MAX = 16
+"""Lists of entries whose table is remembered; a manager has one per key of the ConfigMap."""
 
 Signature = tuple[str | None, ...]
 """The values of the labels that a configuration asks for, in a fixed order; None for a missing label."""
@@ -34,8 +38,14 @@ E = TypeVar("E", bound=NodeEntry)
 
 
 def first_match(entries: Sequence[E], node_labels: Mapping[str, str]) -> E | None:
-    """The entry that counts for a node with these labels; entries with an invalid selector are skipped."""
-    return EntryTable(entries).first(node_labels) if entries else None
+    """The entry that counts for a node with these labels; entries with an invalid selector are skipped.
+
+    `entries` are not changed afterwards: they are part of a parsed configuration.
+    """
+    if not entries:
+        return None
+    found: E | None = _table(_Identity(entries)).first(node_labels)
+    return found
 
 
 def selector_keys(entries: Iterable[NodeEntry]) -> frozenset[str]:
@@ -83,3 +93,24 @@ class EntryTable(Generic[E]):
         """The entry that counts."""
         found = self.matching(node_labels)
         return found[0] if found else None
+
+
+class _Identity:
+    """A list of entries, equal to itself only: lists of a configuration are compared by which they are."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self.entries = entries
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.entries is other.entries
+
+    def __hash__(self) -> int:
+        return id(self.entries)
+
+
+@functools.lru_cache(maxsize=TABLES_MAX)
+def _table(entries: _Identity) -> EntryTable[Any]:
+    """Many nodes are held against the same few lists, one after the other."""
+    return EntryTable(entries.entries)
