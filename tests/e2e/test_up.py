@@ -107,7 +107,9 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_keeps_objects_across_a_kill(tmp_path: Path) -> None:
-    arguments = ("--nodes", "0", "--data-dir", str(tmp_path / "data"))
+    # The webhooks are kept, too; until their server is there again, they must not be in the way.
+    gates = ("--manager-feature-gates", "ConfigMapValidatingWebhook=true")
+    arguments = ("--nodes", "0", "--data-dir", str(tmp_path / "data"), *gates)
     first = Cluster(tmp_path, *arguments)
     first.kubectl("create", "configmap", "kept", "--from-literal=a=1")
     first.stop(signal.SIGKILL)
@@ -115,6 +117,18 @@ def test_a_data_directory_keeps_objects_across_a_kill(tmp_path: Path) -> None:
     second = Cluster(tmp_path, *arguments)
     try:
         assert second.get("configmap", "kept")["data"] == {"a": "1"}
+        second.kubectl("run", "web", "--image=web")
+        config = (
+            "-n",
+            "koordinator-system",
+            "patch",
+            "configmap",
+            "slo-controller-config",
+            "--type=merge",
+            "-p",
+        )
+        refused = second.run(*config, json.dumps({"data": {"colocation-config": "{"}}))
+        assert 'admission webhook "vconfigmap.koordinator.sh" denied the request' in refused.stderr
     finally:
         second.stop()
 
@@ -128,6 +142,17 @@ def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
         assert "Unauthorized" in stranger.stderr or "logged in" in stranger.stderr
     finally:
         running.stop()
+
+
+def test_an_unknown_feature_gate_is_told_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "koordinator.cli.main", "up", "--manager-feature-gates", "Bogus=true"]
+
+    done = subprocess.run(
+        [*command, "--kubeconfig", str(tmp_path / "k")], capture_output=True, text=True, timeout=30
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: feature gates: 'Bogus=true': no such gate")
 
 
 def test_a_taken_port_is_told_in_one_line(tmp_path: Path, cluster: Cluster) -> None:

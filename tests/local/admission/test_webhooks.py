@@ -10,7 +10,7 @@ import pytest
 
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
-from koordinator.cluster.errors import ApiError, BadRequest, InternalError
+from koordinator.cluster.errors import ApiError, BadRequest, Forbidden, InternalError
 from koordinator.local.admission import WebhookAdmission
 from tests.local.admission.builders import (
     NODES,
@@ -235,6 +235,42 @@ async def test_selectors(more: Json, asked: bool) -> None:
     await create(admit)
 
     assert bool(seen) is asked
+
+
+@pytest.mark.parametrize(
+    ("expressions", "asked"),
+    [
+        (["object.metadata.name == 'p'", "request.operation == 'CREATE'"], True),
+        (["object.metadata.name == 'p'", "oldObject != null"], False),
+        (["!('system:nodes' in request.userInfo.groups)"], True),
+        (["object.metadata.annotations['a'] == 'b'", "false"], False),  # what is false decides, errors or not
+    ],
+)
+async def test_match_conditions(expressions: list[str], asked: bool) -> None:
+    seen: list[Json] = []
+    conditions = [{"name": f"c{number}", "expression": text} for number, text in enumerate(expressions)]
+    admit = admission(Source([configuration(webhook(matchConditions=conditions))]), a=answering(seen=seen))
+
+    await create(admit)
+
+    assert bool(seen) is asked
+
+
+async def test_a_match_condition_that_has_no_value_refuses_or_lets_pass_as_the_policy_says() -> None:
+    seen: list[Json] = []
+    broken = {"matchConditions": [{"name": "team", "expression": "object.metadata.annotations.team == 'a'"}]}
+    closed = admission(Source([configuration(webhook(**broken))]), a=answering(seen=seen))
+    open_ = admission(
+        Source([configuration(webhook(**broken, failurePolicy="Ignore"))]), a=answering(seen=seen)
+    )
+
+    with pytest.raises(
+        Forbidden, match=r'pods "p" is forbidden: expression \'team\' resulted in error: no such key'
+    ):
+        await create(closed)
+    await create(open_)
+
+    assert seen == []
 
 
 async def test_the_old_objects_labels_select_too() -> None:

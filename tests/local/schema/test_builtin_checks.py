@@ -211,18 +211,30 @@ def test_parts_that_an_update_leaves_alone_are_not_checked_again() -> None:
     assert schema.validate(labelled, stored) == []
 
 
-def test_webhooks_with_match_conditions_are_refused_not_ignored() -> None:
+def test_match_conditions_that_cannot_be_evaluated_are_refused_not_ignored() -> None:
+    conditions = [
+        {"name": "x", "expression": "object.metadata.name != 'y'"},
+        {"name": "x", "expression": "authorizer.group('').resource('pods').check('get').allowed()"},
+        {"name": "", "expression": " "},
+    ]
     webhook = {
         "name": "a.b.c",
         "clientConfig": {"url": "https://x"},
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
-        "matchConditions": [{"name": "x", "expression": "true"}],
+        "matchConditions": conditions,
     }
     obj = {"metadata": {"name": "x"}, "webhooks": [webhook]}
 
-    assert checked("ValidatingWebhookConfiguration", obj) == [
-        "webhooks[0].matchConditions: Forbidden: match conditions (CEL expressions) are not supported by this API server"
+    found = checked("ValidatingWebhookConfiguration", obj)
+
+    (uncompiled,) = [text for text in found if "Invalid value" in text]
+    assert uncompiled.startswith("webhooks[0].matchConditions[1].expression: Invalid value: ")
+    assert "compilation failed: undeclared reference to function" in uncompiled
+    assert sorted(set(found) - {uncompiled}) == [
+        'webhooks[0].matchConditions[1].name: Duplicate value: "x"',
+        "webhooks[0].matchConditions[2].expression: Required value",
+        "webhooks[0].matchConditions[2].name: Required value",
     ]
 
 

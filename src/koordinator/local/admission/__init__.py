@@ -6,7 +6,8 @@
 * `clientConfig.url` must be `https://...`, or `inproc://NAME` for a function registered with
   `register_handler(NAME, handler)`: the same AdmissionReview bytes, no socket, so it works on virtual time.
 * `clientConfig.service` is reached where `register_service` says, else at its endpoints.
-* `matchConditions` (CEL) are refused when the configuration is written, not ignored (`schema.builtin.checks`).
+* `matchConditions` (CEL) know `object`, `oldObject` and `request`; one that asks for `authorizer` is refused when the
+  configuration is written.
 """
 
 from koordinator.local.admission.client import Handler

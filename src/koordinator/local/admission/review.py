@@ -36,22 +36,20 @@ def version_for(accepted: tuple[str, ...]) -> str:
     return next((version for version in accepted if version in VERSIONS), "v1")
 
 
-def question(
+def request(
     *,
     uid: str,
-    version: str,
     operation: str,
     resource: Resource,
     asked_as: Resource,
     subresource: str,
     namespace: str,
     name: str,
-    obj: Json | None,
-    old: Json | None,
     options: WriteOptions,
-) -> bytes:
-    """The request body. `asked_as` is the version that the webhook's rule names (matchPolicy Equivalent)."""
-    request: Json = {
+) -> Json:
+    """The request without its objects. `asked_as` is the version that the webhook's rule names (matchPolicy
+    Equivalent)."""
+    made: Json = {
         "uid": uid,
         "kind": _kind(asked_as, subresource),
         "resource": {"group": asked_as.group, "version": asked_as.version, "resource": asked_as.plural},
@@ -63,19 +61,23 @@ def question(
         },
         "operation": operation,
         "userInfo": {"username": options.user, "groups": list(options.groups)},
-        "object": in_version(obj, asked_as, resource),
-        "oldObject": in_version(old, asked_as, resource),
         "dryRun": options.dry_run,
         "options": _options(operation, options),
     }
     if subresource:
-        request["subResource"] = request["requestSubResource"] = subresource
+        made["subResource"] = made["requestSubResource"] = subresource
     if name:
-        request["name"] = name
+        made["name"] = name
     if namespace:
-        request["namespace"] = namespace
+        made["namespace"] = namespace
+    return made
+
+
+def question(version: str, request: Json, obj: Json | None, old: Json | None) -> bytes:
+    """The body that a webhook gets; objects as `in_version` shows them."""
+    whole = {**request, "object": obj, "oldObject": old}
     return msgspec.json.encode(
-        {"kind": "AdmissionReview", "apiVersion": f"{GROUP}/{version}", "request": request}
+        {"kind": "AdmissionReview", "apiVersion": f"{GROUP}/{version}", "request": whole}
     )
 
 
@@ -175,4 +177,4 @@ def denial(name: str, status: Json) -> ApiError:
     return error
 
 
-__all__ = ["Answer", "BadAnswer", "denial", "in_version", "question", "read", "version_for"]
+__all__ = ["Answer", "BadAnswer", "denial", "in_version", "question", "read", "request", "version_for"]

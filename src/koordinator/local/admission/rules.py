@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
+from koordinator import cel
 from koordinator.api import label_selector
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import Resource
+from koordinator.local.schema.builtin.checks.webhooks import CONDITION_VARIABLES
 
 Json = dict[str, Any]
 Predicate = label_selector.Predicate
@@ -61,6 +63,13 @@ def _scope_fits(scope: str, resource: Resource, subresource: str) -> bool:
     return (scope == "Namespaced") == resource.namespaced
 
 
+class Condition(msgspec.Struct, frozen=True):
+    """A match condition, compiled."""
+
+    name: str
+    program: cel.Program
+
+
 class Webhook(msgspec.Struct, frozen=True):
     """One webhook of a configuration, compiled."""
 
@@ -77,6 +86,7 @@ class Webhook(msgspec.Struct, frozen=True):
     fails_closed: bool
     reinvoked: bool
     side_effects: str
+    conditions: tuple[Condition, ...]
 
     def match(
         self, resource: Resource, operation: str, subresource: str, equivalents: Iterable[Resource]
@@ -113,6 +123,10 @@ def _webhook(webhook: Json, configuration: str, mutating: bool) -> Webhook:
         fails_closed=webhook.get("failurePolicy", "Fail") == "Fail",
         reinvoked=webhook.get("reinvocationPolicy") == "IfNeeded",
         side_effects=webhook.get("sideEffects", ""),
+        conditions=tuple(
+            Condition(each["name"], cel.compile_expression(each["expression"], CONDITION_VARIABLES))
+            for each in webhook.get("matchConditions") or ()
+        ),
     )
 
 
@@ -167,15 +181,43 @@ def _labels(obj: Json | None) -> Mapping[str, str]:
     return labels
 
 
+def conditions_hold(webhook: Webhook, values: Json) -> bool:
+    """Whether all match conditions are true. `values`: object, oldObject and request.
+
+    One that is false decides, whatever is wrong with others, as in the API server.
+    Raises: cel.EvaluationError with the condition's name.
+    """
+    problem: cel.EvaluationError | None = None
+    for condition in webhook.conditions:
+        try:
+            found = condition.program(values)
+        except cel.EvaluationError as error:
+            problem = problem or cel.EvaluationError(
+                f"expression '{condition.name}' resulted in error: {error}"
+            )
+            continue
+        if found is False:
+            return False
+        if found is not True:
+            problem = problem or cel.EvaluationError(
+                f"expression '{condition.name}' is neither true nor false"
+            )
+    if problem is not None:
+        raise problem
+    return True
+
+
 def in_order(webhooks: Sequence[Webhook]) -> list[Webhook]:
     """By the name of their configuration; those of one configuration stay as they are listed."""
     return sorted(webhooks, key=lambda webhook: webhook.configuration)
 
 
 __all__ = [
+    "Condition",
     "Rule",
     "Webhook",
     "compile_configuration",
+    "conditions_hold",
     "in_order",
     "is_exempt",
     "namespace_selected",

@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from koordinator import cel
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import Backend, Record, WriteOptions
-from koordinator.cluster.errors import ApiError, BadRequest, InternalError, NotFound
+from koordinator.cluster.errors import ApiError, BadRequest, Forbidden, InternalError, NotFound
 from koordinator.local.admission import review, rules
 from koordinator.local.admission.client import Caller, CallFailed, Handler
 from koordinator.local.admission.rules import Webhook
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 _GROUP = "admissionregistration.k8s.io"
+Match = tuple[Webhook, Resource]
+"""A webhook, and the resource as which it wants to see the request."""
 _NO_SIDE_EFFECTS = frozenset({"None", "NoneOnDryRun"})
 
 
@@ -43,6 +46,10 @@ class StoredBackend(Backend, Protocol):
     """A backend on a store of this process (`local.registry.Registry`)."""
 
     store: Store
+
+    def versions_of(self, resource: Resource) -> Sequence[Resource]:
+        """All versions in which a resource is served; cheap."""
+        ...
 
 
 class BackendSource:
@@ -69,13 +76,8 @@ class BackendSource:
         return labels
 
     def equivalents(self, resource: Resource) -> Sequence[Resource]:
-        return [
-            other
-            for other in self._backend.resources()
-            if other.group == resource.group
-            and other.plural == resource.plural
-            and other.version != resource.version
-        ]
+        versions = self._backend.versions_of(resource)
+        return [other for other in versions if other.version != resource.version] if len(versions) > 1 else ()
 
 
 class WebhookAdmission:
@@ -100,6 +102,7 @@ class WebhookAdmission:
         self._warn = warn or (lambda warning: log.info("webhook warned", extra={"warning": warning}))
         self._records: tuple[Sequence[Record], Sequence[Record]] = ((), ())
         self._webhooks: list[Webhook] = []
+        self._asked: dict[tuple[str, ...], list[Match]] = {}
 
     @classmethod
     def on(cls, backend: StoredBackend, rng: random.Random) -> "WebhookAdmission":
@@ -120,18 +123,7 @@ class WebhookAdmission:
 
     def wants(self, resource: Resource, operation: str, subresource: str) -> bool:
         """See `local.interfaces.Admission`."""
-        webhooks = self._current()
-        if not webhooks or rules.is_exempt(resource):
-            return False
-        return any(
-            webhook.match(resource, operation, subresource, ()) is not None
-            or (
-                webhook.by_equivalent
-                and webhook.match(resource, operation, subresource, self._source.equivalents(resource))
-                is not None
-            )
-            for webhook in webhooks
-        )
+        return bool(self._matches(resource, operation, subresource))
 
     async def admit(
         self,
@@ -145,13 +137,30 @@ class WebhookAdmission:
         subresource: str = "",
     ) -> Json | None:
         """See `local.interfaces.Admission`. The object is never changed in place."""
-        webhooks = self._current()
-        if not webhooks or rules.is_exempt(resource):
+        matches = self._matches(resource, operation, subresource)
+        if not matches:
             return obj
         request = _Request(self, operation, resource, namespace, name, old, options, subresource)
-        obj = await request.mutate([webhook for webhook in webhooks if webhook.mutating], obj)
-        await request.validate([webhook for webhook in webhooks if not webhook.mutating], obj)
+        obj = await request.mutate([match for match in matches if match[0].mutating], obj)
+        await request.validate([match for match in matches if not match[0].mutating], obj)
         return obj
+
+    def _matches(self, resource: Resource, operation: str, subresource: str) -> Sequence[Match]:
+        """The webhooks whose rules name the request, in order; asked at every write, so it is remembered."""
+        webhooks = self._current()
+        if not webhooks or rules.is_exempt(resource):
+            return ()
+        equivalents = self._source.equivalents(resource)
+        versions = (resource.version, *(other.version for other in equivalents))
+        key = (resource.group, resource.plural, operation, subresource, *versions)
+        found = self._asked.get(key)
+        if found is None:
+            found = self._asked[key] = [
+                (webhook, asked_as)
+                for webhook in webhooks
+                if (asked_as := webhook.match(resource, operation, subresource, equivalents)) is not None
+            ]
+        return found
 
     def _current(self) -> list[Webhook]:
         """All webhooks in order; compiled again only when a configuration changed."""
@@ -159,12 +168,14 @@ class WebhookAdmission:
         if not mutating and not validating:
             if self._webhooks:
                 self._records, self._webhooks = ((), ()), []
+                self._asked.clear()
             return self._webhooks
         if not (_same(mutating, self._records[0]) and _same(validating, self._records[1])):
             self._webhooks = rules.in_order(_compiled(mutating, True)) + rules.in_order(
                 _compiled(validating, False)
             )
             self._records = (list(mutating), list(validating))
+            self._asked.clear()
         return self._webhooks
 
 
@@ -206,47 +217,37 @@ class _Request:
         self.options = options
         self.subresource = subresource
 
-    async def mutate(self, webhooks: list[Webhook], obj: Json | None) -> Json | None:
+    async def mutate(self, matches: list[Match], obj: Json | None) -> Json | None:
         """One after the other; those with reinvocationPolicy IfNeeded once more when others changed the object
         after them."""
-        seen: list[tuple[Webhook, Json | None]] = []
-        for webhook in webhooks:
-            asked_as = self._matched(webhook, obj)
-            if asked_as is None:
-                continue
-            obj = await self._apply(webhook, asked_as, obj)
-            seen.append((webhook, obj))
-        for webhook, left in seen:
-            if (
-                webhook.reinvoked
-                and obj is not left
-                and (asked_as := self._matched(webhook, obj)) is not None
-            ):
-                obj = await self._apply(webhook, asked_as, obj)
+        seen: list[tuple[Match, Json | None]] = []
+        for match in matches:
+            if self._selected(match[0], obj):
+                obj = await self._apply(*match, obj)
+                seen.append((match, obj))
+        for match, left in seen:
+            if match[0].reinvoked and obj is not left and self._selected(match[0], obj):
+                obj = await self._apply(*match, obj)
         return obj
 
-    async def validate(self, webhooks: list[Webhook], obj: Json | None) -> None:
+    async def validate(self, matches: list[Match], obj: Json | None) -> None:
         """All at once; of several refusals the first in order counts. Raises: ApiError."""
-        matched = [
-            (webhook, asked_as)
-            for webhook in webhooks
-            if (asked_as := self._matched(webhook, obj)) is not None
-        ]
-        if not matched:
+        calls = [self._ask(*match, obj) for match in matches if self._selected(match[0], obj)]
+        if len(calls) == 1:
+            await calls[0]
             return
-        calls = [self._ask(webhook, asked_as, obj) for webhook, asked_as in matched]
+        if not calls:
+            return
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def _matched(self, webhook: Webhook, obj: Json | None) -> Resource | None:
-        equivalents = self._source.equivalents(self.resource) if webhook.by_equivalent else ()
-        asked_as = webhook.match(self.resource, self.operation, self.subresource, equivalents)
-        if asked_as is None or not rules.object_selected(webhook, obj, self.old):
-            return None
+    def _selected(self, webhook: Webhook, obj: Json | None) -> bool:
+        """Whether the selectors want a request that the rules name."""
+        if not rules.object_selected(webhook, obj, self.old):
+            return False
         labels_of = self._source.namespace_labels
-        selected = rules.namespace_selected(webhook, self.resource, self.namespace, obj, self.old, labels_of)
-        return asked_as if selected else None
+        return rules.namespace_selected(webhook, self.resource, self.namespace, obj, self.old, labels_of)
 
     async def _apply(self, webhook: Webhook, asked_as: Resource, obj: Json | None) -> Json | None:
         answer = await self._ask(webhook, asked_as, obj)
@@ -264,23 +265,15 @@ class _Request:
 
     async def _ask(self, webhook: Webhook, asked_as: Resource, obj: Json | None) -> review.Answer | None:
         """The answer; None when a failure is ignored. Raises: ApiError for a refusal or a failure."""
-        if self.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
-            raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
         uid = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         version = review.version_for(webhook.review_versions)
-        body = review.question(
-            uid=uid,
-            version=version,
-            operation=self.operation,
-            resource=self.resource,
-            asked_as=asked_as,
-            subresource=self.subresource,
-            namespace=self.namespace,
-            name=self.name,
-            obj=obj,
-            old=self.old,
-            options=self.options,
-        )
+        request = self._request(uid, asked_as)
+        shown = [review.in_version(each, asked_as, self.resource) for each in (obj, self.old)]
+        if webhook.conditions and not self._wanted(webhook, request, *shown):
+            return None
+        if self.options.dry_run and webhook.side_effects not in _NO_SIDE_EFFECTS:
+            raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
+        body = review.question(version, request, *shown)
         try:
             answer = review.read(
                 await self._caller.call(webhook, body), uid=uid, version=version, mutating=webhook.mutating
@@ -296,6 +289,29 @@ class _Request:
         if not answer.allowed:
             raise review.denial(webhook.name, answer.status)
         return answer
+
+    def _request(self, uid: str, asked_as: Resource) -> Json:
+        return review.request(
+            uid=uid,
+            operation=self.operation,
+            resource=self.resource,
+            asked_as=asked_as,
+            subresource=self.subresource,
+            namespace=self.namespace,
+            name=self.name,
+            options=self.options,
+        )
+
+    def _wanted(self, webhook: Webhook, request: Json, obj: Json | None, old: Json | None) -> bool:
+        """Whether the match conditions want the webhook to be asked. Raises: Forbidden when nobody can say."""
+        try:
+            return rules.conditions_hold(webhook, {"object": obj, "oldObject": old, "request": request})
+        except cel.EvaluationError as error:
+            if webhook.fails_closed:
+                text = f'{self.resource.qualified} "{self.name}" is forbidden: {error}'
+                raise Forbidden(text) from error
+            log.warning("match condition failed", extra={"webhook": webhook.name, "reason": str(error)})
+            return False
 
     def _failed(self, webhook: Webhook, reason: str, obj: Json | None) -> Json | None:
         """`obj` when the failure is to be ignored. Raises: InternalError when it is not."""

@@ -73,6 +73,11 @@ class Registry:
     def resources(self) -> Iterable[Resource]:
         return self.kinds.resources()
 
+    def versions_of(self, resource: Resource) -> list[Resource]:
+        """All versions in which a resource is served."""
+        kind = self.kinds.of_group(resource.group, resource.plural)
+        return [] if kind is None else list(kind.versions.values())
+
     def resolve(self, group: str, version: str, plural: str) -> Resource:
         return self.kinds.find(group, version, plural)[1]
 

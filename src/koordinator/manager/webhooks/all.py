@@ -16,6 +16,7 @@ from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.quotas import DEBUG_PATH, Quotas
 from koordinator.manager.webhooks.reservation_mutating import ReservationMutatingHandler
 from koordinator.manager.webhooks.review import Handler, Page
+from koordinator.manager.webhooks.timing import MUTATE, VALIDATE, Steps, timed
 
 
 class _Builders:
@@ -44,14 +45,21 @@ class _Builders:
         return {
             table.MUTATE_POD: self._pod_mutating,
             table.MUTATE_RESERVATION: lambda: ReservationMutatingHandler(self._shared, self.profiles()),
-            table.MUTATE_NODE_STATUS: NodeStatusHandler,
-            table.MUTATE_QUOTA: lambda: self.quotas().mutating,
+            table.MUTATE_NODE_STATUS: lambda: self._timed(NodeStatusHandler(), MUTATE, "node"),
+            table.MUTATE_QUOTA: lambda: self._timed(self.quotas().mutating, MUTATE, "elasticquota"),
             table.VALIDATE_POD: lambda: PodValidatingHandler(self._shared, self.quotas().pods),
-            table.VALIDATE_POD_BINDING: lambda: PodBindingHandler(self._shared),
-            table.VALIDATE_QUOTA: lambda: self.quotas().validating,
-            table.VALIDATE_NODE: lambda: NodeValidatingHandler(self._shared),
-            table.VALIDATE_CONFIG_MAP: lambda: ConfigMapValidatingHandler(self._shared),
+            table.VALIDATE_POD_BINDING: lambda: self._timed(PodBindingHandler(self._shared), VALIDATE, "pod"),
+            table.VALIDATE_QUOTA: lambda: self._timed(self.quotas().validating, VALIDATE, "elasticquota"),
+            table.VALIDATE_NODE: lambda: self._timed(NodeValidatingHandler(self._shared), VALIDATE, "node"),
+            table.VALIDATE_CONFIG_MAP: lambda: self._timed(
+                ConfigMapValidatingHandler(self._shared), VALIDATE, "configmap"
+            ),
         }
+
+    def _timed(self, handler: Handler, webhook_type: str, object_type: str) -> Handler:
+        """A handler that is one step, under the name of its class without `Handler`; others time their steps."""
+        plugin = type(handler).__name__.removesuffix("Handler")
+        return timed(handler, Steps(self._shared.metrics, webhook_type, object_type), plugin)
 
     def _pod_mutating(self) -> Handler:
         quotas = self.quotas().pods if self._shared.gates.is_on("MultiQuotaTree") else None

@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import urlsplit
 
+from koordinator import cel
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks.common import check_label_selector, check_unique
@@ -11,6 +12,10 @@ Json = dict[str, Any]
 
 INPROC_SCHEME = "inproc"
 """URLs of webhooks that run in this process (`local.admission`); the only scheme besides https."""
+
+CONDITIONS_MAX = 64
+CONDITION_VARIABLES = ("object", "oldObject", "request")
+"""What match conditions may speak of here: there is no `authorizer`."""
 
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _SCOPES = ("*", "Cluster", "Namespaced")
@@ -47,10 +52,30 @@ def _check_webhook(webhook: Json, field: str) -> list[StatusCause]:
     for part in ("namespaceSelector", "objectSelector"):
         if webhook.get(part):
             causes += check_label_selector(webhook[part], f"{field}.{part}")
-    if webhook.get("matchConditions"):
-        detail = "match conditions (CEL expressions) are not supported by this API server"
-        causes.append(errors.forbidden(f"{field}.matchConditions", detail))
+    causes += _check_conditions(webhook.get("matchConditions") or [], f"{field}.matchConditions")
     return causes + _check_client(webhook.get("clientConfig") or {}, f"{field}.clientConfig")
+
+
+def _check_conditions(conditions: list[Json], field: str) -> list[StatusCause]:
+    if len(conditions) > CONDITIONS_MAX:
+        return [errors.too_many(field, len(conditions), CONDITIONS_MAX)]
+    causes: list[StatusCause] = []
+    for index, condition in enumerate(conditions):
+        at = f"{field}[{index}]"
+        name, expression = condition.get("name") or "", condition.get("expression") or ""
+        if not name:
+            causes.append(errors.required(f"{at}.name"))
+        if not expression.strip():
+            causes.append(errors.required(f"{at}.expression"))
+            continue
+        try:
+            cel.compile_expression(expression, CONDITION_VARIABLES)
+        except cel.CompileError as error:
+            causes.append(errors.invalid(f"{at}.expression", expression, f"compilation failed: {error}"))
+    named = (
+        (f"{field}[{index}].name", each["name"]) for index, each in enumerate(conditions) if each.get("name")
+    )
+    return causes + check_unique(named)
 
 
 def _check_rule(rule: Json, field: str) -> list[StatusCause]:
