@@ -98,6 +98,7 @@ class Manager:
                 async with asyncio.TaskGroup() as group:
                     for name, controller in self.controllers.items():
                         group.create_task(controller.run(), name=name)
+                    await asyncio.Event().wait()  # also without any controller: webhooks are still answered
         finally:
             is_leader.set(0)
 
