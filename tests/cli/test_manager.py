@@ -158,3 +158,16 @@ def test_flags_that_cannot_work_are_refused_by_name(argument: str, complaint: st
     result = CliRunner().invoke(command.main, [argument])
     assert result.exit_code != 0
     assert complaint in result.output
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "complaint"),
+    [
+        ("WEBHOOK_PORT", "https", "WEBHOOK_PORT='https': expected a port number"),
+        ("WEBHOOK_CERT_WRITER", "vault", "WEBHOOK_CERT_WRITER='vault': expected secret or fs"),
+    ],
+)
+def test_variables_that_cannot_work_are_refused_by_name(variable: str, text: str, complaint: str) -> None:
+    result = CliRunner().invoke(command.main, [], env={variable: text})
+    assert result.exit_code == 1
+    assert complaint in result.output

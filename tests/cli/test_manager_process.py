@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Node
 from koordinator.api.node_metric import NodeMetric
@@ -167,6 +168,23 @@ async def test_a_leader_that_is_told_to_stop_hands_over_at_once(world: World) ->
     await until(second.leads, second)
 
 
+async def test_a_replica_that_goes_still_answers_while_others_learn_of_it(world: World) -> None:
+    first = await world.manager("--shutdown-delay-duration=20s")
+    await until(first.leads, first)
+    second = await world.manager()
+
+    first.process.send_signal(signal.SIGTERM)
+    await until(second.leads, first, second)
+
+    assert "[-]shutdown failed: told to stop" in (await first.get("/readyz", "health-probe"))[1]
+    assert (await first.get("/readyz/webhook-ready", "health-probe"))[0] == 200
+    await world.add_node("a")
+    await until(lambda: has(world, "a"), second)
+    assert not first.door.decisions()
+    first.process.send_signal(signal.SIGTERM)  # asked twice, it does not linger
+    assert (await first.ended())[0] == 0
+
+
 async def test_a_leader_whose_lease_was_taken_ends_and_says_so(world: World) -> None:
     process = await world.manager()
     await until(process.leads, process)
@@ -210,6 +228,17 @@ async def test_an_api_server_that_comes_back_is_followed_again(world: World) -> 
     await process.door.start()
 
     await until(lambda: has(world, "a", "b"), process)
+
+
+async def test_without_webhooks_no_configuration_of_them_is_needed(world: World) -> None:
+    for view in (MutatingWebhookConfiguration, ValidatingWebhookConfiguration):
+        for found in (await world.client.list(view)).items:
+            await world.client.delete(view, found.metadata.name)
+
+    process = await world.manager("--feature-gates=WebhookFramework=false", "--enable-leader-election=false")
+
+    await world.add_node("a")
+    await until(lambda: has(world, "a"), process)
 
 
 async def test_health_metrics_and_profiles_are_served_where_the_flags_say(world: World) -> None:

@@ -115,7 +115,7 @@ async def _main(settings: Settings, where: WebhookSettings, client: ClientConfig
                 group.create_task(webhooks.run(), name="webhooks"),
             ]
             try:
-                await manager.run(election)
+                await manager.run(election, linger_s=settings.linger_s)
             finally:
                 for task in beside:
                     task.cancel()
@@ -159,7 +159,15 @@ def health_checks(
     async def caches() -> str:
         return "" if manager.synced.is_set() else "caches are not filled yet"
 
-    ready = {"ping": http.well, "informer-sync": caches, "webhook-ready": webhooks.check}
+    async def stays() -> str:
+        return "told to stop" if manager.is_leaving else ""
+
+    ready = {
+        "ping": http.well,
+        "shutdown": stays,
+        "informer-sync": caches,
+        "webhook-ready": webhooks.check,
+    }
     return {"ping": http.well, "leaderElection": lease}, ready
 
 

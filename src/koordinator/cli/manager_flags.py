@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     election: ElectionConfig | None
     """Its identity is for the process to choose; None: this is the only instance."""
     rate: Rate
+    linger_s: float = 0.0
     kubeconfig: str = ""
     server: str = ""
     verbosity: int = 0
@@ -184,6 +185,12 @@ _PROCESS = (
         "leader-elect-renew-deadline", "10s", "When a leader that could not renew ends its process (ours)."
     ),
     flag_kinds.time("leader-elect-retry-period", "2s", "Between tries to get or to renew the lease (ours)."),
+    flag_kinds.time(
+        "shutdown-delay-duration",
+        "0s",
+        "When told to stop: give the lease up at once, be unready, but go on answering webhooks for so long, since API "
+        "servers and Services learn of it later (ours).",
+    ),
     flag_kinds.text(
         "sync-period",
         "",
@@ -244,6 +251,7 @@ def of(values: Mapping[str, Any]) -> tuple[Settings, list[str]]:
         profiling=_address("pprof-addr", values) if values["enable_pprof"] else None,
         election=_election(values),
         rate=_rate(values["rest_config_qps"], values["rest_config_burst"]),
+        linger_s=max(0.0, duration.parse(values["shutdown_delay_duration"])),
         kubeconfig=values["kubeconfig"],
         server=values["master"],
         verbosity=values["v"],

@@ -36,6 +36,8 @@ def manager(values: Values) -> Iterator[Json]:
         f"--metrics-addr=:{own.metrics.port}",
         f"--health-probe-addr=:{own.health_probe.port}",
         "--enable-pprof=false",
+        # Services forget an instance that goes a little later than it is told to; well within the grace period.
+        "--shutdown-delay-duration=3s",
         f"--v={own.log.level}",
         *([f"--feature-gates={values.feature_gates}"] if values.feature_gates else []),
         *own.extra_args,

@@ -64,6 +64,8 @@ class Manager:
         self.controllers = controllers.controllers(msgspec.structs.replace(self.shared, cluster=fenced))
         self.synced = asyncio.Event()
         """Set once every cache is filled: from then on the handlers may be asked."""
+        self.is_leaving = False
+        """Told to stop: nobody should send us anything new."""
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -102,14 +104,22 @@ class Manager:
         finally:
             is_leader.set(0)
 
-    async def run(self, election: LeaderElection | None = None) -> None:
+    async def run(self, election: LeaderElection | None = None, *, linger_s: float = 0.0) -> None:
         """Follow, and lead while elected, until cancelled; without an election this is the only instance.
+
+        A cancelled one gives the lease up at once and keeps its caches for `linger_s` more, for admission requests
+        that still come: who sends them learns a little later than we do that this instance goes.
 
         Raises: LeaseLost (in a group) when the lease could not be kept: start a new manager.
         """
         self._election = election
         async with self.following():
-            await (self.lead() if election is None else election.run(self.lead))
+            try:
+                await (self.lead() if election is None else election.run(self.lead))
+            except asyncio.CancelledError:
+                self.is_leaving = True
+                await asyncio.sleep(linger_s)
+                raise
 
     async def _resync(self) -> None:
         while True:

@@ -180,7 +180,8 @@ class WebhookSync:
             try:
                 changed |= await self._ensure(view, name, certs)
             except MissingConfiguration as error:
-                missing = missing or error
+                if self._paths:  # without any webhook, none has to be configured
+                    missing = missing or error
         if missing is not None:
             raise missing
         return changed
