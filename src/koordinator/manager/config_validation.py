@@ -124,7 +124,33 @@ def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: Valida
             return verdict
         if section.is_exclusive:
             parsed.append((key, _entries(config)))
+    if not options.as_reference and not (verdict := _bandwidth(old, new)).allowed:
+        return verdict
     return _first_conflict(parsed, nodes)
+
+
+def _bandwidth(old: Data, new: Data) -> ConfigVerdict:
+    """Whether a changed `system-config` leaves room for what an unchanged `resource-qos-config` asks for."""
+    system_key, qos_key = slo_config.SYSTEM.key, slo_config.RESOURCE_QOS.key
+    text, qos_text = new.get(system_key, ""), new.get(qos_key, "")
+    if text in ("", old.get(system_key, "")) or qos_text == "" or qos_text != old.get(qos_key, ""):
+        return ALLOWED
+    try:
+        qos = slo_config.RESOURCE_QOS.decode(qos_text)
+    except ProtocolError:
+        return ALLOWED  # it was so before
+    before = network.problems(qos, _decoded_system(old))
+    problems = [each for each in network.problems(qos, slo_config.SYSTEM.decode(text)) if each not in before]
+    if problems:
+        return ConfigVerdict(Reason.PARAMETER, f"{system_key}: {qos_key}: {'; '.join(problems)}")
+    return ALLOWED
+
+
+def _decoded_system(data: Data) -> SystemConfig:
+    try:
+        return slo_config.SYSTEM.decode(data.get(slo_config.SYSTEM.key, "") or "{}")
+    except ProtocolError:
+        return SystemConfig()
 
 
 def _system_config(key: str, data: Data, options: ValidationOptions) -> SystemConfig:

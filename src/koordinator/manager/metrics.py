@@ -38,7 +38,7 @@ class ManagerMetrics:
     """All families, in three registries: `runtime` is about the process and its queues, `internal` about what the
     manager decides, `external` for users of the cluster (none so far, as upstream).
 
-    Counters of reconciles take (status, reason); the reason of a success is "".
+    Counters of reconciles take (status, reason); the reason of a success is "", or the write that was needed.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -209,6 +209,24 @@ WORDS = [
     *("applications", "resourceAmplificationRatio", "ratioModel", "beClass", "cpuQOS", "networkQOS"),
     *("matchExpressions", "key", "operator", "values", "ingressRequest"),
 ]
+
+
+def test_a_bandwidth_that_shrinks_below_what_is_promised_is_refused() -> None:
+    qos = {"clusterStrategy": {"lsClass": {"networkQOS": {"ingressRequest": "5G"}}}}
+
+    def data(total: str) -> dict[str, str]:
+        system = {"clusterStrategy": {"totalNetworkBandwidth": total}}
+        return {"resource-qos-config": json.dumps(qos), "system-config": json.dumps(system)}
+
+    def message(old: str, new: str) -> str:
+        return validate_config_map(data(old), data(new), {}, ValidationOptions()).message
+
+    assert message("10G", "6G") == ""
+    assert message("10G", "4G").startswith("system-config: resource-qos-config: clusterStrategy")
+    assert message("4G", "3G").endswith("is above the totalNetworkBandwidth 3G of system-config")
+    assert message("4G", "6G") == ""
+
+
 LEAVES = st.sampled_from([None, True, -1, 0, 50, 200, 0.5, 9.0, "", "x", "1", "5m", [], {}])
 INNER = LEAVES | st.dictionaries(st.sampled_from(WORDS), LEAVES, max_size=3)
 ENTRIES = st.lists(st.dictionaries(st.sampled_from(WORDS), INNER, max_size=3), max_size=2)

@@ -57,7 +57,8 @@ OBJECT = st.fixed_dictionaries(
         "metadata": JSON
         | st.fixed_dictionaries({}, optional={"labels": TEXTS | JSON, "annotations": TEXTS | JSON}),
         "spec": JSON | st.fixed_dictionaries({}, optional={"min": JSON, "max": JSON, "containers": JSON}),
-        "status": JSON | st.fixed_dictionaries({}, optional={"allocatable": JSON, "used": JSON}),
+        "status": JSON
+        | st.fixed_dictionaries({}, optional={"allocatable": JSON, "capacity": JSON, "used": JSON}),
         "data": JSON,
     },
 )
