@@ -60,8 +60,8 @@ TREE = listed(
     *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("quotas", "shop")),
     quota("team", is_parent=True, low={"cpu": "4", "memory": "4Gi"}),
     quota("web", "team", low={"cpu": "3", "memory": "2Gi"}, annotations={f"{Q}/namespaces": '["shop"]'}),
-    quota("batch", "team", is_parent=True),
-    quota("nightly", "batch"),
+    quota("batch", "team", is_parent=True, low={"cpu": "1"}),
+    quota("nightly", "batch", low={"cpu": "1"}),
     quota("other"),
     quota("koordinator-root-quota", is_parent=True, low={}, high={}),
     pod("server"),
@@ -124,8 +124,8 @@ BROKEN_RULES: dict[str, tuple[Attempt, str, str, str, str]] = {
         "quotas/db", "spec.max", "max-keys", "differ in ['gpu', 'memory']",
     ),
     "min names a resource that the parent's does not": (
-        quota("db", "batch", low={"gpu": "1"}, high={"cpu": "8", "memory": "8Gi", "gpu": "1"}),
-        "quotas/db", "spec.max", "max-keys", "differ in ['gpu']",
+        quota("db", "batch", low={"memory": "1Gi"}),
+        "quotas/db", "spec.min", "min-keys", "min of db has ['memory'], which min of its parent batch has not",
     ),
     "min is above max": (
         quota("db", low={"cpu": "9"}), "quotas/db", "spec.min.cpu", "min-above-max", "cpu: 9 > 8",

@@ -1,6 +1,7 @@
 """The rules of quotas: whatever is asked for in whatever order, what is allowed never contradicts itself."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from koordinator.api import labels, quantity, resource_list
 from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota import validation
+from koordinator.manager.quota.pods import PodRefusal
 from koordinator.manager.quota.tree import ROOT, QuotaTree, quota_info
 from koordinator.manager.quota.validation import QuotaRules, Refusal
 from tests.manager.quota.builders import quota
@@ -175,3 +177,10 @@ def test_built_in_quotas_stay(name: str) -> None:
 def test_an_amount_that_is_none_is_an_error_of_the_request() -> None:
     with pytest.raises(quantity.QuantityError):
         validation.check_create(QuotaTree(), quota("web", high={"cpu": "many"}), RULES)
+
+
+def test_the_documentation_tells_what_to_do_about_each_rule() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "quotas.md").read_text()
+
+    rules = {refusal.value for refusal in Refusal} | {refusal.value for refusal in PodRefusal}
+    assert [rule for rule in sorted(rules - {""}) if f"`{rule}`" not in page] == []
