@@ -3,6 +3,8 @@
 Source: spec 01, sections 5.1 to 5.3.
 """
 
+import functools
+
 from koordinator.api import quantity
 from koordinator.api.priority import PriorityClass
 from koordinator.api.quantity import ResourceList
@@ -99,8 +101,14 @@ def translate_list(cls: PriorityClass, amounts: ResourceList) -> ResourceList:
 
 
 def milli_as_whole(cpu: quantity.RawQuantity) -> str:
-    """Text of a cpu amount counted in whole milli-cores, rounded up."""
-    return quantity.text_of_value(quantity.milli(cpu))
+    """Text of a cpu amount counted in whole milli-cores, rounded up. Raises: quantity.QuantityError."""
+    return _text_of_whole(quantity.milli(cpu))
+
+
+# Pods of one workload ask for the same, and there are few sizes.
+@functools.lru_cache(4096)
+def _text_of_whole(milli: int) -> str:
+    return quantity.text_of_value(milli)
 
 
 def batch_cpu_milli(amounts: ResourceList) -> int:

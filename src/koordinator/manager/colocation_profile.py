@@ -4,20 +4,19 @@ Pods stay JSON here, since the answer to admission must keep every field that we
 changed is shared with the input, so that finding out what changed costs what changed, not what there is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from koordinator.api import decode, labels, priority, qos
-from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.qos import QoSClass
 from koordinator.api.scheduling import PriorityClass
 from koordinator.cluster.errors import ApiError
-from koordinator.manager import extended_resources, pod_patch, profile_matching
-from koordinator.manager.profile_matching import PROBABILITY_ALWAYS, CompiledProfile, Defect
+from koordinator.manager import extended_resources, pod_patch
+from koordinator.manager.profile_matching import PROBABILITY_ALWAYS, CompiledProfile
 
 Draw = Callable[[], int]
 """A random whole number in [0, 100)."""
@@ -203,38 +202,3 @@ def _set_priority(
     pod_spec.pop("preemptionPolicy", None)
     if found.preemption_policy:
         pod_spec["preemptionPolicy"] = found.preemption_policy
-
-
-def reconcile_pending(
-    pod: dict[str, Any], profile: ClusterColocationProfile, *, draw: Draw, as_reference: bool = False
-) -> dict[str, Any]:
-    """A listed pod after the profile controller: without scheduler, priority and resources.
-
-    Pods that have a node or have started stay as they are. Source: spec 02 §15. Raises: ProfileError.
-    """
-    waits = (pod.get("status") or {}).get("phase") == "Pending" and not (pod.get("spec") or {}).get(
-        "nodeName"
-    )
-    if not waits:
-        return pod
-    own: Mapping[str, str] = (pod.get("metadata") or {}).get("labels") or {}
-    compiled = profile_matching.compile_profile(profile)
-    if compiled.unusable is not None or (compiled.selects is not None and not compiled.selects(own)):
-        return pod
-    if not is_drawn(compiled, draw, as_reference=as_reference):
-        return pod
-    return apply_profile(pod, compiled, None)
-
-
-__all__ = [
-    "Defect",
-    "Draw",
-    "FindPriorityClass",
-    "ProfileError",
-    "ProfileOutcome",
-    "apply_profile",
-    "is_drawn",
-    "mutate",
-    "priority_class_of",
-    "reconcile_pending",
-]

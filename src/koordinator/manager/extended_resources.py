@@ -2,21 +2,16 @@
 node agent about them (spec 02 §14.2 "resource rewriting", §14.3). Pods are JSON, and the input is kept.
 """
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, quantity, resources
+from koordinator.api import labels, resources
 from koordinator.api.priority import PriorityClass
 from koordinator.manager import pod_level_resources
 
 _CONTAINER_LISTS = ("initContainers", "containers")
-_EXTENDED = {
-    PriorityClass.BATCH: (resources.BATCH_CPU, resources.BATCH_MEMORY),
-    PriorityClass.MID: (resources.MID_CPU, resources.MID_MEMORY),
-}
 _SPREAD = (
     "spec.resources: cpu and memory of the whole pod were handed to its containers, since {} resources exist "
     "per container only"
@@ -35,8 +30,7 @@ def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> Translated:
 
     Raises: quantity.QuantityError for an amount that is none.
     """
-    names = _EXTENDED.get(cls)
-    if names is None:
+    if cls not in (PriorityClass.BATCH, PriorityClass.MID):
         return Translated(pod)
     spec = dict(pod.get("spec") or {})
     warnings: tuple[str, ...] = ()
@@ -45,49 +39,22 @@ def translate_pod(pod: dict[str, Any], cls: PriorityClass) -> Translated:
         warnings = (_SPREAD.format(cls),)
     for key in _CONTAINER_LISTS:
         if spec.get(key):
-            spec[key] = [_translate_container(container, names) for container in spec[key]]
+            spec[key] = [_translate_container(container, cls) for container in spec[key]]
     if spec.get("overhead"):
-        spec["overhead"] = _translate_list(spec["overhead"], names)
+        spec["overhead"] = resources.translate_list(cls, spec["overhead"])
     return Translated({**pod, "spec": spec}, warnings)
 
 
-def _translate_container(container: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+def _translate_container(container: dict[str, Any], cls: PriorityClass) -> dict[str, Any]:
     needs = container.get("resources")
     if not needs:
         return container
-    requests = _translate_list(needs.get("requests") or {}, names)
-    limits = _translate_list(needs.get("limits") or {}, names)
-    for name in names:
-        if name in limits and name not in requests:
-            requests[name] = limits[name]
+    requests, limits = resources.translate_requirements(
+        cls, needs.get("requests") or {}, needs.get("limits") or {}
+    )
     amounts = {side: of for side, of in (("requests", requests), ("limits", limits)) if of}
     rest = {key: value for key, value in needs.items() if key not in ("requests", "limits")}
     return {**container, "resources": rest | amounts}
-
-
-def _translate_list(amounts: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """cpu becomes whole milli-cores, memory stays the text that it is once that is known to be an amount."""
-    translated = dict(amounts)
-    cpu, memory = names
-    if resources.CPU in translated:
-        translated[cpu] = _milli_as_whole(translated.pop(resources.CPU))
-    if resources.MEMORY in translated:
-        translated[memory] = translated.pop(resources.MEMORY)
-        quantity.value(translated[memory])
-    return translated
-
-
-def _milli_as_whole(cpu: Any) -> str:
-    try:
-        return _milli_text(cpu)
-    except TypeError as error:  # an object or a list, which no cache takes
-        raise quantity.QuantityError(cpu, "expected text or a number") from error
-
-
-# Pods of one workload ask for the same, and there are few sizes.
-@functools.lru_cache(4096, typed=True)
-def _milli_text(cpu: quantity.RawQuantity) -> str:
-    return resources.milli_as_whole(cpu)
 
 
 def annotate_pod(pod: dict[str, Any]) -> dict[str, Any]:

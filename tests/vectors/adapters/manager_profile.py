@@ -3,20 +3,17 @@
 from typing import Any
 
 from koordinator.api.config_group import ClusterColocationProfile
+from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager import colocation_profile, profile_matching
+from koordinator.manager import colocation_profile, profile_matching, profile_pending
 from koordinator.manager.profile_matching import Profiles
 from tests.vectors import compare
 
 
 def profile_mutate(case: dict[str, Any]) -> Any:
     if case["op"] == "reconcilePendingPod":
-        profile = from_builtins(case["profile"], ClusterColocationProfile)
-        outcome = colocation_profile.reconcile_pending(
-            case["pod"], profile, draw=lambda: case["random"], as_reference=True
-        )
-        return {"pod": _without_empty(outcome)}
+        return {"pod": _without_empty(_reconcile(case))}
     classes = {
         name: from_builtins({"metadata": {"name": name}, **body}, PriorityClass)
         for name, body in (case.get("priorityClasses") or {}).items()
@@ -35,6 +32,19 @@ def profile_mutate(case: dict[str, Any]) -> Any:
         as_reference=True,
     ).pod
     return {"pod": _without_empty(outcome)}
+
+
+def _reconcile(case: dict[str, Any]) -> dict[str, Any]:
+    profile = profile_matching.compile_profile(from_builtins(case["profile"], ClusterColocationProfile))
+    pod: dict[str, Any] = case["pod"]
+    view = from_builtins(pod, Pod)
+    if (
+        profile_pending.waits(view)
+        and profile_pending.matches(profile, view.metadata.labels, None)
+        and colocation_profile.is_drawn(profile, lambda: case["random"], as_reference=True)
+    ):
+        return profile_pending.applied(pod, profile)
+    return pod
 
 
 def _without_empty(value: Any) -> Any:
