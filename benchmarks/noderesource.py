@@ -48,7 +48,7 @@ BATCH_PODS = 10  # of them
 NOW_S = 1_700_000_000.0
 REPORT_PERIOD_S = 60.0
 HEARTBEAT_PERIOD_S = 300.0
-CHUNK_REPORTS = 16  # that arrive in one piece of the stream
+ROUND = 16  # reports of 10,000 nodes that arrive while a round gathers
 BUSIER_EVERY = 20  # nodes of which one has become busier
 TRIES = 3
 
@@ -329,33 +329,37 @@ def recomputation(world: World) -> tuple[float, float, float, float]:
     return kept_s, cold_s, single_s, peer_s
 
 
-def stream(view: type[Object], bodies: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Pieces of a watch stream."""
-    lines = [msgspec.json.encode({"type": "MODIFIED", "object": body}) + b"\n" for body in bodies]
-    return [b"".join(lines[at : at + CHUNK_REPORTS]) for at in range(0, len(lines), CHUNK_REPORTS)]
+def stream(bodies: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Lines of a watch stream; they come one by one."""
+    return [msgspec.json.encode({"type": "MODIFIED", "object": body}) + b"\n" for body in bodies]
 
 
-def follow(world: World, view: type[T], chunks: Sequence[bytes]) -> tuple[float, float]:
+def follow(world: World, view: type[T], lines: Sequence[bytes]) -> tuple[float, float]:
     """CPU seconds of decoding alone, and of all that the controller does with these changes."""
 
     def decode() -> None:
         reader = WatchReader(view)
-        for chunk in chunks:
-            reader.feed(chunk)
+        for line in lines:
+            reader.feed(line)
 
     decode_s = cpu_s(decode)
     informer, controller = world.factory.informer(view), world.controller
     reader = WatchReader(view)
     gc.collect()
     started = time.process_time()
-    for chunk in chunks:
-        informer._apply(reader.feed(chunk))
-        names = []
-        while len(controller._queue):
-            names.append(controller._queue._ready.get_nowait())
-            controller._queue._dirty.discard(names[-1])
-        controller.look_at(names)
+    for number, line in enumerate(lines, 1):
+        informer._apply(reader.feed(line))
+        if number % ROUND == 0 or number == len(lines):
+            controller.look_at(_take_queue(controller))
     return decode_s, time.process_time() - started
+
+
+def _take_queue(controller: NodeResourceController) -> list[str]:
+    names = []
+    while len(controller._queue):
+        names.append(controller._queue._ready.get_nowait())
+        controller._queue._dirty.discard(names[-1])
+    return names
 
 
 def steady_state(world: World) -> None:
@@ -366,10 +370,9 @@ def steady_state(world: World) -> None:
     world.clock.now_s = NOW_S + 30
     busier_milli = dict.fromkeys(range(0, world.size, BUSIER_EVERY), 12000)
     reports = stream(
-        NodeMetric,
         [metric_body(number, 30, rng, busier_milli.get(number, 1_500)) for number in range(world.size)],
     )
-    heartbeats = stream(Node, [_beat(world, number) for number in range(world.size)])
+    heartbeats = stream([_beat(world, number) for number in range(world.size)])
     report_decode_s, report_s = follow(world, NodeMetric, reports)
     past = controller.writer.pending_count
     _take_all_writes(world)
@@ -378,7 +381,7 @@ def steady_state(world: World) -> None:
     decode = report_decode_s / REPORT_PERIOD_S + beat_decode_s / HEARTBEAT_PERIOD_S
     print(
         f"steady state of {world.size:,} nodes: {world.size / REPORT_PERIOD_S:.0f} reports/s of "
-        f"{len(reports[0]) / CHUNK_REPORTS / 1024:.1f} KiB, {world.size / HEARTBEAT_PERIOD_S:.0f} status updates/s:"
+        f"{len(reports[0]) / 1024:.1f} KiB, {world.size / HEARTBEAT_PERIOD_S:.0f} status updates/s:"
     )
     print(f"  {load:.1%} of a core, of which decoding {decode:.1%}")
     print(
@@ -427,8 +430,7 @@ def _take_all_writes(world: World) -> None:
             zoned, _ = zones.zones_target(row.topology.zones, wish.target.zones, wish.zone_threshold)
             row.see_topology(msgspec.structs.replace(row.topology, zones=zoned))
             world.controller._on_zones_written(name)
-    while len(world.controller._queue):
-        world.controller._queue._dirty.discard(world.controller._queue._ready.get_nowait())
+    _take_queue(world.controller)
 
 
 def _merged(have: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,7 +456,8 @@ async def measure() -> None:
         "full: all six plugins, two zones per node, all diffs; 1 by 1: the same, a node at a time; "
         "plain: pods summed and the Batch formula of nodes, nothing else"
     )
-    print(f"memory per pod: {last.bytes_of_facts / (last.size * PODS):.0f} bytes")
+    per_pod = last.bytes_of_facts / (last.size * PODS)
+    print(f"memory: {per_pod:.0f} bytes per pod; {_resident() / 2**20:,.0f} MiB resident with the last fleet")
     steady_state(last)
 
 

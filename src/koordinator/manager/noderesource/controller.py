@@ -26,6 +26,8 @@ from koordinator.manager.parts import Shared
 from koordinator.manager.slo_configs import Part
 
 ROUND_NODES_MAX = 256  # nodes decided in one go; bounds the pause of the event loop to some 10 ms
+GATHER_S = 0.1
+"""How long a round waits for more: of 10,000 nodes some 17 report meanwhile, and a round costs as much as 8 nodes."""
 SWEEP_S = 30.0  # how often expired reports are looked for; small against degradeTimeMinutes
 RETRY = BackoffPolicy(initial_s=1.0, max_s=30.0)
 
@@ -107,9 +109,11 @@ class NodeResourceController:
 
     async def _step(self) -> float:
         names = [await self._queue.get()]
-        while len(self._queue) and len(names) < ROUND_NODES_MAX:
-            names.append(await self._queue.get())
         try:
+            if len(self._queue) < ROUND_NODES_MAX:
+                await asyncio.sleep(GATHER_S)
+            while len(self._queue) and len(names) < ROUND_NODES_MAX:
+                names.append(await self._queue.get())
             self.look_at(names)
         finally:
             for name in names:
