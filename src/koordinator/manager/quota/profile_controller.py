@@ -38,6 +38,7 @@ class QuotaProfileController:
         self._quotas = shared.factory.informer(ElasticQuota)
         self._nodes = shared.factory.informer(Node)
         self._controller: Controller[str] = Controller("quotaprofile", self._reconcile)
+        shared.metrics.queues.watch("quotaprofile", self._controller.queue)
         self._totals = NodeTotals(lambda key: self._controller.queue.add_after(key, DEBOUNCE_S))
         self._profiles.add_index(_BY_QUOTA, _quotas_of)
         self._profiles.add_handler(self._on_profile, self._on_profile_changed, self._on_profile_gone)
