@@ -10,6 +10,7 @@ from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.meta import Object
 from koordinator.api.scheduling import PriorityClass
 from koordinator.api.sigs import ElasticQuota
+from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import Severity
 from tests.doctor import builders
 from tests.doctor.builders import decoded, findings, healthy, labelled, node, only, pod, snapshot
@@ -86,6 +87,15 @@ def test_equal_selectors_contradict_without_any_pod(same: dict[str, Any]) -> Non
     objects = with_profiles(profile("a", qosClass="LS", **same), profile("b", qosClass="BE", **same))
 
     assert "contradicts a" in only("profiles", snapshot(objects)).problem
+
+
+def test_a_profile_for_all_and_one_for_some_are_mostly_meant_like_that() -> None:
+    some = profile("b", qosClass="BE", selector={"matchLabels": {"app": "web"}})
+    report = examine(snapshot(with_profiles(profile("a", qosClass="LS"), some)), ["profiles"])
+
+    (notice,) = report.findings
+    assert notice.severity is Severity.NOTICE
+    assert "for pods of namespace default that its selector matches" in notice.problem
 
 
 def test_profiles_need_the_pod_webhook() -> None:

@@ -1,7 +1,9 @@
 """Do the components run: all replicas, one version, on every node that they should?"""
 
+import re
 from collections.abc import Iterator
 
+from koordinator import __version__
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Pod
@@ -15,6 +17,7 @@ _LOSS = {
     Name.SCHEDULER: "pods that name koord-scheduler stay Pending",
     Name.KOORDLET: "nodes report no usage, so they lend nothing, and services are not protected",
 }
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _KIND = {Name.KOORDLET: DaemonSet}
 
 
@@ -126,6 +129,14 @@ def _versions(installation: Installation) -> Iterator[Finding]:
             f"the components' images are of different versions ({words})",
             why="components agree on annotations and CRDs of their own version only",
             do=("koordinator install --apply    # brings all of them to one version",),
+        )
+    releases = {tag for tag in tags if _RELEASE.fullmatch(tag)}
+    if len(tags) == 1 and releases - {__version__}:
+        yield finding(
+            Severity.NOTICE,
+            "component versions",
+            f"components are of version {releases.pop()}, this command is of {__version__}",
+            why="what it says of CRDs, permissions and webhooks is measured by its own version",
         )
     for workload in installation.workloads.values():
         if workload.images and _tag(workload.images[0]) in ("", "latest"):

@@ -1,6 +1,7 @@
 """Do ClusterColocationProfiles name what exists, match anything, and agree with each other?"""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -16,30 +17,32 @@ from koordinator.doctor.checks import schedulers
 from koordinator.doctor.finding import Finding, Severity, finding
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.manager import profile_matching
+from koordinator.manager.profile_matching import Profiles
 
 PROFILES_COMPARED_MAX = 200
 """Pairs grow with the square: some 20,000 then."""
 
 
 class _Reach(msgspec.Struct, frozen=True):
-    """Which of the existing namespaces and pods (by position) a profile matches."""
+    """Which of the existing namespaces and groups of pods (by position) a profile matches."""
 
     profile: ClusterColocationProfile
     namespaces: frozenset[str]
-    pods: frozenset[int]
+    groups: set[int]
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
     """Profiles that refuse every pod, that do nothing, or that contradict each other."""
     sound = []
+    running = schedulers.running(snapshot)
     for profile in snapshot.of(ClusterColocationProfile):
-        broken = list(_broken(snapshot, profile))
+        broken = list(_broken(snapshot, profile, running))
         yield from broken
         if not any(each.severity is Severity.ERROR for each in broken):
             sound.append(profile)
     if not snapshot.knows(Namespace):
         return
-    reaches = [_reach(snapshot, profile) for profile in sound[:PROFILES_COMPARED_MAX]]
+    sizes, reaches = _reaches(snapshot, sound[:PROFILES_COMPARED_MAX])
     for reach in reaches:
         if not reach.namespaces:
             yield finding(
@@ -49,21 +52,22 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
                 why="the profile does nothing",
                 do=("kubectl get namespaces --show-labels", _edit(reach.profile)),
             )
-    yield from _contradictions(reaches)
+    yield from _contradictions(reaches, sizes)
 
 
 def _edit(profile: ClusterColocationProfile) -> str:
     return f"kubectl edit clustercolocationprofile {profile.metadata.name}"
 
 
-def _broken(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator[Finding]:
+def _broken(
+    snapshot: Snapshot, profile: ClusterColocationProfile, running: set[str] | None
+) -> Iterator[Finding]:
     spec = profile.spec
     compiled = profile_matching.compile_profile(profile)
     for defect, why in ((compiled.unusable, _REACHES_NOBODY), (compiled.broken, _REFUSES)):
         if defect is not None:
             yield finding(Severity.ERROR, profile, str(defect), why=why, do=(_edit(profile),))
     yield from _priority(snapshot, profile)
-    running = schedulers.running(snapshot)
     if spec.scheduler_name and running is not None and spec.scheduler_name not in running:
         yield finding(
             Severity.ERROR,
@@ -115,36 +119,41 @@ def _priority(snapshot: Snapshot, profile: ClusterColocationProfile) -> Iterator
         )
 
 
-def _reach(snapshot: Snapshot, profile: ClusterColocationProfile) -> _Reach:
-    spec = profile.spec
-    names = frozenset(
-        name
-        for name, found in snapshot.namespace_labels.items()
-        if snapshot.is_watched(name)
-        and (spec.namespace_selector is None or label_selector.matches(spec.namespace_selector, found))
+def _reaches(
+    snapshot: Snapshot, profiles: Sequence[ClusterColocationProfile]
+) -> tuple[list[int], list[_Reach]]:
+    """Sizes of the groups of pods (same namespace, same labels: mostly a workload each), and who matches what."""
+    watched = {name: found for name, found in snapshot.namespace_labels.items() if snapshot.is_watched(name)}
+    found = {}
+    for profile in profiles:
+        selector = profile.spec.namespace_selector
+        names = (
+            name
+            for name, labels in watched.items()
+            if selector is None or label_selector.matches(selector, labels)
+        )
+        found[profile.metadata.name] = _Reach(profile, frozenset(names), set())
+    groups: Counter[tuple[str, frozenset[tuple[str, str]]]] = Counter(
+        (pod.metadata.namespace, frozenset(pod.metadata.labels.items()))
+        for pod in snapshot.of(Pod)
+        if pod.metadata.namespace in watched
     )
-    if spec.selector is None or spec.selector == LabelSelector():
-        return _Reach(profile, names, frozenset())
-    selected = label_selector.compile_selector(spec.selector)
-    pods: Sequence[Pod] = snapshot.of(Pod)
-    return _Reach(
-        profile,
-        names,
-        frozenset(
-            index
-            for index, pod in enumerate(pods)
-            if pod.metadata.namespace in names and selected(pod.metadata.labels)
-        ),
-    )
+    compiled = Profiles(profile_matching.compile_profile(profile) for profile in profiles)
+    for index, (namespace, labels) in enumerate(groups):
+        for match in compiled.matching(dict(labels), namespace, watched[namespace]):
+            found[match.name].groups.add(index)
+    return list(groups.values()), list(found.values())
 
 
-def _contradictions(reaches: Sequence[_Reach]) -> Iterator[Finding]:
+def _contradictions(reaches: Sequence[_Reach], sizes: Sequence[int]) -> Iterator[Finding]:
     """Pairs that meet and want different things; the later name wins."""
     for one, other in itertools.combinations(sorted(reaches, key=lambda each: each.profile.metadata.name), 2):
         fields = _differences(one.profile, other.profile)
-        if fields and (where := _meet(one, other)):
+        if fields and (where := _meet(one, other, sizes)):
+            # A profile for all pods of a namespace, and others for some of them, are mostly meant like that.
+            severity = Severity.NOTICE if _is_open(one) != _is_open(other) else Severity.WARNING
             yield finding(
-                Severity.WARNING,
+                severity,
                 other.profile,
                 f"contradicts {one.profile.metadata.name} in {', '.join(fields)}, {where}",
                 why=f"both are applied, in the order of their names: {other.profile.metadata.name} wins",
@@ -163,7 +172,7 @@ def _differences(one: ClusterColocationProfile, other: ClusterColocationProfile)
     return [f"{name} ({a} / {b})" for name, (a, b) in pairs.items() if a and b and a != b]
 
 
-def _meet(one: _Reach, other: _Reach) -> str:
+def _meet(one: _Reach, other: _Reach, sizes: Sequence[int]) -> str:
     """Where both apply, as far as one can know; empty when nothing shows that they do."""
     shared = sorted(one.namespaces & other.namespaces)
     if not shared:
@@ -174,8 +183,8 @@ def _meet(one: _Reach, other: _Reach) -> str:
         return f"with the same selector, in namespace {shared[0]}"
     if _is_open(one) or _is_open(other):
         return f"for pods of namespace {shared[0]} that its selector matches"
-    both = one.pods & other.pods
-    return f"for {len(both)} of the pods that exist now" if both else ""
+    both = sum(sizes[index] for index in one.groups & other.groups)
+    return f"for {both} of the pods that exist now" if both else ""
 
 
 def _is_open(reach: _Reach) -> bool:
