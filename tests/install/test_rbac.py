@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +106,22 @@ def test_no_role_has_wildcards_or_reads_secrets_of_others(component: str) -> Non
             assert rule.in_namespace and (rule.names or rule.verbs == ("create",))
         assert not {"escalate", "bind", "impersonate"} & set(rule.verbs)
         assert not {"pods/exec", "serviceaccounts/token"} & set(rule.resources)
+
+
+@pytest.mark.parametrize("component", list(rbac.RULES))
+def test_the_docs_tell_every_rule(component: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "install.md").read_text()
+    section = text.partition(f"### {component}\n")[2].partition("\n\n")[0]
+
+    assert section.splitlines()[2:] == [documented(rule) for rule in rbac.RULES[component]]
+
+
+def documented(rule: rbac.Rule) -> str:
+    """The row of a rule in docs/install.md."""
+    resources = ", ".join(f"`{name}`" for name in rule.resources) + (f" ({rule.group})" if rule.group else "")
+    where = [f"only {', '.join(f'`{name}`' for name in rule.names)}"] if rule.names else []
+    where += ["own namespace"] if rule.in_namespace else []
+    return f"| {resources} | {', '.join(rule.verbs)} | {', '.join(where)} | {rule.why} |"
 
 
 def test_a_name_restricts_as_an_api_server_would() -> None:
