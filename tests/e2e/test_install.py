@@ -33,6 +33,15 @@ WORKLOADS = ("Deployment", "DaemonSet", "PodDisruptionBudget")
 SERVER_SIDE = ("apply", "--server-side", "--force-conflicts", "--validate=strict")
 
 
+EXECUTOR = """
+apiVersion: v1
+kind: Pod
+metadata: {name: executor, namespace: spark, labels: {spark-role: executor}}
+spec:
+  containers: [{name: main, image: spark, resources: {requests: {cpu: "1"}, limits: {cpu: "1"}}}]
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     running = Cluster(tmp_path_factory.mktemp("install"), "--nodes", "2")
@@ -164,6 +173,16 @@ def test_profiles_and_fragments_apply(cluster: Cluster) -> None:
     }
     data = cluster.get("configmap", "slo-controller-config", "-n", SYSTEM)["data"]
     assert {"cpu-burst-config", "resource-qos-config", "colocation-config"} <= data.keys()
+
+    cluster.kubectl("create", "namespace", "spark")
+    cluster.kubectl("label", "namespace", "spark", "koordinator.sh/enable-colocation=true")
+
+    def becomes_batch() -> bool:
+        made = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", text=EXECUTOR)
+        [container] = json.loads(made)["spec"]["containers"]
+        return container["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1k"}
+
+    until(becomes_batch, 30, cluster.process)
 
     def reaches_the_nodes() -> bool:
         policies = [body["spec"] for body in cluster.get("nodeslos")["items"]]

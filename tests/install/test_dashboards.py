@@ -35,6 +35,7 @@ def exported() -> dict[str, set[str]]:
     for registry in (
         agent.internal,
         agent.external,
+        manager.runtime,
         manager.internal,
         manager.external,
         scheduler.metrics.registry,

@@ -19,6 +19,7 @@ from koordinator.local import registry
 from koordinator.local.apiserver import ApiServer
 from koordinator.local.patches.patcher import ObjectPatcher
 from koordinator.local.schema.catalog import Catalog
+from koordinator.manager.webhooks import configuration
 
 
 @pytest.fixture
@@ -114,6 +115,23 @@ async def test_what_a_user_changed_is_not_overwritten_unless_asked(api: Api, clu
     forced = await outcomes(steps.apply(api, Values(), force=True))
     assert only(forced, Outcome.FAILED) == only(forced, Outcome.KEPT) == []
     assert (await cluster.request("GET", path))["spec"]["replicas"] == 2
+
+
+async def test_the_webhooks_of_an_installation_by_other_means_are_taken_over(
+    api: Api, cluster: KubeCluster
+) -> None:
+    await outcomes(steps.apply(api, Values()))
+    path = (
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + configuration.MUTATING_NAME
+    )
+    theirs = {"metadata": {"annotations": {configuration.TEMPLATE: "[]"}}}
+    await cluster.request("PATCH", path, theirs, {"fieldManager": "koord-manager"})
+
+    found = await outcomes(steps.apply(api, Values()))
+
+    assert only(found, Outcome.FAILED) == []
+    annotations = (await cluster.request("GET", path))["metadata"]["annotations"]
+    assert "mpod-create" in annotations[configuration.TEMPLATE]
 
 
 @pytest.mark.parametrize(

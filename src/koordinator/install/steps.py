@@ -125,7 +125,9 @@ async def _apply(api: Api, body: Json, force: bool) -> Step:
         before = await api.get(resource, metadata.get("namespace", ""), metadata["name"])
         if release := _helm_release(before):
             return Step(name, Outcome.FAILED, f"it belongs to the Helm release {release}: use helm upgrade")
-        after = await api.apply(resource, body, force=force)
+        # Whatever else wrote their annotation is a manager that kept what it found there, perhaps the reference's.
+        forced = force or body["kind"].endswith("WebhookConfiguration")
+        after = await api.apply(resource, body, force=forced)
     except errors.Conflict as error:
         what = _conflict(error)
         if metadata["name"] == defaults.SLO_CONFIG_NAME:

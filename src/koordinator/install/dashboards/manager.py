@@ -6,6 +6,7 @@ from koordinator.install.dashboards.panels import (
     COUNT,
     MILLISECONDS,
     PER_SECOND,
+    SECONDS,
     Panel,
     Query,
     Row,
@@ -140,6 +141,46 @@ DASHBOARD = dashboard(
                             "sum by (resource) (slo_controller_node_extended_resource_allocatable_internal"
                             '{resource="kubernetes.io/batch-cpu"})',
                             "{{resource}}",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            "Queues and the API",
+            (
+                Panel(
+                    title="Waiting in queues",
+                    what="Objects that controllers have still to look at.",
+                    unit=COUNT,
+                    queries=(Query("max by (name) (workqueue_depth)", "{{name}}"),),
+                ),
+                Panel(
+                    title="Time in queues, p99",
+                    what="How long an object waited.",
+                    unit=SECONDS,
+                    queries=(
+                        Query(
+                            "histogram_quantile(0.99, sum by (le, name) "
+                            "(rate(workqueue_queue_duration_seconds_bucket[5m])))",
+                            "{{name}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Tried again",
+                    what="Per second. Something refuses what a controller writes.",
+                    unit=PER_SECOND,
+                    queries=(Query("sum by (name) (rate(workqueue_retries_total[5m]))", "{{name}}"),),
+                ),
+                Panel(
+                    title="Requests to the API",
+                    what="Per second, by answer.",
+                    unit=PER_SECOND,
+                    queries=(
+                        Query(
+                            'sum by (code, method) (rate(rest_client_requests_total{job="koord-manager"}[5m]))',
+                            "{{method}} {{code}}",
                         ),
                     ),
                 ),
