@@ -12,7 +12,7 @@ from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager import colocation_profile
+from koordinator.manager import colocation_profile, pod_patch
 from koordinator.manager.colocation_profile import ProfileError, ProfileOutcome
 from koordinator.manager.profile_matching import CompiledProfile, compile_profile
 
@@ -200,3 +200,32 @@ def test_the_class_of_a_pod_in_json_is_that_of_the_decoded_pod(spec: Any, own: A
     pod = {"metadata": {"labels": own}, "spec": spec}
 
     assert colocation_profile.priority_class_of(pod) is priority.default(from_builtins(pod, Pod))
+
+
+SCALARS = st.booleans() | st.integers(0, 3) | st.sampled_from(["", "x"])
+MEMBERS = st.sampled_from(["metadata", "spec", "labels", "containers", "name", "affinity"])
+VALUES = st.recursive(
+    SCALARS | st.none(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(MEMBERS, inner, max_size=3),
+    max_leaves=6,
+)
+PLAIN = st.recursive(SCALARS, lambda inner: st.dictionaries(MEMBERS, inner, max_size=3), max_leaves=6)
+
+
+@settings(max_examples=50)
+@given(obj=st.dictionaries(MEMBERS, VALUES, max_size=3), patch=st.dictionaries(MEMBERS, PLAIN, max_size=3))
+def test_a_plain_patch_is_merged_as_any_other(obj: Any, patch: Any) -> None:
+    before = copy.deepcopy((obj, patch))
+    assert pod_patch.is_plain(patch)
+
+    merged = pod_patch.merge_plain(obj, patch)
+
+    for shape in (pod_patch.POD, pod_patch.RESERVATION):
+        assert merged == pod_patch.merge(obj, patch, shape)
+    assert (obj, patch) == before
+
+
+@pytest.mark.parametrize("patch", [{"a": None}, {"a": [1]}, {"$patch": "delete"}, {"a": {"$retainKeys": []}}])
+def test_a_patch_that_does_more_than_setting_members_is_not_plain(patch: Any) -> None:
+    assert not pod_patch.is_plain(patch)
+    assert not compiled(patch=patch).has_plain_patch

@@ -161,8 +161,12 @@ class _Draft:
             self._patch(profile)
 
     def _patch(self, profile: CompiledProfile) -> None:
+        patch = profile.source.spec.patch
+        if profile.has_plain_patch:
+            self._take(pod_patch.merge_plain(self.result(), patch))
+            return
         try:
-            self._take(pod_patch.merge(self.result(), profile.source.spec.patch, self._shape))
+            self._take(pod_patch.merge(self.result(), patch, self._shape))
         except ApiError as error:
             raise ProfileError(profile.name, "spec.patch", str(error)) from error
 

@@ -59,6 +59,8 @@ class CompiledProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of old and new key, in order, so that chained mappings (a to b, b to c) have one outcome."""
     annotation_keys: tuple[_Pair, ...]
     skips_resources: bool
+    has_plain_patch: bool
+    """It sets members and nothing else (`pod_patch.is_plain`)."""
     unusable: Defect | None
     broken: Defect | None
 
@@ -79,6 +81,7 @@ def compile_profile(profile: ClusterColocationProfile) -> CompiledProfile:
         label_keys=tuple(sorted(spec.label_keys_mapping.items())),
         annotation_keys=tuple(sorted(spec.annotation_keys_mapping.items())),
         skips_resources=labels.SKIP_UPDATE_RESOURCES in profile.metadata.annotations,
+        has_plain_patch=isinstance(spec.patch, dict) and pod_patch.is_plain(spec.patch),
         unusable=unusable or problem,
         broken=broken or _patch_defect(spec.patch),
     )
