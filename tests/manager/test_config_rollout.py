@@ -170,8 +170,12 @@ def test_each_broken_key_keeps_its_policy_and_tells_so_while_the_others_go_on() 
             "cpu-normalization-config",
         }
 
+        metrics = here.manager.shared.metrics.internal
+        assert 'slo_controller_config_problem{key="resource-threshold-config"} 1' in metrics.text()
+
         await here.configure(resource_threshold_config="", colocation_config={"enable": False})
         assert set(here.configs.problems) == {"resource-amplification-config", "cpu-normalization-config"}
+        assert 'slo_controller_config_problem{key="resource-threshold-config"}' not in metrics.text()
         threshold = (await here.cluster.get(NodeSLO, "n1")).spec.resource_used_threshold_with_be
         assert threshold is not None and threshold.enable is False  # empty text is as if it were missing
 

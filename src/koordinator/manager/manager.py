@@ -58,6 +58,7 @@ class Manager:
                 addons=addons.installed(),
             ),
         )
+        self.shared.metrics.show_config_problems(lambda: self.shared.configs.problems)
         self.admission = webhooks.admission(self.shared)
         self._election: LeaderElection | None = None
         fenced = FencedCluster(cluster, lambda: self._election is None or self._election.may_act)

@@ -1,5 +1,7 @@
 """Metrics of the manager under the reference's names. Source: spec 02, section 2.4."""
 
+from collections.abc import Callable, Mapping
+
 from koordinator.clock import Clock
 from koordinator.cluster.client_metrics import ClientMetrics
 from koordinator.cluster.queue_metrics import QueueMetrics
@@ -101,6 +103,17 @@ class ManagerMetrics:
                 "group by name.",
                 ("name",),
                 lambda: {(LEASE,): self.is_leader.values[()]},
+            )
+        )
+
+    def show_config_problems(self, problems: Callable[[], Mapping[str, str]]) -> None:
+        """Show which keys of the configuration are not in force as they are written; ours, to alert on."""
+        self.internal.add(
+            Reading(
+                "slo_controller_config_problem",
+                "Keys of slo-controller-config that are not in force as they are written.",
+                ("key",),
+                lambda: {(key,): 1 for key in problems()},
             )
         )
 
