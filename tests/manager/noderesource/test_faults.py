@@ -19,7 +19,7 @@ NODES = ("n1", "n2", "n3")
 STEPS = 150
 STEP_S = 30.0
 DEGRADE_S = 15 * 60
-NOTICED_S = 60.0  # the sweep, a failed write and its pauses
+NOTICED_S = 90.0  # the sweep, failed writes and their pauses
 ERRORS = (errors.Conflict, errors.TooManyRequests, errors.ServiceUnavailable, errors.InternalError)
 CONFIG = '{"enable": %s, "cpuReclaimThresholdPercent": %d}'
 
@@ -60,7 +60,7 @@ class Trouble:
                 self.disabled_s = None if enabled else self.world.cluster.clock.now()
             case "api":
                 failure: Any = rng.choice(ERRORS)
-                world.cluster.failures += [failure("trouble")] * rng.randrange(1, 6)
+                world.cluster.failures = [failure("trouble")] * rng.randrange(1, 12)
             case "node":
                 await world.user.delete(Node, node)
                 await asyncio.sleep(rng.choice((0.0, 5.0)))

@@ -11,7 +11,7 @@ from koordinator.api import resources
 from koordinator.api.core import Node
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
-from koordinator.cluster.workqueue import WorkQueue
+from koordinator.cluster.workqueue import RetryPolicy, WorkQueue
 from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.noderesource import decide, plugins, reasons, zones
 from koordinator.manager.noderesource import target as targets
@@ -30,6 +30,8 @@ GATHER_S = 0.1
 """How long a round waits for more: of 10,000 nodes some 17 report meanwhile, and a round costs as much as 8 nodes."""
 SWEEP_S = 30.0  # how often expired reports are looked for; small against degradeTimeMinutes
 RETRY = BackoffPolicy(initial_s=1.0, max_s=30.0)
+# Not client-go's 1,000 s: what a silent node lends must go soon after the API is back.
+WRITE_RETRIES = RetryPolicy(max_s=30.0)
 
 _GAUGES = (
     # Divided, so that both CPU gauges count cores (the reference has mid-cpu in milli-cores).
@@ -49,7 +51,7 @@ class NodeResourceController:
         self._clock = shared.clock
         self._metrics = shared.metrics
         self._backoff = Backoff(RETRY, shared.rng)
-        self._queue: WorkQueue[str] = WorkQueue()
+        self._queue: WorkQueue[str] = WorkQueue(WRITE_RETRIES)
         shared.metrics.queues.watch("noderesource", self._queue)
         self._strategies = Strategies(lambda: shared.configs.colocation)
         self._plugins = plugins.chosen(
