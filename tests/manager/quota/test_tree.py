@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordinator.api import labels
+from koordinator.api import labels, resource_list
+from koordinator.api.sigs import ElasticQuota
 from koordinator.manager.quota.tree import QuotaTree, quota_info
 from tests.manager.quota.builders import quota
 
@@ -37,6 +38,61 @@ def test_the_tree_is_what_its_quotas_say(changes: list[tuple[str, str, str, list
     for namespace in ("n1", "n2"):
         bound = tree.bound_to(namespace)
         assert bound is None or namespace in bound.namespaces
+
+
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["0", "1500m", "7"]))
+PUTS = st.builds(
+    lambda name, parent, low, high, guaranteed, tree: quota(
+        name, parent, low=low, high=high, guaranteed=guaranteed, tree=tree
+    ),
+    NAMES,
+    NAMES,
+    AMOUNTS,
+    AMOUNTS,
+    AMOUNTS,
+    st.sampled_from(["", "t1"]),
+)
+
+
+@given(changes=st.lists(st.one_of(PUTS, NAMES), max_size=15), asked=PUTS)
+def test_what_is_kept_about_children_is_what_a_look_at_each_says(
+    changes: list[ElasticQuota | str], asked: ElasticQuota
+) -> None:
+    tree = QuotaTree()
+    for change in changes:
+        if isinstance(change, str):
+            tree.remove(change)
+        else:
+            tree.put(quota_info(change))
+
+    for name in "abcd":
+        children = tree.children(name)
+        assert tree.child_count(name) == len(children)
+        assert tree.children_min(name) == resource_list.sum_of(child.min for child in children)
+        assert set(tree.child_max_keys(name)) == {frozenset(child.max) for child in children}
+        assert set(tree.child_min_keys(name)) == {frozenset(child.min) for child in children}
+        assert set(tree.child_tree_ids(name)) == {child.tree_id for child in children}
+    info = quota_info(asked)
+    others = [child for child in tree.children(info.parent) if child.name != info.name]
+    for kept, each in (
+        (tree.siblings_min(info), (other.min for other in others)),
+        (tree.siblings_guaranteed(info), (other.guaranteed for other in others)),
+    ):
+        assert resource_list.is_equal_ignoring_zeros(kept, resource_list.sum_of(each))
+
+
+def test_a_namespace_is_bound_to_the_first_that_says_so_until_that_is_gone() -> None:
+    tree = QuotaTree()
+    for name in ("first", "second"):
+        tree.put(quota_info(quota(name, namespaces=["shop"])))
+
+    bound = tree.bound_to("shop")
+    assert bound is not None and bound.name == "first"
+    tree.remove("first")
+    bound = tree.bound_to("shop")
+    assert bound is not None and bound.name == "second"
+    tree.remove("second")
+    assert tree.bound_to("shop") is None
 
 
 @given(changes=CHANGES)

@@ -367,6 +367,22 @@ def test_what_is_hardly_meant_is_allowed_with_a_warning() -> None:
     run(scenario)
 
 
+def test_annotations_that_nobody_can_read_are_told() -> None:
+    async def scenario(one: Instance) -> None:
+        body = quota_body("web")
+        body["metadata"]["annotations"] = {labels.QUOTA_NAMESPACES: "shop"}
+        created = await one.ask("CREATE", body)
+        assert created.allowed and "no namespace is bound to the quota" in created.warnings[0]
+
+        await one.cluster.create(ElasticQuota, body, "quotas")
+        changed = msgspec.json.decode(msgspec.json.encode(body))
+        changed["metadata"]["annotations"][labels.QUOTA_ADMISSION] = "all"
+        verdict = await one.ask("UPDATE", changed, await one.stored("web"))
+        assert len(verdict.warnings) == 2 and labels.QUOTA_ADMISSION in verdict.warnings[1]
+
+    run(scenario)
+
+
 def test_a_dry_run_is_checked_and_changes_nothing() -> None:
     async def scenario(one: Instance) -> None:
         assert await one.create(quota_body("team", is_parent=True, low={"cpu": "10"})) == ""

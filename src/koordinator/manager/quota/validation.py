@@ -5,12 +5,13 @@ Pure: nothing here changes the tree; who asks puts the quota into it when the ve
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from koordinator.api import labels, quantity, resource_list
 from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api.annotations.codec import Annotation
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.resource_list import Amounts
@@ -32,6 +33,13 @@ _WEIGHT, _NAMESPACES, _STRICT_KEYS = (
         labels.QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS,
     )
 )
+
+
+_UNCHECKED: tuple[tuple[Annotation[Any], str], ...] = (
+    (quota_annotations.NAMESPACES, "no namespace is bound to the quota"),
+    (quota_annotations.ADMISSION, "with quota admission on, all pods of the quota are refused"),
+)
+"""Annotations whose texts no rule of the reference refuses."""
 
 
 class Refusal(enum.StrEnum):
@@ -175,6 +183,18 @@ def warnings(tree: QuotaTree, info: QuotaInfo) -> list[str]:
                 f"{_MAX}.{key} of {info.name} ({amount}) is above that of its parent {parent.name} "
                 f"({parent.max[key]}), which limits it"
             )
+    return found
+
+
+def annotation_warnings(quota: ElasticQuota) -> list[str]:
+    """Annotations that nobody will be able to read, and what comes of it."""
+    annotations = quota.metadata.annotations
+    found = []
+    for payload, consequence in _UNCHECKED:
+        try:
+            payload.read(annotations)
+        except ProtocolError as error:
+            found.append(f"annotation {error.field}: {error.reason}: {consequence}")
     return found
 
 

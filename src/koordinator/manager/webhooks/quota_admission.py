@@ -152,7 +152,7 @@ class QuotaValidatingHandler:
         if not weight.allowed:
             return self._answer(weight, quota)
         if validation.is_same(old, quota):
-            return ALLOWED
+            return _allowed(validation.annotation_warnings(quota))
         match topology.learn(old):
             case Learned.UNREADABLE:
                 return await self._create(quota, request)  # it does not count yet
@@ -185,7 +185,7 @@ class QuotaValidatingHandler:
             )
         known = self._topology.tree.get(quota.metadata.name)
         hints = [] if known is None else validation.warnings(self._topology.tree, known)
-        return Verdict(warnings=tuple(hints)) if hints else ALLOWED
+        return _allowed([*hints, *validation.annotation_warnings(quota)])
 
 
 class ConflictWatch:
@@ -208,6 +208,10 @@ class ConflictWatch:
         log.warning("quota contradicts its tree", extra={"quota": quota.key, "problem": verdict.message})
         message = f"admitted at the same time as another change that contradicts it: {verdict.message}"
         self._events.warning(quota, REASON_CONFLICT, message)
+
+
+def _allowed(hints: Sequence[str]) -> Verdict:
+    return Verdict(warnings=tuple(hints)) if hints else ALLOWED
 
 
 def _words(message: str, obj: str, field: str, refusal: Refusal) -> str:
