@@ -187,6 +187,27 @@ def test_a_parent_that_was_changed_through_another_instance_counts_as_it_is() ->
     run(scenario, instances=2)
 
 
+def test_repeated_refusals_read_the_parent_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(one: Instance) -> None:
+        asked: list[str] = []
+        get = one.cluster.get
+
+        async def counted(view: Any, name: str, namespace: str = "") -> Any:
+            asked.append(name)
+            return await get(view, name, namespace)
+
+        monkeypatch.setattr(one.cluster, "get", counted)
+        assert await one.create(quota_body("team", is_parent=True, low={"cpu": "1"})) == ""
+        for _ in range(200):
+            assert "brothers" in await one.create(quota_body("web", "team", low={"cpu": "2"}))
+        assert len(asked) == quota_admission.LOOK_UPS.burst
+        await asyncio.sleep(1)
+        assert "brothers" in await one.create(quota_body("web", "team", low={"cpu": "2"}))
+        assert len(asked) == quota_admission.LOOK_UPS.burst + 1
+
+    run(scenario)
+
+
 def test_a_request_about_a_quota_teaches_how_it_is_even_if_it_is_refused() -> None:
     async def scenario(one: Instance, two: Instance) -> None:
         assert await one.create(quota_body("team", is_parent=True, low={"cpu": "10"})) == ""

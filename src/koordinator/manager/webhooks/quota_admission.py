@@ -13,6 +13,7 @@ from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster.errors import ApiError, NotFound
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.protocol import Cluster
+from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.manager.quota import defaulting, validation
 from koordinator.manager.quota.defaulting import DefaultingError
 from koordinator.manager.quota.tree import QuotaInfo
@@ -26,6 +27,8 @@ MUTATING_PATH = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
 VALIDATING_PATH = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
 LOOK_UP_S = 2.0
 """How long the API server may take to say whether a parent exists that our watch has not shown."""
+LOOK_UPS = Rate(per_s=10.0, burst=50)
+"""Refusals that may read the parent: who repeats refused requests must not use up what the client may ask."""
 REASON_CONFLICT = "QuotaTreeConflict"
 
 
@@ -53,11 +56,14 @@ class ParentLookUp:
     def __init__(self, cluster: Cluster, topology: QuotaTopology) -> None:
         self._cluster = cluster
         self._topology = topology
+        self._bucket = TokenBucket(LOOK_UPS, cluster.clock.now())
 
     async def has_news(self, quota: ElasticQuota) -> bool:
         """Whether the parent is not as the topology knew it; it knows better from now on."""
         name = quota_labels.parent_name(quota.metadata.name, quota.metadata.labels)
         before = self._topology.tree.get(name)
+        if not self._bucket.try_take(self._cluster.clock.now()):
+            return False
         try:
             async with asyncio.timeout(LOOK_UP_S):
                 stored = await self._stored(name, before.namespace if before else quota.metadata.namespace)
