@@ -267,3 +267,17 @@ def test_a_profile_reaches_pods_that_wait_already(cluster: Cluster) -> None:
     # By hand the class of a pod stays fixed.
     refused = cluster.run("label", "pod", "waits", "koordinator.sh/qosClass=LS", "--overwrite")
     assert refused.returncode == 1 and "field is immutable" in refused.stderr
+
+    # What the pod rules refuse is told on the profile.
+    profile["metadata"] |= {"name": "wrong"}
+    profile["spec"] = {"selector": {"matchLabels": {"app": "spark"}}, "qosClass": "LSR"}
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(profile))
+
+    def told() -> list[str]:
+        events = cluster.get("events", "--field-selector=reason=ColocationProfileRefused")["items"]
+        return [each["message"] for each in events if each["involvedObject"]["name"] == "wrong"]
+
+    until(told, WAIT_S, cluster.process)
+    assert "a pod could not be changed, default/waits for one" in told()[0]
+    assert "cannot be used in combination" in told()[0]
+    assert labels()["koordinator.sh/qosClass"] == "BE"
