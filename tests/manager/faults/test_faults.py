@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from koordinator.api.node_metric import NodeMetric
+from koordinator.api.slo import NodeSLO
 from koordinator.clock import LoopClock
 from koordinator.cluster import supervise
 from koordinator.simulate import virtual_time
@@ -17,10 +19,13 @@ from tests.cluster.faulty_cluster import Faults
 from tests.manager.faults.world import DEGRADE_S, REPORT_S, SWEEP_S, THRESHOLD_S, Agent, World
 
 SEEDS = range(6)
+LEASE_GAP_S = 40.0
+"""A lease must end, be taken, and its taker look at everything once."""
 UNREST_S = 40 * 60.0
 SETTLE_S = DEGRADE_S + SWEEP_S + THRESHOLD_S + 2 * REPORT_S
 """Until every silent node is found, and a small difference has waited for its turn."""
 AWAY = Faults(lost_before_ratio=1.0)
+WITHDRAWN = {"NodeMetricExpired", "NodeMetricMissing", "NodeMetricRejected", "NodeMetricEmpty"}
 
 
 def play(seed: int, drama: Callable[[World], Awaitable[None]]) -> None:
@@ -57,7 +62,8 @@ async def act(world: World, agent: Agent) -> None:
         case 8:
             await world.restore_config()
         case 9:
-            rng.choice(world.instances).kill()
+            instance = rng.choice(world.instances)
+            rng.choice((instance.kill, instance.cut_off))()
         case 10:
             world.misbehave(Faults.drawn(rng))
         case 11:
@@ -91,13 +97,18 @@ def test_whatever_went_wrong_batch_is_right_and_still_afterwards(seed: int) -> N
                 assert offered == agent.model(), agent.name
             else:
                 assert offered == {}, agent.name
-                assert await world.reasons(agent.name), f"nobody is told why {agent.name} lends nothing"
+                told = await world.reasons(agent.name)
+                assert told.keys() & WITHDRAWN, f"nobody is told why {agent.name} lends nothing: {told}"
         world.check_writers()
+        for view in (NodeMetric, NodeSLO):
+            assert await world.names(view) == set(world.agents)
 
         calm_s = world.clock.now()
+        told_before = {name: await world.reasons(name) for name in world.agents}
         await asyncio.sleep(20 * 60.0)
         written = [write for write in world.writes if write.at_s >= calm_s]
         assert written == [], "nothing changed, so nothing is written"
+        assert {name: await world.reasons(name) for name in world.agents} == told_before
 
         for agent in world.agents.values():
             agent.jitter_ratio = agent.harmless_jitter()
@@ -108,3 +119,45 @@ def test_whatever_went_wrong_batch_is_right_and_still_afterwards(seed: int) -> N
         world.check_writers()
 
     play(seed, drama)
+
+
+def test_a_leader_without_the_api_is_replaced_before_it_could_do_harm() -> None:
+    async def drama(world: World) -> None:
+        await asyncio.sleep(5 * 60.0)
+        led = world.holder()
+        leader = next(each for each in world.instances if led.startswith(f"{each.name}-"))
+        life_count = leader.life_count
+
+        leader.cut_off()
+        await asyncio.sleep(40.0)
+
+        assert world.holder() and not world.holder().startswith(f"{leader.name}-{life_count}")
+        assert world.lost_leases == 1 and leader.life_count == life_count + 1
+        agent = world.agents["node-0"]
+        await world.add_pod(agent)
+        await asyncio.sleep(SETTLE_S)
+        assert await world.batch("node-0") == agent.model()
+        world.check_writers()
+
+    play(0, drama)
+
+
+def test_a_silent_agent_costs_its_node_batch_within_the_degrade_time_whatever_the_lease_does() -> None:
+    async def drama(world: World) -> None:
+        await asyncio.sleep(5 * 60.0)
+        agent = world.agents["node-0"]
+        agent.mood = "silent"
+        assert await world.batch("node-0") != {}
+
+        for _ in range(30):  # a manager dies every half minute
+            await asyncio.sleep(30.0)
+            world.instances[world.rng.randrange(2)].kill()
+        assert agent.good_s is not None
+        await asyncio.sleep(agent.good_s + DEGRADE_S - world.clock.now() + SWEEP_S + LEASE_GAP_S)
+
+        assert await world.batch("node-0") == {}
+        assert "NodeMetricExpired" in await world.reasons("node-0")
+        assert await world.batch("node-1") != {}
+        world.check_writers()
+
+    play(1, drama)

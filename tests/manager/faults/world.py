@@ -7,6 +7,7 @@ All of it is drawn from a seed and runs on virtual time. `model` says what a nod
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -112,6 +113,11 @@ class Instance:
             cluster.misbehave(Faults(lost_before_ratio=1.0))
         if self._task is not None:
             self._task.cancel()
+
+    def cut_off(self) -> None:
+        """The API is away for this process only, for as long as it lives."""
+        for cluster in self.clusters:
+            cluster.misbehave(Faults(lost_before_ratio=1.0, watch_broken_ratio=1.0))
 
     async def _live(self) -> None:
         world = self.world
@@ -369,7 +375,13 @@ class World:
                         allocatable[key],
                     )
 
-    async def reasons(self, name: str) -> list[str]:
-        """Reasons of the events on a node, oldest first."""
-        found = (await self.api.list(Event, "default")).items
-        return [event.reason for event in found if event.involved_object.name == name]
+    async def reasons(self, name: str) -> Counter[str]:
+        """How often each reason was told of a node."""
+        told: Counter[str] = Counter()
+        for event in (await self.api.list(Event, "default")).items:
+            if event.involved_object.name == name:
+                told[event.reason] += max(event.count, 1)
+        return told
+
+    async def names(self, view: type[Object]) -> set[str]:
+        return {found.metadata.name for found in (await self.api.list(view)).items}
