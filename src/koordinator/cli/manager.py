@@ -25,7 +25,7 @@ from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import LeaderElection
 from koordinator.manager import http
 from koordinator.manager.manager import Manager
-from koordinator.manager.webhooks.serving import Webhooks
+from koordinator.manager.webhooks.serving import DRAIN_S, Webhooks
 from koordinator.manager.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ async def _main(settings: Settings, where: WebhookSettings, client: ClientConfig
         KubeCluster(client, rng=random.Random(rng.getrandbits(64)), component=USER_AGENT) as lease_cluster,
     ):
         manager = Manager(cluster, settings.options, settings.gates)
-        webhooks = Webhooks(manager.shared, manager.admission, where, synced=manager.synced)
+        webhooks = Webhooks(manager.shared, manager.admission, where, synced=manager.synced, drain_s=DRAIN_S)
         metrics = manager.shared.metrics
         for each in (cluster, lease_cluster):
             metrics.client.count(each.transport, client.server)

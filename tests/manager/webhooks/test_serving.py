@@ -245,6 +245,20 @@ async def test_without_configurations_the_manager_says_what_to_do(
     )
 
 
+async def test_a_replica_that_is_told_to_stop_answers_until_nobody_asks_it_any_more(world: World) -> None:
+    async with world.serving(drain_s=0.3) as webhooks:
+        port = webhooks.port
+        stopping = asyncio.create_task(world.stopped(webhooks))
+        await asyncio.sleep(0.05)
+
+        assert await webhooks.check() == "stopping"
+        assert (await world.create_pod("late")).metadata.labels["asked"] == "yes"
+        await stopping
+
+    with pytest.raises(InternalError, match=f"dial tcp 127.0.0.1:{port}: connect: connection refused"):
+        await world.create_pod("too-late")
+
+
 # The server by itself
 
 

@@ -49,6 +49,7 @@ class World:
         self.client = MemoryCluster(self.backend, user="test")
         self._folder = folder
         self._made = 0
+        self._running: dict[Webhooks, asyncio.Task[None]] = {}
 
     async def install(self) -> None:
         """What the manager's manifests bring."""
@@ -61,6 +62,7 @@ class World:
         *,
         synced: bool = True,
         settings: WebhookSettings | None = None,
+        drain_s: float = 0.0,
     ) -> AsyncIterator[Webhooks]:
         """One replica, reached through the Service from when it is ready."""
         shared = shared_parts(self.client)
@@ -69,10 +71,11 @@ class World:
         filled = asyncio.Event()
         if synced:
             filled.set()
-        webhooks = Webhooks(shared, Admission(handlers, {}), settings, synced=filled, host=HOST)
+        admission = Admission(handlers, {})
+        webhooks = Webhooks(shared, admission, settings, synced=filled, host=HOST, drain_s=drain_s)
         async with asyncio.TaskGroup() as group:
             shared.factory.start(group)
-            running = group.create_task(webhooks.run())
+            running = self._running[webhooks] = group.create_task(webhooks.run())
             ready = asyncio.create_task(webhooks.ready.wait())
             await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()
@@ -84,6 +87,11 @@ class World:
             finally:
                 running.cancel()
                 await shared.factory.stop()
+
+    async def stopped(self, webhooks: Webhooks) -> None:
+        """Tell a replica to stop, and wait until it has."""
+        self._running[webhooks].cancel()
+        await asyncio.wait([self._running[webhooks]])
 
     def reach(self, port: int) -> None:
         """Where the Service leads from now on."""

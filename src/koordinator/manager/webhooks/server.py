@@ -71,7 +71,7 @@ class WebhookServer:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certs
         )  # a pair that does not fit would leave half of it
         _load(self._context, certs)
-        log.info("webhook certificate presented", extra={"port": self._port})
+        log.info("webhook certificate presented")
 
     async def start(self) -> None:
         """Listen; without a certificate (`present`) handshakes fail. Raises: OSError when the port is taken."""

@@ -15,6 +15,8 @@ from koordinator.manager.webhooks.sync import WebhookSync
 START_S = 20.0
 """For the first round of certificates and configurations; then the process had better say what is wrong."""
 CHECK_S = 5.0
+DRAIN_S = 2.0
+"""A process that was told to stop answers so long still: API servers learn late that its address is gone."""
 
 
 class WebhookStartError(KoordinatorError):
@@ -24,7 +26,8 @@ class WebhookStartError(KoordinatorError):
 class Webhooks:
     """Build before the informers of `shared.factory` are started, then `run` beside them.
 
-    `synced` is set when the handlers' caches are filled. `host` None is all addresses of this machine.
+    `synced` is set when the handlers' caches are filled. `host` None is all addresses of this machine. With
+    `drain_s` requests are answered for so long after `run` was cancelled, while `check` says that it stops.
     """
 
     def __init__(
@@ -35,10 +38,13 @@ class Webhooks:
         *,
         synced: asyncio.Event,
         host: str | None = None,
+        drain_s: float = 0.0,
     ) -> None:
         self.ready = asyncio.Event()
         """Set when certificates are presented and the configurations name them."""
         self._synced = synced
+        self._drain_s = drain_s
+        self._is_stopping = False
         self._certs: CertificateSet | None = None
         self._server: WebhookServer | None = None
         handlers = admission.handlers
@@ -84,11 +90,18 @@ class Webhooks:
         except ExceptionGroup as problems:
             raise problems.exceptions[0] from None
         finally:
+            self._is_stopping = True
             if server is not None:
-                await server.stop()
+                try:
+                    if self.ready.is_set() and self._drain_s > 0:
+                        await asyncio.sleep(self._drain_s)
+                finally:
+                    await server.stop()
 
     async def check(self) -> str:
         """The check `webhook-ready`: why requests cannot be answered now, empty when they can."""
+        if self._is_stopping:
+            return "stopping"
         if self._server is None:
             return "" if self.ready.is_set() else "webhook configurations are not in order yet"
         if not self.ready.is_set() or self._certs is None:
