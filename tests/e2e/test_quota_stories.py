@@ -245,6 +245,38 @@ def test_a_broken_rule_is_named_and_changes_nothing(
     assert shown(cluster) == tree
 
 
+def test_a_deployment_gets_as_many_pods_as_its_quota_has_room_for(
+    cluster: Cluster, tree: dict[str, Any]
+) -> None:
+    template = pod("", "500m")
+    template["metadata"] = {"labels": {"app": "shop"}}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "shop", "namespace": "shop"},
+        "spec": {
+            "replicas": 25,
+            "selector": {"matchLabels": {"app": "shop"}},
+            "template": {"metadata": template["metadata"], "spec": template["spec"]},
+        },
+    }
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(deployment))
+
+    def refusals() -> str:
+        events = cluster.get("events", "-n", "shop")["items"]
+        return " ".join(event["message"] for event in events if event["reason"] == "FailedCreate")
+
+    until(lambda: "exceeded quota: quotas/web, requested: cpu=500m" in refusals(), 20, cluster.process)
+    chosen = ("pods", "-n", "shop", "-l", "app=shop")
+    until(lambda: len(cluster.get(*chosen)["items"]) >= 14, 20, cluster.process)
+    pods = cluster.get(*chosen)["items"]
+    quota_now = cluster.get("elasticquota", "web", "-n", "quotas")
+    admitted = json.loads(quota_now["metadata"]["annotations"][f"{Q}/child-request"])
+    assert len(pods) == 14, "8 cores less that of the server, half a core each"
+    assert admitted["cpu"] == "8"
+    cluster.kubectl("delete", "deployment", "shop", "-n", "shop")
+
+
 def test_a_node_pool_becomes_a_tree_and_its_pods_land_there(cluster: Cluster, tree: dict[str, Any]) -> None:
     nodes = sorted(node["metadata"]["name"] for node in cluster.get("nodes")["items"])
     cluster.kubectl("label", "node", nodes[1], "pool=gpu")
