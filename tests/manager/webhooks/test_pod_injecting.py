@@ -3,10 +3,13 @@
 from copy import deepcopy
 from typing import Any
 
-from hypothesis import given
+import msgspec
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import labels, resources
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
@@ -120,3 +123,44 @@ def test_a_pod_stays_free_without_quota_tree_profile_or_selector() -> None:
         ([profile("a", "t", {})], quota("t")),
     ):
         assert inject(profiles, found) == pod_of({})
+
+
+ANY = st.recursive(
+    st.none() | st.integers(0, 2) | st.sampled_from(["", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["key", "a"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+TERM = st.fixed_dictionaries(
+    {}, optional={"matchExpressions": st.lists(ANY, max_size=2) | ANY, "matchFields": ANY}
+)
+REQUIRED = (
+    st.fixed_dictionaries({}, optional={"nodeSelectorTerms": st.lists(TERM | ANY, max_size=2) | ANY}) | ANY
+)
+AFFINITY = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodeAffinity": st.fixed_dictionaries(
+            {}, optional={"requiredDuringSchedulingIgnoredDuringExecution": REQUIRED}
+        )
+        | ANY
+    },
+)
+
+
+@settings(max_examples=50)
+@given(spec=st.fixed_dictionaries({}, optional={"affinity": AFFINITY | ANY}))
+def test_whatever_affinity_a_pod_has_every_alternative_of_it_gets_the_nodes(spec: dict[str, Any]) -> None:
+    pod = {"metadata": {}, "spec": spec}
+    try:
+        from_builtins(pod, Pod)
+    except msgspec.ValidationError:
+        return  # refused before
+    nodes = from_builtins({"matchLabels": {"zone": "1"}}, LabelSelector)
+
+    bound = pod_injecting.inject_nodes(pod, nodes)
+
+    wanted = {"key": "zone", "operator": "In", "values": ["1"]}
+    assert all(term["matchExpressions"][-1] == wanted for term in terms(bound)) and terms(bound)
+    assert from_builtins(bound, Pod)
