@@ -85,6 +85,17 @@ metadata:
   labels: {quota.scheduling.koordinator.sh/parent: team}
 spec: {min: {cpu: "5"}, max: {cpu: "9"}}
 ---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: dead}
+webhooks:
+- name: dead.koordinator.sh
+  clientConfig: {url: "https://127.0.0.1:1/mutate-pod"}
+  rules: [{operations: [CREATE], apiGroups: [""], apiVersions: [v1], resources: [pods]}]
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+---
 apiVersion: coordination.k8s.io/v1
 kind: Lease
 metadata: {name: koordinator-manager, namespace: koordinator-system}
@@ -113,6 +124,9 @@ EXPECTED = {
     "a profile that reaches nobody": ("profiles", "matches no namespace"),
     "profiles that contradict each other": ("profiles", "contradicts d-one in qosClass (LS / BE)"),
     "webhooks that are not configured": ("webhooks", "not configured"),
+    "a webhook that nobody serves": ("webhooks", "https://127.0.0.1:1: nobody answers"),
+    "a webhook that cannot be trusted": ("webhooks", "caBundle is empty"),
+    "pods that cannot be created for it": ("admission", "webhook dead.koordinator.sh cannot be called"),
     "a quota that is promised more than its parent has": ("quotas", "cpu 5 > 1"),
     "an older CRD": ("crds", "it lacks status.prodReclaimableMetric"),
     "a node that does not report any more": ("reports", "does not report any more"),

@@ -23,8 +23,6 @@ from koordinator.doctor.finding import Severity
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.simulate import dump as dumps
 
-PLAIN_WIDTH = 160
-"""Columns of files and pipes, whatever the terminal's are."""
 NAMESPACE = "koordinator-system"
 
 
@@ -140,7 +138,7 @@ def _write(report: Report, output: str) -> None:
         if sys.stdout.isatty():
             print_report(Console(highlight=False), report)
         else:
-            click.echo(plain(report, PLAIN_WIDTH))
+            click.echo(plain(report))
         return
     body = as_json(report)
     if output == "json":

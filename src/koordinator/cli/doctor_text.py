@@ -1,7 +1,5 @@
 """A doctor's report on a terminal: a table with what is wrong, why it matters, what to do; a line that sums up."""
 
-import io
-
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -10,15 +8,18 @@ from rich.text import Text
 from koordinator.doctor.checks.all import Report
 from koordinator.doctor.finding import Finding, Severity, some_of
 
+WIDTH_SEVERITY, WIDTH_CHECK = 9, 18
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 
 
-def plain(report: Report, width: int) -> str:
-    """The report as lines for files and pipes."""
-    console = Console(highlight=False, width=width, color_system=None, file=io.StringIO())
-    with console.capture() as captured:
-        print_report(console, report)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+def plain(report: Report) -> str:
+    """The report for files and pipes: nothing is wrapped, so that commands can be copied."""
+    indent = "\n" + " " * (WIDTH_SEVERITY + WIDTH_CHECK)
+    blocks = []
+    for each in report.findings:
+        head = f"{each.severity.value.upper():{WIDTH_SEVERITY}}{each.check:{WIDTH_CHECK}}"
+        blocks.append(head + _words(each, "").plain.replace("\n", indent))
+    return "\n\n".join([*blocks, _summary(report).plain])
 
 
 def print_report(console: Console, report: Report) -> None:
@@ -37,7 +38,7 @@ def print_report(console: Console, report: Report) -> None:
 
 def _words(finding: Finding, style: str) -> Text:
     text = Text()
-    text.append(finding.object, style=f"bold {style}")
+    text.append(finding.object, style=f"bold {style}".strip())
     text.append(f": {finding.problem}")
     if finding.objects and some_of(finding.objects) not in finding.problem:
         text.append(f"\n({some_of(finding.objects)})", style="dim")

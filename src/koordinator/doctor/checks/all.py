@@ -117,28 +117,33 @@ def _run(check: Check, snapshot: Snapshot) -> list[Finding]:
 
 
 def _gaps(snapshot: Snapshot, blocked: dict[type[Object], list[str]]) -> list[Finding]:
-    """What could not be read. A kind that is not served has a finding of its own."""
-    found = []
-    for view, names in blocked.items():
-        gap = snapshot.gap(view)
-        if gap == NOT_SERVED:
-            continue
-        plural = view.resource.qualified
-        steps = (
-            (f"kubectl auth can-i list {plural} -A",)
-            if snapshot.is_live
-            else (f"kubectl get {plural} -A -o json > more.json    # then --dump more.json besides",)
-        )
-        found.append(
+    """What could not be read, and is missed. A kind that is not served has a finding of its own."""
+    missed = {view: names for view, names in blocked.items() if snapshot.gap(view) != NOT_SERVED}
+    if not missed:
+        return []
+    if not snapshot.is_live:
+        kinds = sorted(view.resource.plural for view in missed)
+        about = kinds[0] if len(kinds) == 1 else f"{len(kinds)} kinds"
+        checks = sorted({name for names in missed.values() for name in names})
+        return [
             finding(
                 Severity.NOTICE,
-                plural,
-                f"not read: {gap}",
-                why=f"not checked: {some_of(names)}",
-                do=steps,
+                about,
+                f"the dump has none of: {', '.join(kinds)}",
+                why=f"not checked: {', '.join(checks)}",
+                do=(f"kubectl get {','.join(kinds)} -A -o json > more.json    # then --dump more.json, too",),
             )
+        ]
+    return [
+        finding(
+            Severity.NOTICE,
+            view.resource.qualified,
+            f"not read: {snapshot.gap(view)}",
+            why=f"not checked: {', '.join(names)}",
+            do=(f"kubectl auth can-i list {view.resource.qualified} -A",),
         )
-    return found
+        for view, names in missed.items()
+    ]
 
 
 def _unreadable(snapshot: Snapshot) -> list[Finding]:

@@ -185,7 +185,10 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
 
 def _unprotected(snapshot: Snapshot, found: ConfigMap) -> Iterator[Finding]:
     """Nodes that lend resources without holding batch pods down when services need them back."""
-    thresholds = nodeslo.sync(nodeslo.DEFAULT_CONFIG, found.data).config
+    outcome = nodeslo.sync(nodeslo.DEFAULT_CONFIG, found.data)
+    if slo_config.RESOURCE_THRESHOLD.key in outcome.problems:
+        return  # the manager goes on with what it understood before, which nobody else knows
+    thresholds = outcome.config
     exposed = [
         node.metadata.name
         for node in snapshot.nodes
@@ -198,11 +201,7 @@ def _unprotected(snapshot: Snapshot, found: ConfigMap) -> Iterator[Finding]:
         found,
         f"{slo_config.RESOURCE_THRESHOLD.key} is off on nodes that lend resources: {some_of(exposed)}",
         why="node agents neither suppress nor evict batch pods when services need the CPU and memory back",
-        do=(
-            f"set {slo_config.RESOURCE_THRESHOLD.key} to "
-            + '{"clusterStrategy": {"enable": true}}: '
-            + _edit(found),
-        ),
+        do=(_edit(found) + '    # resource-threshold-config: {"clusterStrategy": {"enable": true}}',),
         objects=exposed,
     )
 
