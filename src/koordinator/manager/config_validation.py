@@ -68,7 +68,7 @@ class ValidationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`names_needed` is flag `--node-strategy-name-need-check`.
 
     `as_reference` also refuses what only the reference refuses: `resource-qos-config` without
-    `system-config`, and bandwidths that it adds up wrongly.
+    `system-config`, and bandwidths that it adds up wrongly. It lets pass what the reference does not look at.
     """
 
     names_needed: bool = False
@@ -110,7 +110,7 @@ def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: Valida
     their selectors nor on any of `nodes`.
     """
     parsed: list[tuple[str, Sequence[NodeEntry]]] = []
-    for section in _BY_KEY.values():
+    for section in _SECTIONS if options.as_reference else _BY_KEY.values():
         key = section.codec.key
         text = new.get(key, "")
         if text == "" or text == old.get(key, ""):
