@@ -388,6 +388,22 @@ def test_what_is_hardly_meant_is_allowed_with_a_warning() -> None:
     run(scenario)
 
 
+def test_who_takes_an_exemption_away_hears_what_is_broken_from_then_on() -> None:
+    async def scenario(one: Instance) -> None:
+        forced = {labels.QUOTA_ALLOW_FORCE_UPDATE: "true"}
+        assert await one.create(quota_body("team", is_parent=True, low={"cpu": "1"})) == ""
+        assert await one.create(quota_body("web", "team", low={"cpu": "2"}, own=forced)) == ""
+        assert await one.create(quota_body("db", "team", low={"cpu": "0"}, own=forced)) == ""
+
+        body = quota_body("web", "team", low={"cpu": "2"})
+        verdict = await one.ask("UPDATE", body, await one.stored("web"))
+        assert verdict.allowed and "the next change will be refused: checkMinQuotaSum" in verdict.warnings[0]
+        kept = await one.ask("UPDATE", quota_body("web", "team", low={"cpu": "2"}, own=forced), body)
+        assert kept.allowed and kept.warnings == ()
+
+    run(scenario)
+
+
 def test_annotations_that_nobody_can_read_are_told() -> None:
     async def scenario(one: Instance) -> None:
         body = quota_body("web")

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from koordinator.api import labels, quantity, resource_list
+from koordinator.api import labels, quantity, quota_labels, resource_list
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.errors import ProtocolError
@@ -122,7 +122,7 @@ def check_create(tree: QuotaTree, quota: ElasticQuota, rules: QuotaRules) -> Quo
     info = quota_info(quota)
     if tree.get(info.name) is not None:
         return QuotaVerdict(Refusal.EXISTS, f"AddQuota quota already exists: {info.name}", "metadata.name")
-    for verdict in (_namespaces(tree, info), _own_fields(quota, info)):
+    for verdict in (_namespaces(tree, info, "AddQuota"), _own_fields(quota, info)):
         if not verdict.allowed:
             return verdict
     return _topology(tree, info, None, rules, None)
@@ -137,7 +137,7 @@ def check_update(
     info = quota_info(new)
     if info.name in _RESERVED:
         return QuotaVerdict(Refusal.FORBIDDEN, f"invalid quota {info.name}: it cannot be changed")
-    if not (verdict := _namespaces(tree, info)).allowed:
+    if not (verdict := _namespaces(tree, info, "UpdateQuota")).allowed:
         return verdict
     known = tree.get(info.name)
     if known is None:
@@ -160,12 +160,21 @@ def check_weight_change(old: ElasticQuota, new: ElasticQuota) -> QuotaVerdict:
     return _shared_weight(new)
 
 
+def is_exempted_no_more(old: ElasticQuota, new: ElasticQuota) -> bool:
+    """Whether labels go that had switched rules off: `allow-force-update` or `is-root`."""
+    before, after = old.metadata.labels, new.metadata.labels
+    return any(
+        is_exempt(before) and not is_exempt(after)
+        for is_exempt in (quota_labels.allows_forced_update, quota_labels.is_tree_root)
+    )
+
+
 def check_standing(tree: QuotaTree, info: QuotaInfo, rules: QuotaRules) -> QuotaVerdict:
     """Whether a quota that exists keeps the rules between quotas as the tree is now.
 
     Two instances that admit requests at the same moment do not know of each other's.
     """
-    verdict = _namespaces(tree, info)
+    verdict = _namespaces(tree, info, "UpdateQuota")
     return _topology(tree, info, None, rules, None) if verdict.allowed else verdict
 
 
@@ -225,12 +234,13 @@ def is_same(old: ElasticQuota, new: ElasticQuota) -> bool:
     )
 
 
-def _namespaces(tree: QuotaTree, info: QuotaInfo) -> QuotaVerdict:
+def _namespaces(tree: QuotaTree, info: QuotaInfo, action: str) -> QuotaVerdict:
     for namespace in info.namespaces:
         bound = tree.bound_to(namespace)
         if bound is not None and bound.name != info.name:
             message = (
-                f"quota {info.name}'s annotation namespace {namespace} is already bound to quota {bound.name}"
+                f"{action} quota {info.name}'s annotation namespace {namespace} "
+                f"is already bound to quota {bound.name}"
             )
             return QuotaVerdict(Refusal.NAMESPACE_BOUND, message, _NAMESPACES)
     return ALLOWED

@@ -16,7 +16,7 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.manager.quota import defaulting, validation
 from koordinator.manager.quota.defaulting import DefaultingError
-from koordinator.manager.quota.tree import QuotaInfo
+from koordinator.manager.quota.tree import QuotaInfo, quota_info
 from koordinator.manager.quota.validation import QuotaRules, QuotaVerdict, Refusal
 from koordinator.manager.webhooks.quota_topology import Learned, QuotaTopology
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
@@ -158,7 +158,7 @@ class QuotaValidatingHandler:
         if not weight.allowed:
             return self._answer(weight, quota)
         if validation.is_same(old, quota):
-            return _allowed(validation.annotation_warnings(quota))
+            return _allowed([*self._standing(old, quota), *validation.annotation_warnings(quota)])
         match topology.learn(old):
             case Learned.UNREADABLE:
                 return await self._create(quota, request)  # it does not count yet
@@ -170,6 +170,13 @@ class QuotaValidatingHandler:
         if verdict.allowed and not request.dry_run:
             topology.note(quota, old)
         return self._answer(verdict, quota)
+
+    def _standing(self, old: ElasticQuota, quota: ElasticQuota) -> Sequence[str]:
+        """What a quota breaks from now on by a change that is not checked, since it takes an exemption away."""
+        if not validation.is_exempted_no_more(old, quota):
+            return ()
+        verdict = validation.check_standing(self._topology.tree, quota_info(quota), self._rules)
+        return () if verdict.allowed else (f"the next change will be refused: {verdict.message}",)
 
     def _delete(self, quota: ElasticQuota, request: AdmissionRequest) -> Verdict:
         topology = self._topology
