@@ -1,6 +1,7 @@
 """The rules of a role, held against what a component really asks of the API."""
 
 import ast
+import functools
 import importlib
 import inspect
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -129,12 +130,14 @@ def _named(field_selector: str) -> str:
 _ON_VIEWS = ("get", "list", "watch", "create", "patch", "delete")
 
 
-def calls(*packages: str) -> Iterator[tuple[str, str, type[Object], str]]:
+@functools.cache
+def calls(package: str) -> list[tuple[str, str, type[Object], str]]:
     """(place, verb, view, subresource) of every call on a cluster that names its view."""
-    for package in packages:
-        for path in sorted((SOURCE / package).rglob("*.py")):
-            module = ".".join(["koordinator", *path.relative_to(SOURCE).with_suffix("").parts])
-            yield from _calls_of(path, module.removesuffix(".__init__"))
+    found: list[tuple[str, str, type[Object], str]] = []
+    for path in sorted((SOURCE / package).rglob("*.py")):
+        module = ".".join(["koordinator", *path.relative_to(SOURCE).with_suffix("").parts])
+        found += _calls_of(path, module.removesuffix(".__init__"))
+    return found
 
 
 def _calls_of(path: Path, module: str) -> Iterator[tuple[str, str, type[Object], str]]:

@@ -32,6 +32,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             "dashboards": {"enabled": True, "labels": {"folder": "koordinator"}},
         },
     },
+    "a scheduler alone": {"manager": {"enabled": False}, "koordlet": {"enabled": False}},
     "everything off": {
         "crds": {"managed": False},
         "priorityClasses": {"create": False},
@@ -66,7 +67,13 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             "replicas": 1,
         },
         "scheduler": {"featureGates": "ResizePod=true", "port": 11251, "securePort": 11259, "replicas": 0},
-        "koordlet": {"featureGates": "", "port": 19316, "maxUnavailable": 3, "extraArgs": ["-dry-run"]},
+        "koordlet": {
+            "featureGates": "",
+            "port": 19316,
+            "maxUnavailable": 3,
+            "extraArgs": ["-dry-run"],
+            "terway": True,
+        },
     },
     "placement and resources": {
         "manager": {
@@ -112,6 +119,11 @@ def render(settings: Mapping[str, Any], folder: Path) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+def load_all(text: str) -> Iterator[Any]:
+    """By libyaml, where it is: twenty times faster."""
+    return yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def as_installed(body: dict[str, Any]) -> dict[str, Any]:
     """Without the annotation that Helm needs to keep what lasts."""
     annotations = body["metadata"].get("annotations", {})
@@ -127,7 +139,7 @@ def test_the_chart_renders_what_install_applies(name: str, tmp_path: Path) -> No
     done = render(VALUE_SETS[name], tmp_path)
     assert done.returncode == 0, done.stderr
 
-    rendered = {objects.key(body): as_installed(body) for body in yaml.safe_load_all(done.stdout) if body}
+    rendered = {objects.key(body): as_installed(body) for body in load_all(done.stdout) if body}
     installed = {
         objects.key(body): body for body in objects.objects(values.read([("test", VALUE_SETS[name])]))
     }

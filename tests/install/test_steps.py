@@ -42,7 +42,11 @@ def api(cluster: KubeCluster) -> Api:
 
 
 def of(**settings: Any) -> Values:
-    return values.read([("test", settings)])
+    """Without CRDs, which take longest, unless the settings say so."""
+    return values.read([("test", {"crds": {"managed": False}, **settings})])
+
+
+LEAN = of()
 
 
 async def outcomes(work: AsyncIterator[Step]) -> dict[str, Step]:
@@ -66,12 +70,15 @@ async def test_everything_is_created_in_order_and_a_second_time_changes_nothing(
 
 
 async def test_an_upgrade_changes_what_differs_and_names_what_is_left_over(api: Api) -> None:
-    await outcomes(steps.apply(api, Values()))
+    await outcomes(steps.apply(api, LEAN))
 
     upgraded = of(manager={"replicas": 3}, koordlet={"enabled": False})
     found = await outcomes(steps.apply(api, upgraded))
 
-    assert only(found, Outcome.CHANGED) == ["Deployment koordinator-system/koord-manager"]
+    assert only(found, Outcome.CHANGED) == [
+        "Namespace koordinator-system",  # needs no right to privileged pods any more
+        "Deployment koordinator-system/koord-manager",
+    ]
     left = only(found, Outcome.LEFT_OVER)
     assert "DaemonSet koordinator-system/koordlet" in left and "ClusterRole koordlet" in left
     assert only(found, Outcome.DELETED) == []
@@ -84,7 +91,7 @@ async def test_an_upgrade_changes_what_differs_and_names_what_is_left_over(api: 
 async def test_pruning_spares_crds_namespace_priority_classes_and_objects_of_users(
     api: Api, cluster: KubeCluster
 ) -> None:
-    await outcomes(steps.apply(api, Values()))
+    await outcomes(steps.apply(api, LEAN))
     mine = {"metadata": {"name": "mine", "labels": {objects.PART_OF: objects.PART_OF_VALUE}}}
     await cluster.request("POST", "/api/v1/namespaces/koordinator-system/configmaps", mine)
 
@@ -97,13 +104,13 @@ async def test_pruning_spares_crds_namespace_priority_classes_and_objects_of_use
 
 
 async def test_what_a_user_changed_is_not_overwritten_unless_asked(api: Api, cluster: KubeCluster) -> None:
-    await outcomes(steps.apply(api, Values()))
+    await outcomes(steps.apply(api, LEAN))
     path = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
     await cluster.request("PATCH", path, {"spec": {"replicas": 5}}, {"fieldManager": "kubectl-edit"})
     config_map = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
     await cluster.request("PATCH", config_map, {"data": {"colocation-config": '{"enable":false}'}})
 
-    found = await outcomes(steps.apply(api, Values()))
+    found = await outcomes(steps.apply(api, LEAN))
 
     step = found["Deployment koordinator-system/koord-manager"]
     assert step.outcome is Outcome.FAILED
@@ -112,7 +119,7 @@ async def test_what_a_user_changed_is_not_overwritten_unless_asked(api: Api, clu
     assert "DaemonSet koordinator-system/koordlet" not in found, "nothing after a part that failed"
     assert (await cluster.request("GET", path))["spec"]["replicas"] == 5
 
-    forced = await outcomes(steps.apply(api, Values(), force=True))
+    forced = await outcomes(steps.apply(api, LEAN, force=True))
     assert only(forced, Outcome.FAILED) == only(forced, Outcome.KEPT) == []
     assert (await cluster.request("GET", path))["spec"]["replicas"] == 2
 
@@ -120,14 +127,14 @@ async def test_what_a_user_changed_is_not_overwritten_unless_asked(api: Api, clu
 async def test_the_webhooks_of_an_installation_by_other_means_are_taken_over(
     api: Api, cluster: KubeCluster
 ) -> None:
-    await outcomes(steps.apply(api, Values()))
+    await outcomes(steps.apply(api, LEAN))
     path = (
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + configuration.MUTATING_NAME
     )
     theirs = {"metadata": {"annotations": {configuration.TEMPLATE: "[]"}}}
     await cluster.request("PATCH", path, theirs, {"fieldManager": "koord-manager"})
 
-    found = await outcomes(steps.apply(api, Values()))
+    found = await outcomes(steps.apply(api, LEAN))
 
     assert only(found, Outcome.FAILED) == []
     annotations = (await cluster.request("GET", path))["metadata"]["annotations"]
@@ -170,12 +177,12 @@ async def test_a_missing_kind_is_told_with_what_to_do(api: Api) -> None:
 
 
 async def test_what_helm_manages_is_left_to_helm(api: Api, cluster: KubeCluster) -> None:
-    await outcomes(steps.apply(api, Values()))
+    await outcomes(steps.apply(api, LEAN))
     annotation = {"metadata": {"annotations": {steps.HELM_RELEASE: "prod"}}}
     path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/koordlet"
     await cluster.request("PATCH", path, annotation)
 
-    applied = await outcomes(steps.apply(api, Values()))
+    applied = await outcomes(steps.apply(api, LEAN))
     removed = await outcomes(steps.remove(api))
 
     for found in (applied, removed):

@@ -13,6 +13,7 @@ Json = dict[str, Any]
 
 PART_OF = "app.kubernetes.io/part-of"
 PART_OF_VALUE = "koordinator"
+POD_SECURITY = "pod-security.kubernetes.io/enforce"
 SELECTOR = f"{PART_OF}={PART_OF_VALUE}"
 """Finds what an installation brought, CRDs aside."""
 
@@ -61,6 +62,9 @@ def _base(values: Values) -> Iterator[Json]:
     if values.installation.create_namespace:
         body = defaults.namespace()
         body["metadata"]["name"] = values.installation.namespace
+        if values.koordlet.enabled or values.device_daemon.enabled:
+            # The agents of nodes are privileged.
+            body["metadata"]["labels"][POD_SECURITY] = "privileged"
         yield body
     if values.priority_classes.create:
         yield from defaults.priority_classes()

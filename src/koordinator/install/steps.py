@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+import functools
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -69,7 +70,8 @@ async def apply(
     unless `force`. A part with a failure is the last one. Objects of an earlier installation that these values
     do not have are LEFT_OVER, or DELETED with `prune`.
     """
-    for part in objects.parts(values):
+    parts = objects.parts(values)
+    for part in parts:
         failed = False
         for body in part.objects:
             step = await _apply(api, body, force)
@@ -81,7 +83,7 @@ async def apply(
                 yield step
         if failed:
             return
-    wanted = {key(body) for body in objects.objects(values)}
+    wanted = {key(body) for part in parts for body in part.objects}
     for body in await _ours(api):
         if key(body) in wanted or body["kind"] in LASTING_KINDS:
             continue
@@ -165,11 +167,8 @@ async def _ours(api: Api) -> list[Json]:
 
     Only names that an installation can have: users may give our label to objects of theirs.
     """
-    names: dict[Resource, list[str]] = {}
-    for body in objects.objects(EVERYTHING):
-        names.setdefault(resource_of_body(body), []).append(body["metadata"]["name"])
     found: list[Json] = []
-    for resource, known in names.items():
+    for resource, known in _names().items():
         if resource.kind == "CustomResourceDefinition":
             crds = [await api.get(resource, "", name) for name in known]
             there = [body for body in crds if body is not None]
@@ -179,6 +178,15 @@ async def _ours(api: Api) -> list[Json]:
             there = [b for b in there if b["metadata"]["name"] in known or resource.kind == "Namespace"]
         found += [{**body, "apiVersion": resource.api_version, "kind": resource.kind} for body in there]
     return found
+
+
+@functools.cache
+def _names() -> dict[Resource, list[str]]:
+    """Names of all objects that an installation can have, in the order in which they are applied."""
+    names: dict[Resource, list[str]] = {}
+    for body in objects.objects(EVERYTHING):
+        names.setdefault(resource_of_body(body), []).append(body["metadata"]["name"])
+    return names
 
 
 def _removal_rank(kind: str) -> int:

@@ -179,6 +179,12 @@ class Koordlet(Placement, frozen=True):
     max_unavailable: Annotated[Amount, Meta(description="How many agents an upgrade may stop at once.")] = (
         "20%"
     )
+    terway: Annotated[
+        bool,
+        Meta(
+            description="Mount the directory by which Terway hears of network limits, for the gate TerwayQoS."
+        ),
+    ] = False
     resources: Resources = Resources(requests={"cpu": "50m", "memory": "96Mi"}, limits={"memory": "256Mi"})
 
 

@@ -136,7 +136,7 @@ def koordlet(values: Values) -> Iterator[Json]:
         f"-v={own.log.level}",
         *own.extra_args,
     ]
-    mounts, volumes = _host_paths(_KOORDLET_PATHS)
+    mounts, volumes = _host_paths(_KOORDLET_PATHS + ((_TERWAY,) if own.terway else ()))
     mounts += [
         {"name": "host-var-run-koordlet", "mountPath": "/var/run/koordlet/"},
         {"name": "prediction-checkpoints", "mountPath": "/prediction-checkpoints/"},
@@ -263,6 +263,9 @@ _KOORDLET_PATHS = (
         made=True,
     ),
     _HostPath(name="audit-log", host="/var/log/koordlet/", mount="/var/log/koordlet/", made=True),
+)
+_TERWAY = _HostPath(
+    name="host-terway-qos", host="/var/lib/terway/qos/", mount="/host-var-lib/terway/qos/", made=True
 )
 _DEVICE_DAEMON_PATHS = (
     _HostPath(name="host-root", host="/", mount="/hostfs", propagation=_TO_CONTAINER),
