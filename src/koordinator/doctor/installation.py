@@ -127,7 +127,10 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     def manager_gate(self, name: str) -> bool | None:
         """Whether a feature gate of the manager is on, None when its flags are not known."""
         found = self.get(Name.MANAGER)
-        flag = self.local_gates if found is None else found.flags.get("feature-gates", "")
+        if self.is_local or found is None:
+            flag = self.local_gates  # of the manager that is at work, whatever workloads are there
+        else:
+            flag = found.flags.get("feature-gates", "")
         if flag is None:
             return None
         try:

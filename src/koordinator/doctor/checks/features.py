@@ -126,7 +126,7 @@ def _quotas(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding(
             Severity.WARNING,
             "quota trees",
-            f"there are {len(trees)} trees ({some_of(trees)}), but feature gate MultiQuotaTree is off",
+            f"quotas belong to trees ({some_of(trees)}), but feature gate MultiQuotaTree is off",
             why="pods are not bound to the nodes of their tree",
             do=_gate_step(snapshot, "MultiQuotaTree"),
         )
