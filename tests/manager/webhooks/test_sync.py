@@ -1,6 +1,7 @@
 """Certificates and configurations over time, on virtual time: who writes, and how often."""
 
 import asyncio
+import base64
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -17,7 +18,7 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import cluster as local
 from koordinator.local import registry
-from koordinator.manager.webhooks import configuration, table
+from koordinator.manager.webhooks import certificates, configuration, table
 from koordinator.manager.webhooks.certificates import CertificateSet
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.manager.webhooks.sync import WebhookSync
@@ -67,6 +68,12 @@ class World:
             yield sync
             running.cancel()
             await factory.stop()
+
+    def trusted(self) -> bytes:
+        """All CAs in the entries of a configuration; none when it asks nobody."""
+        backend, view = self.cluster._backend, MutatingWebhookConfiguration
+        webhooks = backend.get(view.resource, "", NAME).view(view).webhooks
+        return b"".join({base64.b64decode(each.client_config.ca_bundle or "") for each in webhooks})
 
     async def entries(self) -> list[str]:
         return [each.name for each in (await self.cluster.get(MutatingWebhookConfiguration, NAME)).webhooks]
@@ -174,3 +181,92 @@ def test_of_two_configurations_the_one_that_is_there_is_kept_right(tmp_path: Pat
             assert (await world.cluster.get(views[other], other)).webhooks  # type: ignore[attr-defined]
 
     run(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_what_is_presented_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Secrets deleted and broken, replicas restarted, lists edited, an API server that is away: a replica that has
+    set up its webhooks once presents a certificate that both configurations trust, at every second."""
+    monkeypatch.setattr(certificates, "KEY_BITS", 1024)  # weak, but made in no time
+    chance = random.Random(seed)
+
+    async def scenario(world: World) -> None:
+        cluster = world.cluster
+        secret = (Secret, "koordinator-webhook-certs", "koordinator-system")
+        replicas = [Replica(world), Replica(world)]
+        async with asyncio.TaskGroup() as group:
+            for replica in replicas:
+                replica.start(group)
+            await asyncio.sleep(5)
+            for _ in range(20):
+                match chance.choice(("delete", "break", "restart", "edit", "away", "nothing")):
+                    case "delete":
+                        with contextlib.suppress(errors.NotFound):
+                            await cluster.delete(*secret)
+                    case "break":
+                        with contextlib.suppress(errors.NotFound):
+                            field = chance.choice(("cert.pem", "key.pem", "ca-key.pem", "ca-cert.pem"))
+                            await cluster.patch(secret[0], secret[1], {"data": {field: "AAAA"}}, secret[2])
+                    case "restart":
+                        chance.choice(replicas).start(group)
+                    case "edit":
+                        await cluster.patch(MutatingWebhookConfiguration, NAME, {"webhooks": []})
+                    case "away":
+                        cluster.is_down = True
+                        await asyncio.sleep(chance.uniform(0, 90))
+                        cluster.is_down = False
+                for _ in range(chance.randrange(8, 150)):
+                    await asyncio.sleep(1)
+                    await check(replicas)
+            await asyncio.sleep(7200)
+            assert {world.trusted()} == {each.presented[-1].ca_cert for each in replicas}
+            for replica in replicas:
+                await replica.stop()
+
+    async def check(replicas: list["Replica"]) -> None:
+        bundle = replicas[0].world.trusted()
+        for replica in replicas:
+            # An emptied list asks nobody.
+            assert not replica.is_set_up or not bundle or replica.presented[-1].ca_cert in bundle
+
+    run(scenario, tmp_path)
+
+
+class Replica:
+    """One that can be started anew."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.presented: list[CertificateSet] = []
+        self._running: asyncio.Task[Any] | None = None
+        self._sync: WebhookSync | None = None
+
+    @property
+    def is_set_up(self) -> bool:
+        return self._sync is not None and self._sync.done.is_set()
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        if self._running is not None:
+            self._running.cancel()
+        cluster = self.world.cluster
+        factory = InformerFactory(cluster, random.Random(1))
+        settings = WebhookSettings(cert_dir=self.world.folder / "shared")
+        self.presented = []
+        self._sync = WebhookSync(cluster, factory, settings, PATHS, self._present, rng=random.Random(3))
+        self._running = group.create_task(self._run(factory, self._sync))
+
+    def _present(self, certs: CertificateSet) -> None:
+        bundle = self.world.trusted()
+        assert not self.is_set_up or not bundle or certs.ca_cert in bundle, "presented before it was trusted"
+        self.presented.append(certs)
+
+    async def stop(self) -> None:
+        assert self._running is not None
+        self._running.cancel()
+
+    async def _run(self, factory: InformerFactory, sync: WebhookSync) -> None:
+        async with asyncio.TaskGroup() as group:
+            factory.start(group)
+            await sync.run()

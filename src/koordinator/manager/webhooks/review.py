@@ -82,7 +82,7 @@ async def review(handler: Handler, body: bytes) -> bytes:
     """The answer to one AdmissionReview; a body that is none is refused with code 400."""
     try:
         envelope = msgspec.json.decode(body, type=AdmissionReview)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return _encode(API_VERSIONS[0], "", denied(f"decode AdmissionReview: {error}"), None)
     request = envelope.request
     version = envelope.api_version

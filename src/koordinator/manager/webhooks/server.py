@@ -21,6 +21,8 @@ CACHES_WAIT_S = 5.0
 STOP_S = 5.0
 """For requests under way when the server stops."""
 BACKLOG = 1024
+KEEP_ALIVE_S = 180.0
+"""For idle connections: longer than API servers keep them (90 s), so that no request meets one that is just closing."""
 
 HEALTH_PATH = "/healthz"
 _Answerer = Callable[[web.BaseRequest], Awaitable[web.Response]]
@@ -76,7 +78,9 @@ class WebhookServer:
     async def start(self) -> None:
         """Listen; without a certificate (`present`) handshakes fail. Raises: OSError when the port is taken."""
         loop = asyncio.get_running_loop()
-        self._server = web.Server(self._answer, request_factory=_request, access_log=None)
+        self._server = web.Server(
+            self._answer, request_factory=_request, access_log=None, keepalive_timeout=KEEP_ALIVE_S
+        )
         self._listener = await loop.create_server(
             self._server, self._host, self._port, ssl=self._context, backlog=BACKLOG
         )
