@@ -263,3 +263,22 @@ def test_a_change_of_the_whole_cluster_is_written_bit_by_bit_and_newest_wins() -
         assert len(world.cluster.writes) <= len(names) + 3 * CONCURRENT_WRITES_MAX
 
     run(scenario, nodes=[node_body(name) for name in names])
+
+
+def test_what_takes_away_does_not_wait_for_what_gives() -> None:
+    names = [f"n{number}" for number in range(80)]
+
+    async def scenario(world: World) -> None:
+        for name in names:
+            await world.report(name)
+        world.cluster.writes.clear()
+        world.cluster.write_s = 2.0
+        await world.configure(colocation_config='{"enable": true, "cpuReclaimThresholdPercent": 90}')
+
+        await world.report("n79", **NEGATIVE)
+        await asyncio.sleep(4)
+
+        assert BATCH_CPU not in (await world.node("n79")).status.allocatable
+        assert len(world.cluster.writes) < len(names)
+
+    run(scenario, nodes=[node_body(name) for name in names])

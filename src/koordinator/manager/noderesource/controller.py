@@ -193,7 +193,8 @@ class NodeResourceController:
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
         zone_threshold = self._zone_threshold(row, target, now_s)
         if with_status or zone_threshold is not None or targets.needs_metadata(node, target):
-            self.writer.wish(name, Wish(target, with_status, zone_threshold))
+            is_urgent = with_status and row.withdrawal is not Withdrawal.NONE
+            self.writer.wish(name, Wish(target, with_status, zone_threshold, is_urgent))
         else:
             self.writer.wish(name, None)
             self._queue.forget(name)

@@ -5,6 +5,7 @@ replace each other, so a change of ten thousand nodes is spread over the time th
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,6 @@ from koordinator.cluster import errors
 from koordinator.cluster.backoff import retry_after_s
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
-from koordinator.cluster.workqueue import WorkQueue
 from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource import zones
@@ -31,11 +31,51 @@ STATUS_FAILED, META_FAILED, ZONES_FAILED = "updateNodeStatus", "patchNodeMeta", 
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What is to be written of a target. `zone_threshold` None leaves zones alone."""
+    """What is to be written of a target. `zone_threshold` None leaves zones alone.
+
+    What takes away is urgent: it does not wait until ten thousand others were written.
+    """
 
     target: NodeTarget
     with_status: bool
     zone_threshold: float | None = None
+    is_urgent: bool = False
+
+
+class _Waiting:
+    """Names that wait to be written, urgent ones first; each once, and none while it is being written."""
+
+    def __init__(self) -> None:
+        self._urgent: OrderedDict[str, None] = OrderedDict()
+        self._others: OrderedDict[str, None] = OrderedDict()
+        self._held: set[str] = set()
+        self._come_again: dict[str, bool] = {}
+        self._any = asyncio.Event()
+
+    def add(self, name: str, *, is_urgent: bool) -> None:
+        if name in self._held:
+            self._come_again[name] = is_urgent
+            return
+        if is_urgent:
+            self._others.pop(name, None)
+            self._urgent[name] = None
+        elif name not in self._urgent:
+            self._others[name] = None
+        self._any.set()
+
+    async def get(self) -> str:
+        """The next name; the caller must call `done` when it has finished with it."""
+        while not (self._urgent or self._others):
+            self._any.clear()
+            await self._any.wait()
+        name, _ = (self._urgent or self._others).popitem(last=False)
+        self._held.add(name)
+        return name
+
+    def done(self, name: str) -> None:
+        self._held.discard(name)
+        if name in self._come_again:
+            self.add(name, is_urgent=self._come_again.pop(name))
 
 
 class Writer:
@@ -60,7 +100,7 @@ class Writer:
         self._written = written
         self._zones_written = zones_written
         self._again = again
-        self._queue: WorkQueue[str] = WorkQueue()
+        self._queue = _Waiting()
         self._wishes: dict[str, Wish] = {}
 
     @property
@@ -74,7 +114,7 @@ class Writer:
             self._wishes.pop(name, None)
         else:
             self._wishes[name] = wish
-            self._queue.add(name)
+            self._queue.add(name, is_urgent=wish.is_urgent)
 
     async def run(self) -> None:
         """Write until cancelled."""
