@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koordinator import clock as clocks
 from koordinator.api import defaults
 from koordinator.api.core import ConfigMap, Node
 from koordinator.api.node_metric import NodeMetric
@@ -27,7 +28,7 @@ NEGATIVE = {"podsMetric": [pod_usage("web", "-5", "1G")]}
 
 
 def system(cpu: str) -> dict[str, Any]:
-    return {"nodeMetric": {"systemUsage": {"resources": {"cpu": cpu, "memory": "1G"}}}}
+    return {"nodeMetric": {"systemUsage": {"resources": {"cpu": cpu, "memory": "12G"}}}}
 
 
 @pytest.mark.parametrize(
@@ -280,5 +281,30 @@ def test_what_takes_away_does_not_wait_for_what_gives() -> None:
 
         assert BATCH_CPU not in (await world.node("n79")).status.allocatable
         assert len(world.cluster.writes) < len(names)
+
+    run(scenario, nodes=[node_body(name) for name in names])
+
+
+def test_a_new_leader_spreads_small_differences_over_a_period() -> None:
+    names = [f"n{number}" for number in range(40)]
+
+    async def scenario(world: World) -> None:
+        for name in names:
+            await world.report(name)
+        await world.stop()
+        for name in names:
+            status = {"status": {**system("8"), "updateTime": clocks.rfc3339(world.cluster.clock.now())}}
+            await world.user.patch(NodeMetric, name, status, subresource="status")
+        world.cluster.writes.clear()
+
+        world.start()
+        await asyncio.sleep(20)
+        assert len(world.cluster.writes) < len(names) / 4
+
+        await asyncio.sleep(300)
+        for name in names:
+            await world.report(name, **system("8"))
+        await asyncio.sleep(5)
+        assert len(world.cluster.writes) == len(names)
 
     run(scenario, nodes=[node_body(name) for name in names])

@@ -72,10 +72,24 @@ class RecordingCluster(MemoryCluster):
 class World:
     """What scenarios use. `cluster` is that of the manager, `user` is everybody else's way to the same objects."""
 
-    def __init__(self, cluster: RecordingCluster, manager: Manager) -> None:
+    def __init__(
+        self, cluster: RecordingCluster, group: asyncio.TaskGroup, build: Callable[[], Manager]
+    ) -> None:
         self.cluster = cluster
         self.user = MemoryCluster(cluster._backend)
-        self.manager = manager
+        self._group = group
+        self._build = build
+        self.start()
+
+    def start(self) -> None:
+        """A manager that has everything to learn."""
+        self.manager = self._build()
+        self._task = self._group.create_task(self.manager.run())
+
+    async def stop(self) -> None:
+        """The manager ends."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
 
     @property
     def controller(self) -> NodeResourceController:
@@ -136,13 +150,16 @@ def run(
         await cluster.create(ConfigMap, defaults.slo_config(), defaults.NAMESPACE)
         for body in [node_body()] if nodes is None else nodes:
             await cluster.create(Node, body)
-        manager = Manager(cluster, options, FeatureGates.of(Component.MANAGER, gates))
         with strictly():
             async with asyncio.TaskGroup() as group:
-                task = group.create_task(manager.run())
+                world = World(
+                    cluster,
+                    group,
+                    lambda: Manager(cluster, options, FeatureGates.of(Component.MANAGER, gates)),
+                )
                 await asyncio.sleep(1)
-                await scenario(World(cluster, manager))
-                task.cancel()
+                await scenario(world)
+                await world.stop()
 
     virtual_time.run_virtual(main)
 

@@ -5,6 +5,7 @@ enough is handed to the writer.
 """
 
 import asyncio
+import zlib
 from collections.abc import Iterable, Iterator
 
 from koordinator.api import resources
@@ -61,6 +62,7 @@ class NodeResourceController:
         for plugin in self._plugins:
             self._metrics.plugin_runs.inc(plugin.name, SUCCEEDED, "Setup")
         self._herald = Herald(shared.events, shared.clock)
+        self._started_s = shared.clock.now()
         self._written_s: dict[str, float] = {}
         self._zones_written_s: dict[str, float] = {}
         self.fleet = Fleet(
@@ -104,6 +106,7 @@ class NodeResourceController:
     async def run(self) -> None:
         """Work until cancelled."""
         await self.fleet.wait_synced()
+        self._started_s = self._clock.now()
         async with asyncio.TaskGroup() as group:
             group.create_task(supervise(self._step, self._backoff, self.guard), name="noderesource")
             group.create_task(supervise(self._sweep, self._backoff, self.guard), name="noderesource sweep")
@@ -189,7 +192,7 @@ class NodeResourceController:
         assert node is not None and strategy is not None
         self._herald.tell(row, (*row.node_notes, *reasons.notes(row, now_s), *target.notes))
         self._gauge(row, target)
-        is_due = _is_due(self._written_s.get(name), strategy.update_threshold_s, now_s)
+        is_due = self._is_due(self._written_s, row, now_s)
         with_status = is_due or targets.needs_status(row.have, target, strategy.diff_threshold)
         zone_threshold = self._zone_threshold(row, target, now_s)
         if with_status or zone_threshold is not None or targets.needs_metadata(node, target):
@@ -205,10 +208,20 @@ class NodeResourceController:
         if row.topology is None or not target.zones:
             return None
         assert row.strategy is not None
-        if _is_due(self._zones_written_s.get(row.name), row.strategy.update_threshold_s, now_s):
+        if self._is_due(self._zones_written_s, row, now_s):
             return 0.0
         threshold = row.strategy.diff_threshold
         return threshold if zones.needs_write(row.topology.zones, target.zones, threshold) else None
+
+    def _is_due(self, written_s: dict[str, float], row: NodeRow, now_s: float) -> bool:
+        """Whether small differences are to be written, too. What a process has never written has its turn spread over
+        the first period: a new leader must not write all nodes at once."""
+        assert row.strategy is not None
+        period_s = row.strategy.update_threshold_s
+        last_s = written_s.get(row.name)
+        if last_s is None:
+            last_s = self._started_s - period_s * zlib.crc32(row.name.encode()) / 2**32
+        return now_s - last_s > period_s
 
     def _gauge(self, row: NodeRow, target: NodeTarget) -> None:
         gauge = self._metrics.node_allocatable
@@ -233,7 +246,3 @@ class NodeResourceController:
             self._queue.add_after(name, pause_s)
         else:
             self._queue.add_rate_limited(name)
-
-
-def _is_due(written_s: float | None, threshold_s: float, now_s: float) -> bool:
-    return written_s is None or now_s - written_s > threshold_s
