@@ -65,6 +65,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             "metrics": {"port": 18080},
             "healthProbe": {"port": 18000},
             "replicas": 1,
+            "hostNetwork": True,
         },
         "scheduler": {"featureGates": "ResizePod=true", "port": 11251, "securePort": 11259, "replicas": 0},
         "koordlet": {

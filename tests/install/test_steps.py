@@ -168,6 +168,23 @@ async def test_a_refusal_ends_the_installation_and_says_what_to_do(
     assert words in found[failed].why
 
 
+@pytest.mark.parametrize("refusal", [errors.ConnectionFailed("refused"), errors.Unauthorized("who?")])
+async def test_an_api_that_does_not_answer_ends_it_at_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch, refusal: errors.ApiError
+) -> None:
+    calls: list[str] = []
+
+    async def fail(self: Api, resource: Resource, namespace: str, name: str) -> None:
+        calls.append(name)
+        raise refusal
+
+    monkeypatch.setattr(Api, "get", fail)
+
+    with pytest.raises(errors.ApiError):
+        await outcomes(steps.apply(api, LEAN))
+    assert len(calls) == 1
+
+
 async def test_a_missing_kind_is_told_with_what_to_do(api: Api) -> None:
     monitored = of(metrics={"serviceMonitor": {"enabled": True}})
     found = await outcomes(steps.apply(api, monitored))

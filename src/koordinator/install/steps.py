@@ -69,6 +69,8 @@ async def apply(
     Fields that others changed stay theirs (FAILED, or KEPT for slo-controller-config, which is theirs to edit)
     unless `force`. A part with a failure is the last one. Objects of an earlier installation that these values
     do not have are LEFT_OVER, or DELETED with `prune`.
+
+    Raises: ApiError when the API server does not answer, or does not know us.
     """
     parts = objects.parts(values)
     for part in parts:
@@ -98,6 +100,8 @@ async def remove(api: Api, *, everything: bool = False, dry_run: bool = False) -
 
     What objects of users live in or refer to stays unless `everything`: CRDs with all their objects, the
     namespace, the priority classes. With `dry_run` DELETED means: would be.
+
+    Raises: ApiError when what is there cannot be read.
     """
     found = await _ours(api)
     namespaces = sorted({name for body in found if (name := body["metadata"].get("namespace"))})
@@ -135,6 +139,8 @@ async def _apply(api: Api, body: Json, force: bool) -> Step:
         if metadata["name"] == defaults.SLO_CONFIG_NAME:
             return Step(name, Outcome.KEPT, f"{what}; --force-conflicts overwrites it")
         return Step(name, Outcome.FAILED, f"{what}; --force-conflicts overwrites it")
+    except (errors.ConnectionFailed, errors.Unauthorized):
+        raise  # so would all others
     except errors.ApiError as error:
         return Step(name, Outcome.FAILED, _what_to_do(error, body))
     if before is None:

@@ -142,6 +142,13 @@ class Manager(Placement, frozen=True):
 
     log: Log = Log()
     replicas: Replicas = 2
+    host_network: Annotated[
+        bool,
+        Meta(
+            description="Listen in the network of the node, where the API server cannot reach pods (some managed "
+            "control planes with an overlay network)."
+        ),
+    ] = False
     webhook: Webhook = Webhook()
     metrics: PortSetting = PortSetting(port=8080)
     health_probe: PortSetting = PortSetting(port=8000)

@@ -70,7 +70,7 @@ def manager(values: Values) -> Iterator[Json]:
         own,
         own.tolerations,
         # The certificates of the webhooks, which OpenSSL reads from files only.
-        pod={"containers": [container], "volumes": [_memory("tmp", "16Mi")]},
+        pod={"containers": [container], "volumes": [_memory("tmp", "16Mi")], **_network(own.host_network)},
     )
     if own.pod_disruption_budget.enabled:
         yield _budget(MANAGER, namespace, own.pod_disruption_budget.max_unavailable)
@@ -369,6 +369,10 @@ def _image(values: Values, own: Placement) -> Json:
 def _resources(resources: Resources) -> Json:
     found: Mapping[str, Mapping[str, Any]] = {"requests": resources.requests, "limits": resources.limits}
     return {name: dict(amounts) for name, amounts in found.items() if amounts}
+
+
+def _network(of_host: bool) -> Json:
+    return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if of_host else {}
 
 
 def _unprivileged() -> Json:
