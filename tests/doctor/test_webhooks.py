@@ -202,6 +202,7 @@ def test_webhooks_with_a_url_are_tried_over_tls(shake: Handshake, words: str) ->
 GOOD_POD = {"metadata": {"annotations": {labels.EXTENDED_RESOURCE_SPEC: "{}"}}}
 CREATED = Trial(outcome=Outcome.CREATED, pod=GOOD_POD)
 REFUSED = Trial(outcome=Outcome.REFUSED, webhook="vpod.koordinator.sh", message="denied")
+HANGS = Trial(outcome=Outcome.UNREACHABLE, message="no answer within 30 s")
 LOST = Trial(
     outcome=Outcome.UNREACHABLE,
     webhook="mpod-create.koordinator.sh",
@@ -218,6 +219,7 @@ LOST = Trial(
             Trial(outcome=Outcome.CREATED), REFUSED, ["does not get annotation"], id="nobody changes"
         ),
         pytest.param(LOST, LOST, ["cannot be called"], id="nobody answers"),
+        pytest.param(HANGS, HANGS, ["the API server does not answer"], id="something hangs"),
         pytest.param(REFUSED, REFUSED, ["a correct batch pod is refused"], id="profiles refuse everything"),
     ],
 )
@@ -251,6 +253,7 @@ class Refusing:
         (errors.BadRequest('admission webhook "v.k" denied the request: no'), Outcome.REFUSED, "v.k"),
         (errors.Forbidden('pods is forbidden: User "eve" cannot create'), Outcome.NOT_ALLOWED, ""),
         (errors.Invalid("Pod is invalid"), Outcome.REFUSED, ""),
+        (errors.ConnectionFailed("no answer within 30 s"), Outcome.UNREACHABLE, ""),
     ],
 )
 async def test_answers_to_trial_pods_are_told_apart(

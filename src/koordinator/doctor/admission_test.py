@@ -26,7 +26,8 @@ class Outcome(enum.StrEnum):
     REFUSED = "refused"
     """By a webhook (`webhook` names it) or by the API server itself."""
     UNREACHABLE = "unreachable"
-    """A webhook could not be called, and its failure policy refuses the pod."""
+    """A webhook could not be called, and its failure policy refuses the pod; without a name of it, there was no
+    answer at all."""
     NOT_ALLOWED = "not allowed"
     """We may not create pods there, so the trial tells nothing."""
 
@@ -85,6 +86,8 @@ async def _try(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> Trial:
 
 
 def _refused(error: errors.ApiError) -> Trial:
+    if isinstance(error, errors.ConnectionFailed | errors.Timeout):
+        return Trial(outcome=Outcome.UNREACHABLE, message=str(error))  # a webhook hangs, most likely
     # There is no other way: the API server tells which webhook decided in its text only.
     message = str(error)
     if found := _UNREACHABLE.search(message):

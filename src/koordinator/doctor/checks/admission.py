@@ -75,12 +75,16 @@ def _unchanged(snapshot: Snapshot, trial: Trial, about: str) -> Iterator[Finding
 def _unreachable(snapshot: Snapshot, tried: AdmissionTest, about: str) -> Iterator[Finding]:
     for webhook in sorted({t.webhook for t in (tried.good, tried.bad) if t.outcome is Outcome.UNREACHABLE}):
         trial = tried.good if tried.good.webhook == webhook else tried.bad
-        ours = webhook.endswith(OURS)
+        ours = not webhook or webhook.endswith(OURS)
         yield finding(
             Severity.ERROR,
             about,
-            f"webhook {webhook} cannot be called: {trial.message}",
-            why="no pod can be created there while its failurePolicy is Fail",
+            f"webhook {webhook} cannot be called: {trial.message}"
+            if webhook
+            else f"the API server does not answer when a pod is created: {trial.message}",
+            why="no pod can be created there while its failurePolicy is Fail"
+            if webhook
+            else "a webhook that hangs holds every creation up for its timeoutSeconds",
             do=_steps(snapshot) if ours else (f"it is not ours; see who installed {webhook}",),
         )
 
