@@ -263,4 +263,5 @@ def _greet(url: str, kubeconfig: Path, nodes: int) -> None:
     click.echo(f"  export KUBECONFIG={kubeconfig.absolute()}")
     click.echo("  kubectl get nodes")
     click.echo("  koordinator explain pod NAME    # why a pod is pending, or where it is")
+    click.echo("  koordinator doctor              # what is wrong with the installation, if anything")
     sys.stdout.flush()
