@@ -98,7 +98,7 @@ webhooks:
 ---
 apiVersion: coordination.k8s.io/v1
 kind: Lease
-metadata: {name: koordinator-manager, namespace: koordinator-system}
+metadata: {name: koord-scheduler, namespace: koordinator-system}
 spec: {holderIdentity: gone, leaseDurationSeconds: 15, renewTime: "2024-01-01T00:00:00.000000Z"}
 ---
 apiVersion: apps/v1

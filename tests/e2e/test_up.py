@@ -1,10 +1,13 @@
 """`koordinator up` as a user meets it: one command, a kubeconfig, stock kubectl, Ctrl-C."""
 
 import json
+import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +89,43 @@ def test_a_deployment_under_a_profile_becomes_best_effort_pods_on_batch_cpu(clus
         }
         assert container["resources"]["requests"]["kubernetes.io/batch-cpu"] in ("1k", "1000")
     assert len({pod["spec"]["nodeName"] for pod in pods}) > 1
+
+
+def test_a_manager_that_is_started_beside_it_stands_by(cluster: Cluster, tmp_path: Path) -> None:
+    metrics, health, webhooks = (free_port() for _ in range(3))
+    command = [
+        *(sys.executable, "-m", "koordinator.cli.manager", "--kubeconfig", str(cluster.kubeconfig)),
+        *(f"--metrics-addr=127.0.0.1:{metrics}", f"--health-probe-addr=127.0.0.1:{health}"),
+        "--enable-pprof=false",
+    ]
+    environment = {**os.environ, "WEBHOOK_PORT": str(webhooks), "WEBHOOK_CERT_DIR": str(tmp_path)}
+    beside = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        until(lambda: answer(f"http://127.0.0.1:{health}/readyz") == "ok", 60, beside)
+        lease = cluster.get("lease", "koordinator-manager", "-n", "koordinator-system")
+        assert lease["spec"]["holderIdentity"] == "koordinator-up"
+        told = answer(f"http://127.0.0.1:{metrics}/internal-metrics")
+        assert "\nkoordinator_manager_is_leader 0\n" in told
+    finally:
+        beside.terminate()
+        beside.communicate(timeout=30)
+
+
+def answer(url: str) -> str:
+    """What is answered, empty while nobody does or something is wrong."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as found:
+            text: str = found.read().decode()
+            return text
+    except OSError:
+        return ""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def test_deleting_the_namespace_cleans_up(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.host import Host, open_host
 from koordinator.host.roots import HostRoots
@@ -48,6 +49,7 @@ from koordinator.local.processes.kubelet import KubeletOptions, ProcessKubelet
 from koordinator.local.processes.node_api import NodeStreams
 from koordinator.local.schema.catalog import Catalog
 from koordinator.manager.manager import Manager
+from koordinator.manager.metrics import LEASE
 from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.manager.webhooks.settings import WebhookSettings
@@ -58,6 +60,8 @@ from koordinator.scheduler.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 WEBHOOK_HOST = "127.0.0.1"
+IDENTITY = "koordinator-up"
+"""Who holds the manager's lease; the same at every start, so that a lease of the last one is no reason to wait."""
 HOT_FILES = 64
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -181,7 +185,13 @@ class LocalCluster:
         webhooks = Webhooks(
             manager.shared, manager.admission, settings, synced=manager.synced, host=WEBHOOK_HOST
         )
-        self._start(group, manager.run(), "koord-manager")
+        # Another manager may be started beside this one; only one of them may change anything.
+        election = LeaderElection(
+            self._client("koord-manager"),
+            ElectionConfig(name=LEASE, namespace=defaults.NAMESPACE, identity=IDENTITY),
+            rng=random.Random(self._options.seed),
+        )
+        self._start(group, manager.run(election, stays=True), "koord-manager")
         self._start(group, webhooks.run(), "webhooks")
         await manager.synced.wait()
         await webhooks.ready.wait()

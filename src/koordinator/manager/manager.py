@@ -7,6 +7,7 @@ choice: over HTTPS (`webhooks.server`) or in process.
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import AsyncIterator, Mapping
 
@@ -16,7 +17,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
-from koordinator.cluster.leader import LeaderElection
+from koordinator.cluster.leader import LeaderElection, LeaseLost
 from koordinator.cluster.protocol import Cluster
 from koordinator.manager import addons, caches, controllers
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
@@ -25,6 +26,8 @@ from koordinator.manager.parts import Shared
 from koordinator.manager.slo_configs import SLOConfigs
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks.review import Handler
+
+log = logging.getLogger(__name__)
 
 COMPONENT = "koord-manager"
 
@@ -105,18 +108,29 @@ class Manager:
         finally:
             is_leader.set(0)
 
-    async def run(self, election: LeaderElection | None = None, *, linger_s: float = 0.0) -> None:
+    async def run(
+        self, election: LeaderElection | None = None, *, linger_s: float = 0.0, stays: bool = False
+    ) -> None:
         """Follow, and lead while elected, until cancelled; without an election this is the only instance.
 
         A cancelled one gives the lease up at once and keeps its caches for `linger_s` more, for admission requests
         that still come: who sends them learns a little later than we do that this instance goes.
 
-        Raises: LeaseLost (in a group) when the lease could not be kept: start a new manager.
+        Raises: LeaseLost (in a group) when the lease could not be kept: start a new manager. One that `stays`, since
+        its process has more to do, is a candidate again instead.
         """
         self._election = election
         async with self.following():
             try:
-                await (self.lead() if election is None else election.run(self.lead))
+                if election is None:
+                    await self.lead()
+                while election is not None:
+                    try:
+                        await election.run(self.lead)
+                    except LeaseLost as error:
+                        if not stays:
+                            raise
+                        log.warning("standing by: %s", error, extra={"lease": error.lease})
             except asyncio.CancelledError:
                 self.is_leaving = True
                 await asyncio.sleep(linger_s)

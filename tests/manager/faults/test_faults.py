@@ -7,13 +7,17 @@ failing seed fails again.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from koordinator.api import defaults
+from koordinator.api.coordination import Lease
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
 from koordinator.clock import LoopClock
 from koordinator.cluster import supervise
+from koordinator.manager.metrics import LEASE
 from koordinator.simulate import virtual_time
 from tests.cluster.faulty_cluster import Faults
 from tests.manager.faults.world import DEGRADE_S, REPORT_S, SWEEP_S, THRESHOLD_S, Agent, World
@@ -28,9 +32,9 @@ AWAY = Faults(lost_before_ratio=1.0)
 WITHDRAWN = {"NodeMetricExpired", "NodeMetricMissing", "NodeMetricRejected", "NodeMetricEmpty"}
 
 
-def play(seed: int, drama: Callable[[World], Awaitable[None]]) -> None:
+def play(seed: int, drama: Callable[[World], Awaitable[None]], **options: Any) -> None:
     async def main(clock: LoopClock) -> None:
-        await World(seed, clock).run(drama)
+        await World(seed, clock, **options).run(drama)
 
     with supervise.strictly():  # an exception that nobody foresaw fails the test
         virtual_time.run_virtual(main)
@@ -161,3 +165,26 @@ def test_a_silent_agent_costs_its_node_batch_within_the_degrade_time_whatever_th
         world.check_writers()
 
     play(1, drama)
+
+
+def test_one_that_stays_is_a_candidate_again_when_its_lease_was_taken() -> None:
+    async def drama(world: World) -> None:
+        await asyncio.sleep(2 * 60.0)
+        led = world.holder()
+        stolen = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 15}}
+        await world.api.patch(Lease, LEASE, stolen, defaults.NAMESPACE)
+        await asyncio.sleep(10.0)
+        assert world.holder() == "thief"
+        calm_s = world.clock.now()
+        agent = world.agents["node-0"]
+        await world.add_pod(agent)
+        await asyncio.sleep(60.0)
+
+        assert world.holder() == led, "the same manager leads again"
+        assert world.lost_leases == 0 and all(each.life_count == 1 for each in world.instances)
+        await asyncio.sleep(SETTLE_S)
+        assert await world.batch("node-0") == agent.model()
+        assert any(write.at_s > calm_s for write in world.writes)
+        world.check_writers()
+
+    play(2, drama, instances=("only",), stays=True)

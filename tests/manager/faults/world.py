@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -136,7 +136,7 @@ class Instance:
             rng=rng,
         )
         try:
-            await self.manager.run(election)
+            await self.manager.run(election, stays=world.stays)
         except* LeaseLost:
             world.lost_leases += 1
 
@@ -225,7 +225,14 @@ def amounts(cpu_milli: int, memory_bytes: int) -> Json:
 class World:
     """Nodes with their agents and pods, two managers, and what users do to them."""
 
-    def __init__(self, seed: int, clock: LoopClock, node_count: int = 5) -> None:
+    def __init__(
+        self,
+        seed: int,
+        clock: LoopClock,
+        node_count: int = 5,
+        instances: Sequence[str] = ("a", "b"),
+        stays: bool = False,
+    ) -> None:
         self.seed, self.clock = seed, clock
         self.rng = random.Random(seed)
         self.backend = registry.in_memory(clock, checks=False)
@@ -237,7 +244,8 @@ class World:
             name: Agent(self, name, random.Random(f"{seed}/{name}"))
             for name in (f"node-{number}" for number in range(node_count))
         }
-        self.instances = [Instance(self, name) for name in ("a", "b")]
+        self.instances = [Instance(self, name) for name in instances]
+        self.stays = stays
         self._numbers = iter(range(1_000_000))
         self._beats = 0
 
