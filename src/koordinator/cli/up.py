@@ -107,6 +107,11 @@ CPU_CORES_MAX = 1_024
     metavar="GATES",
     help="Feature gates of the manager, such as NodeMutatingWebhook=true,MultiQuotaTree=true.",
 )
+@click.option(
+    "--without-manager",
+    is_flag=True,
+    help="Leave the manager out: run koord-manager as a process of its own (docs/webhooks.md).",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of everything that is drawn by chance.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the components do.")
 def up(
@@ -125,6 +130,7 @@ def up(
     process_node_parent: str,
     process_node_reserved: str,
     manager_feature_gates: str,
+    without_manager: bool,
     seed: int,
     verbose: bool,
 ) -> None:
@@ -187,6 +193,7 @@ def up(
             if process_node
             else None,
             scheduler_port=scheduler_port,
+            manager=not without_manager,
             manager_gates=FeatureGates.of(Component.MANAGER, manager_feature_gates),
             seed=seed,
         )

@@ -82,7 +82,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     scheduler_port: int = 0
     manager: bool = True
-    """Without, whoever tests a manager of its own brings the webhook configurations, too."""
+    """Without, a process of its own can be the manager; the webhook configurations wait for it."""
     manager_gates: FeatureGates | None = None
     """Feature gates of the manager, their defaults without."""
     seed: int = 0
@@ -146,9 +146,8 @@ class LocalCluster:
         try:
             if self.kubelet is not None:
                 await self.kubelet.prepare()
-            if self._options.manager:
-                # First: webhooks of the last start, whose server is gone, would refuse what is installed now.
-                await quieten_webhooks(self._client("koordinator-installer"))
+            # First: webhooks of the last start, whose server is gone, would refuse what is installed now.
+            await quieten_webhooks(self._client("koordinator-installer"))
             await install(self._client("koordinator-installer"))
             async with contextlib.AsyncExitStack() as stack:
                 scheduler_api = http.application(self.scheduler, http.HttpOptions())

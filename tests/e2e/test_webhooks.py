@@ -1,0 +1,107 @@
+"""A manager outside of the cluster, really called, and what kubectl says when it is gone."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import START_S, Cluster, until
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
+    pytest.mark.timeout(180),
+]
+CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("webhooks"), "--nodes", "0", "--without-manager")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def manager(cluster: Cluster, tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Serving webhooks at an address of this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    where = {
+        "WEBHOOK_HOST": "127.0.0.1",
+        "WEBHOOK_PORT": str(port),
+        "WEBHOOK_CERT_DIR": str(tmp_path / "certs"),
+    }
+    addresses = [f"--{name}-addr=0" for name in ("metrics", "health-probe", "pprof")]
+    command = [
+        sys.executable,
+        "-m",
+        "koordinator.cli.manager",
+        "--kubeconfig",
+        str(cluster.kubeconfig),
+        *addresses,
+    ]
+    process = subprocess.Popen(command, env={**os.environ, **where}, stderr=subprocess.PIPE, text=True)
+    until(lambda: str(port) in str(cluster.get(*CONFIGURATIONS[1:])["items"]), START_S, process)
+    yield process
+    if process.poll() is None:
+        process.kill()
+        process.communicate()
+
+
+def run_pod(cluster: Cluster, name: str, **labels: str) -> "subprocess.CompletedProcess[str]":
+    chosen = ",".join(f"koordinator.sh/{key}={value}" for key, value in labels.items())
+    return cluster.run("run", name, "--image=x", *(("--labels", chosen) if chosen else ()))
+
+
+def test_a_manager_outside_is_called_and_when_it_is_gone_the_policy_decides(
+    cluster: Cluster, manager: "subprocess.Popen[str]"
+) -> None:
+    # It answers: good pods pass, bad ones hear why not.
+    until(lambda: run_pod(cluster, "good").returncode == 0, 20, manager)
+    bad = run_pod(cluster, "bad", qosClass="LSR", **{"priority-class": "koord-batch"})
+    assert 'admission webhook "vpod.koordinator.sh" denied the request' in bad.stderr
+    assert (
+        "koordinator.sh/qosClass=LSR and priorityClass=koord-batch cannot be used in combination"
+        in bad.stderr
+    )
+
+    # An edit by hand does not last.
+    cluster.kubectl(
+        "patch",
+        CONFIGURATIONS[0],
+        "koordinator-mutating-webhook-configuration",
+        "--type=merge",
+        "-p",
+        '{"webhooks": []}',
+    )
+    until(lambda: cluster.get(*CONFIGURATIONS[:1])["items"][0]["webhooks"], 10, manager)
+
+    # It is gone: refused, and the words say which webhook could not be asked, where, and why.
+    manager.send_signal(signal.SIGKILL)
+    manager.communicate()
+    refused = run_pod(cluster, "refused")
+    assert refused.returncode == 1
+    assert (
+        'failed calling webhook "mpod-create.koordinator.sh": failed to call webhook: Post' in refused.stderr
+    )
+    assert "connect: connection refused" in refused.stderr
+
+    # With policy Ignore it passes, unchecked.
+    for kind in CONFIGURATIONS:
+        (found,) = cluster.get(kind)["items"]
+        patch = [
+            {"op": "replace", "path": f"/webhooks/{index}/failurePolicy", "value": "Ignore"}
+            for index, _ in enumerate(found["webhooks"])
+        ]
+        cluster.kubectl(
+            "patch", kind, found["metadata"]["name"], "--type=json", "-p", str(patch).replace("'", '"')
+        )
+    assert run_pod(cluster, "ignored").returncode == 0
