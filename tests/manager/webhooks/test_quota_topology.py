@@ -81,7 +81,10 @@ class Instance:
         old = await self.stored(body["metadata"]["name"], body["metadata"]["namespace"])
         verdict = await self.ask("UPDATE", body, old)
         if verdict.allowed and stored:
-            metadata = {key: body["metadata"][key] for key in ("labels", "annotations")}
+            metadata = {}
+            for field in ("labels", "annotations"):
+                gone: Body = dict.fromkeys(old["metadata"].get(field, {}))
+                metadata[field] = gone | body["metadata"][field]
             patch = {"metadata": metadata, "spec": body["spec"]}
             name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
             await self.cluster.patch(ElasticQuota, name, patch, namespace)
@@ -514,6 +517,65 @@ def test_all_instances_end_with_the_tree_that_is_stored(steps: list[tuple[Any, .
             assert {info.name: info for info in each.topology.tree} == expected
 
     run(scenario, instances=2)
+
+
+LIVES = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "create", "update", "delete"]),
+        st.sampled_from("abcde"),
+        st.sampled_from(["", "a", "b", "c"]),
+        st.integers(0, 4),
+        st.sampled_from([0.0, 0.0, 0.5, 3.0]),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=LIVES, news_s=st.sampled_from([0.3, 2.0]))
+def test_what_one_instance_lets_be_stored_is_sound_however_late_the_news(
+    steps: list[tuple[Any, ...]], news_s: float
+) -> None:
+    async def scenario(one: Instance) -> None:
+        one.cluster.news_s = news_s
+        there: set[str] = set()
+        for action, name, parent, low, pause_s in steps:
+            body = quota_body(name, parent, low={"cpu": str(low)}, is_parent=name in "abc")
+            if action == "create" and name not in there and await one.create(body) == "":
+                there.add(name)
+            elif action == "update" and name in there:
+                await one.update(body)
+            elif action == "delete" and name in there and await one.delete(name) == "":
+                there.discard(name)
+            await asyncio.sleep(pause_s)
+
+        tree = QuotaTree()
+        for quota in (await _all(one)).items:
+            tree.put(quota_info(quota))
+        for info in tree:
+            assert resource_list.fits_completely(tree.children_min(info.name), info.min)
+            assert info.is_parent or tree.child_count(info.name) == 0
+            assert [info, *tree.ancestors(info)][-1].parent == labels.ROOT_QUOTA_NAME
+
+    run(scenario)
+
+
+def test_news_of_an_earlier_quota_do_not_hide_the_one_of_its_name() -> None:
+    async def scenario(one: Instance) -> None:
+        one.cluster.news_s = 2.0
+        assert await one.create(quota_body("a", is_parent=True, low={"cpu": "3"})) == ""
+        await asyncio.sleep(0.5)
+        assert await one.create(quota_body("e")) == ""
+        await asyncio.sleep(0.5)
+        assert await one.delete("e") == ""
+        await asyncio.sleep(1.1)  # the news of both set out
+        assert await one.create(quota_body("e", "a", low={"cpu": "2"})) == ""
+        assert "parentInfo" in await one.update(quota_body("e", "nobody"))
+        for _ in range(12):
+            await asyncio.sleep(0.5)
+            assert "child quotas" in await one.delete("a")
+
+    run(scenario)
 
 
 async def _all(one: Instance) -> Any:

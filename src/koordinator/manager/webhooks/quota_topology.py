@@ -41,6 +41,10 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
     is_own: bool = False  # this instance allowed it
 
+    def is_later_than(self, version: int | None) -> bool:
+        """Whether news of that version are from before what is noted."""
+        return version is not None and self.after is not None and version <= self.after
+
 
 class Learned(enum.Enum):
     """What has come of an object that a request showed."""
@@ -61,6 +65,8 @@ class QuotaTopology:
     def __init__(self, factory: InformerFactory, clock: Clock) -> None:
         self._tree = QuotaTree()
         self._clock = clock
+        self._newest = 0
+        """The highest version that any quota has had: one that is created now gets a higher one."""
         self._notes: dict[str, _Note] = {}  # oldest first; as many as quotas asked about within NOTE_S
         self._quotas: Informer[ElasticQuota] = factory.informer(ElasticQuota)
         self._pods: Informer[Pod] = factory.informer(Pod)
@@ -90,17 +96,17 @@ class QuotaTopology:
     def note(self, quota: ElasticQuota, old: ElasticQuota | None) -> None:
         """An allowed request makes the quota this; `old` is what it changes, None when it creates it."""
         self._put(quota)
-        after = None if old is None else _version(old)
+        after = self._newest if old is None else self._observed(old)
         self._add_note(quota, after=after, is_new=old is None, is_own=True)
 
     def note_deleted(self, quota: ElasticQuota) -> None:
         """An allowed request deletes the quota."""
         self._tree.remove(quota.metadata.name)
-        self._add_note(quota, after=_version(quota))
+        self._add_note(quota, after=self._observed(quota))
 
     def learn(self, quota: ElasticQuota) -> Learned:
         """The API server has the quota like this: what is known is replaced unless it is newer."""
-        name, version = quota.metadata.name, _version(quota)
+        name, version = quota.metadata.name, self._observed(quota)
         known, note = self._tree.get(name), self._notes.get(name)
         if known is not None and known.key != quota.key:
             return Learned.NAME_TAKEN
@@ -143,11 +149,11 @@ class QuotaTopology:
     # What the watch tells
 
     def _on_quota(self, quota: ElasticQuota) -> None:
-        name, version = quota.metadata.name, _version(quota)
+        name, version = quota.metadata.name, self._observed(quota)
         note = self._notes.get(name)
         if note is not None and note.key == quota.key:
-            if version is not None and note.after is not None and version <= note.after:
-                return  # from before what is noted
+            if note.is_later_than(version):
+                return
             del self._notes[name]
         elif note is not None and note.is_new:
             self.forget(name)  # one that exists comes before one that may never
@@ -158,11 +164,18 @@ class QuotaTopology:
 
     def _on_deleted(self, quota: ElasticQuota) -> None:
         name = quota.metadata.name
+        version = self._observed(quota)
         note, known = self._notes.get(name), self._tree.get(name)
-        is_earlier = note is not None and note.is_new
+        is_earlier = note is not None and (note.is_new or note.is_later_than(version))
         if is_earlier or (known is not None and known.key != quota.key):
             return  # another object of that name is known by now
         self.forget(name)
+
+    def _observed(self, quota: ElasticQuota) -> int | None:
+        """The version of the object, from now on known to have been."""
+        version = _version(quota)
+        self._newest = max(self._newest, version or 0)
+        return version
 
     def _put(self, quota: ElasticQuota) -> QuotaInfo | None:
         """What the tree knows now; None for a quota whose amounts are none, or whose name is taken."""
