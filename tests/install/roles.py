@@ -153,6 +153,19 @@ def _calls_of(path: Path, module: str) -> Iterator[tuple[str, str, type[Object],
                     yield place, verb, view, sub
 
 
+def pod_calls(package: str) -> set[str]:
+    """Which of `bind` and `evict` a package calls on a cluster."""
+    found: set[str] = set()
+    for path in (SOURCE / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            function = node.func if isinstance(node, ast.Call) else None
+            if not isinstance(function, ast.Attribute) or function.attr not in ("bind", "evict"):
+                continue
+            if ast.unparse(function.value).endswith("cluster"):
+                found.add(function.attr)
+    return found
+
+
 def _verbs(call: ast.Call) -> Iterable[tuple[str, str]]:
     """What a call asks for: `cluster.patch(View, …)`, `factory.informer(View, …)`, `Informer(cluster, View, …)`."""
     function = call.func

@@ -204,6 +204,17 @@ RULES: dict[str, tuple[Rule, ...]] = {
             verbs=("patch",),
             why="answers",
         ),
+        Rule(
+            group="scheduling.sigs.k8s.io",
+            resources=("elasticquotas",),
+            verbs=("get", *FOLLOW, "create", "patch"),
+            why="quotas and their status; makes the default, system and root quota",
+        ),
+        Rule(
+            resources=("pods/eviction",),
+            verbs=("create",),
+            why="takes back what a quota uses above its share",
+        ),
         Rule(resources=("pods/binding",), verbs=("create",), why="places pods"),
         Rule(
             resources=("pods",),
