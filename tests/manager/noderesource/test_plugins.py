@@ -9,6 +9,7 @@ import pytest
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.api.device import Device
+from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.manager.options import ManagerOptions
@@ -195,6 +196,19 @@ def test_cards_are_on_the_node_whether_colocation_is_on_or_not() -> None:
     run(scenario)
 
 
+def test_a_node_that_registers_anew_still_has_its_cards() -> None:
+    async def scenario(world: World) -> None:
+        await world.user.create(Device, {"metadata": {"name": "n1"}, "spec": {"devices": [GPU]}})
+        await asyncio.sleep(1)
+        await world.user.delete(Node, "n1")
+        await asyncio.sleep(5)
+        await world.user.create(Node, node_body("n1"))
+        await asyncio.sleep(2)
+        assert (await world.node()).status.allocatable["koordinator.sh/gpu-core"] == "100"
+
+    run(scenario)
+
+
 def test_shared_cards_are_published_with_their_gate() -> None:
     async def scenario(world: World) -> None:
         await world.user.create(Device, {"metadata": {"name": "n1"}, "spec": {"devices": [GPU]}})
@@ -282,5 +296,19 @@ def test_nothing_is_kept_of_a_node_that_is_gone() -> None:
         assert (await world.user.list(NodeMetric)).items == []
         assert world.controller.fleet.rows == {}
         assert world.controller.writer.pending_count == 0
+
+    run(scenario)
+
+
+def test_a_pod_whose_end_tells_its_name_only_is_forgotten() -> None:
+    async def scenario(world: World) -> None:
+        await create_pod(world, "web")
+        await asyncio.sleep(1)
+        assert list(world.controller.fleet.rows["n1"].pods) == ["default/web"]
+        pods = world.manager.shared.factory.informer(Pod)
+
+        pods._remove(("default", "web"), Pod(metadata=ObjectMeta(name="web", namespace="default")))
+
+        assert world.controller.fleet.rows["n1"].pods == {}
 
     run(scenario)

@@ -96,6 +96,7 @@ class NodeRow(msgspec.Struct):
     zone_capacities: list[Amount] = []
     """Of the topology's zones; empty when none tells its amounts."""
     cpu: CPUBasicInfo | ProtocolError | None = None
+    has_device: bool = False
     gpu: DeviceTarget = device.NO_GPUS
     rdma: DeviceTarget = device.NO_NICS
     device_problem: str = ""
@@ -107,7 +108,8 @@ class NodeRow(msgspec.Struct):
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of the node any more."""
-        return self.node is None and not self.pods and self.reading is NO_READING and self.topology is None
+        nothing_reported = self.reading is NO_READING and self.topology is None and not self.has_device
+        return self.node is None and not self.pods and nothing_reported
 
     @property
     def is_enabled(self) -> bool:
@@ -194,6 +196,7 @@ class NodeRow(msgspec.Struct):
     def see_device(self, found: Device | None, *, publishes_shared: bool) -> None:
         """Take cards and NICs. Amounts that nobody can read leave the node's resources as they are."""
         self.device_problem = ""
+        self.has_device = found is not None
         try:
             self.gpu = device.gpu_target(found, publishes_shared=publishes_shared)
             self.rdma = device.rdma_target(found)
