@@ -8,10 +8,13 @@ import pytest
 
 from koordinator.api import labels
 from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.manager import caches
+from koordinator.manager.noderesource import account
 from koordinator.manager.options import ManagerOptions
 from tests.manager.noderesource.world import (
     BATCH_CPU,
@@ -312,3 +315,30 @@ def test_a_pod_whose_end_tells_its_name_only_is_forgotten() -> None:
         assert world.controller.fleet.rows["n1"].pods == {}
 
     run(scenario)
+
+
+def test_caches_keep_what_is_read_and_nothing_else() -> None:
+    container = {
+        "name": "main",
+        "image": "registry.example/app",
+        "env": [{"name": "A", "value": "B"}],
+        "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
+    }
+    body = {
+        "metadata": {"name": "p", "namespace": "d", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}},
+        "spec": {
+            "nodeName": "n1",
+            "priority": 9000,
+            "containers": [container],
+            "initContainers": [container],
+        },
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    whole = from_builtins(body, Pod)
+
+    kept = caches.pod(whole)
+
+    assert account.pod_facts(kept) == account.pod_facts(whole)
+    assert (kept.key, kept.metadata.uid, kept.metadata.resource_version) == ("d/p", "u", "7")
+    assert kept.metadata.labels == {"a": "b"} and kept.spec.priority == 9000
+    assert kept.spec.containers[0].env == [] and kept.status.conditions == []

@@ -113,8 +113,8 @@ class Fleet:
 
     def _on_pod_gone(self, pod: Pod) -> None:
         row = self.rows.get(pod.spec.node_name)
-        if row is None and not pod.spec.node_name:
-            # The end of a pod that nobody could read any more tells its name only.
+        if not pod.spec.node_name and not pod.spec.containers:
+            # The end of a pod that nobody could read any more tells its name only, which is rare.
             row = next((each for each in self.rows.values() if pod.key in each.pods), None)
         if row is not None and row.pods.pop(pod.key, None) is not None:
             row.forget_demand()
