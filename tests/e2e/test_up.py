@@ -184,15 +184,34 @@ def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
         running.stop()
 
 
-def test_an_unknown_feature_gate_is_told_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "koordinator.cli.main", "up", "--manager-feature-gates", "Bogus=true"]
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--manager-feature-gates", "Bogus=true"], 1, "Error: feature gates: 'Bogus=true': no such gate"),
+        (
+            ["--manager-feature-gates", "MultiQuotaTree=true", "--without-manager"],
+            2,
+            "Error: --manager-feature-gates is for the manager that --without-manager leaves out",
+        ),
+    ],
+)
+def test_gates_that_cannot_be_set_are_told_in_one_line(
+    tmp_path: Path, arguments: list[str], status: int, words: str
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "koordinator.cli.main",
+        "up",
+        *arguments,
+        "--kubeconfig",
+        str(tmp_path / "k"),
+    ]
 
-    done = subprocess.run(
-        [*command, "--kubeconfig", str(tmp_path / "k")], capture_output=True, text=True, timeout=30
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
 
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: feature gates: 'Bogus=true': no such gate")
+    assert done.returncode == status
+    assert done.stderr.splitlines()[-1].startswith(words)
 
 
 def test_a_taken_port_is_told_in_one_line(tmp_path: Path, cluster: Cluster) -> None:

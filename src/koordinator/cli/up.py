@@ -152,6 +152,8 @@ def up(
     from koordinator.local.nodes.fleet import NodeShape
     from koordinator.local.persistence import StorageError
 
+    if without_manager and manager_feature_gates:
+        raise click.UsageError("--manager-feature-gates is for the manager that --without-manager leaves out")
     logs.set_up(logging.INFO if verbose else logging.ERROR)
     clock = SystemClock()
     nodes = (0 if process_node else NODES) if nodes is None else nodes
