@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from koordinator import clock
-from koordinator.api import slo_config
+from koordinator.api import labels, slo_config
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.coordination import Lease
@@ -18,6 +18,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
+from koordinator.doctor.admission_test import AdmissionTest, Outcome, Trial
 from koordinator.doctor.checks.all import examine
 from koordinator.doctor.finding import Finding, Severity
 from koordinator.doctor.snapshot import KINDS, Listing, Snapshot
@@ -26,6 +27,7 @@ from koordinator.install import objects as install
 from koordinator.install.values import FailurePolicies, Values
 from koordinator.manager.webhooks import certificates, configuration, table
 
+TRIAL_POD = {"metadata": {"annotations": {labels.EXTENDED_RESOURCE_SPEC: "{}"}}}
 NOW_S = 1_700_000_000.0
 NAMESPACE = slo_config.CONFIG_NAMESPACE
 SERVICE = configuration.Service().name
@@ -279,7 +281,14 @@ def changed(
 def snapshot(objects: dict[type[Object], list[Any]] | None = None, **members: Any) -> Snapshot:
     """A snapshot of these objects (of a healthy installation when none are given)."""
     found = healthy() if objects is None else objects
-    given = {"server_version": "v1.32.0", **members}
+    trial = Trial(outcome=Outcome.CREATED, pod=TRIAL_POD)
+    refused = Trial(outcome=Outcome.REFUSED, webhook="vpod.koordinator.sh")
+    given = {
+        "server_version": "v1.32.0",
+        "admission": AdmissionTest("default", trial, refused),
+        "access": [],
+        **members,
+    }
     return Snapshot(
         now_s=NOW_S,
         namespace=NAMESPACE,

@@ -75,10 +75,11 @@ async def test_a_healthy_cluster_is_read_once_and_has_no_findings() -> None:
 async def test_nothing_is_sent_for_trial_when_that_is_not_wanted() -> None:
     cluster = Healthy()
 
-    found = await look(cluster, tries_admission=False)
+    found = await look(cluster, tries_admission=False, asks_permissions=False)
 
-    assert found.admission is None
-    assert not any(each.endswith("/pods") for each in cluster.requests)
+    assert (found.admission, found.access) == (None, None)
+    assert [each for each in cluster.requests if each.startswith("/")] == ["/version"]
+    assert examine(found).not_done == ["access", "admission"]
 
 
 async def test_forbidden_kinds_become_notices_that_name_the_checks_left_out() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from koordinator.api import labels
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from koordinator.api.apps import Deployment
 from koordinator.api.core import Namespace, Pod, Secret, Service
@@ -199,8 +198,7 @@ def test_webhooks_with_a_url_are_tried_over_tls(shake: Handshake, words: str) ->
     assert [words in each for each in problems] == ([True] if words else [])
 
 
-GOOD_POD = {"metadata": {"annotations": {labels.EXTENDED_RESOURCE_SPEC: "{}"}}}
-CREATED = Trial(outcome=Outcome.CREATED, pod=GOOD_POD)
+CREATED = Trial(outcome=Outcome.CREATED, pod=builders.TRIAL_POD)
 REFUSED = Trial(outcome=Outcome.REFUSED, webhook="vpod.koordinator.sh", message="denied")
 HANGS = Trial(outcome=Outcome.UNREACHABLE, message="no answer within 30 s")
 LOST = Trial(

@@ -18,7 +18,7 @@ from koordinator.cli.doctor_text import plain, print_report
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
 from koordinator.doctor import gather
-from koordinator.doctor.checks.all import CHECKS, Report, examine
+from koordinator.doctor.checks.all import BY_NAME, CHECKS, Report, examine
 from koordinator.doctor.finding import Severity
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.simulate import dump as dumps
@@ -97,7 +97,8 @@ def main(
         if dump_files:
             snapshot = gather.from_objects(dumps.read(dump_files), namespace)
         else:
-            snapshot = asyncio.run(_from_cluster(namespace, kubeconfig, context, not no_trial))
+            chosen = frozenset(checks or BY_NAME) - ({"admission"} if no_trial else set())
+            snapshot = asyncio.run(_from_cluster(namespace, kubeconfig, context, chosen))
     except (KoordinatorError, OSError) as error:
         raise NoAnswer(str(error)) from error
     report = examine(snapshot, checks)
@@ -112,7 +113,8 @@ def exit_code(report: Report) -> int:
     return 1 if report.count(Severity.WARNING) else 0
 
 
-async def _from_cluster(namespace: str, kubeconfig: str, context: str, tries_admission: bool) -> Snapshot:
+async def _from_cluster(namespace: str, kubeconfig: str, context: str, chosen: frozenset[str]) -> Snapshot:
+    """What the chosen checks look at; nothing is sent that only others need."""
     client = connect.load(kubeconfig_file=kubeconfig, context=context)
     console = Console(stderr=True)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator-doctor") as cluster:
@@ -121,7 +123,8 @@ async def _from_cluster(namespace: str, kubeconfig: str, context: str, tries_adm
                 cluster,
                 namespace,
                 local_gates=_local_gates(client.extensions),
-                tries_admission=tries_admission,
+                tries_admission="admission" in chosen,
+                asks_permissions="access" in chosen,
                 progress=lambda text: status.update(f"{text} …"),
             )
 

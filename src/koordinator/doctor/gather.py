@@ -40,12 +40,14 @@ async def from_cluster(
     *,
     local_gates: str | None = None,
     tries_admission: bool = True,
+    asks_permissions: bool = True,
     progress: Progress = _silent,
 ) -> Snapshot:
     """Everything that checks look at; `namespace` is that of the components.
 
     `local_gates` is what the kubeconfig of a `koordinator up` says of its manager. With `tries_admission` two
-    pods are sent for trial (`dryRun`), which stores nothing.
+    pods are sent for trial (`dryRun`), which stores nothing; with `asks_permissions` there is a
+    SubjectAccessReview for each permission that components need.
 
     Raises: ApiError when the API server cannot be reached or does not know us.
     """
@@ -73,8 +75,10 @@ async def from_cluster(
     handshakes = await handshake.shake_all(_targets(found.webhooks))
     trial_namespace = _trial_namespace(found) if tries_admission else ""
     tried = await admission_test.run(cluster, trial_namespace) if trial_namespace else None
-    progress("asking for permissions of the components")
-    answers = await access.ask(cluster, namespace, found.installation.workloads.values())
+    answers = None
+    if asks_permissions:
+        progress("asking for permissions of the components")
+        answers = await access.ask(cluster, namespace, found.installation.workloads.values())
     return msgspec.structs.replace(
         found, now_s=cluster.clock.now(), admission=tried, handshakes=handshakes, access=answers
     )

@@ -37,25 +37,43 @@ from koordinator.doctor.finding import Finding, Severity, finding, some_of
 from koordinator.doctor.snapshot import NOT_SERVED, RawDefinition, Snapshot
 
 
+def _always(_: Snapshot) -> bool:
+    return True
+
+
 class Check(msgspec.Struct, frozen=True):
-    """A check. `needs` are the kinds without which it can say nothing."""
+    """A check. `needs` are the kinds without which it can say nothing; `was_asked` tells whether what only a running
+    cluster can answer is there."""
 
     name: str
     question: str
     run: Callable[[Snapshot], Iterable[Finding]]
     needs: tuple[type[Object], ...] = ()
+    was_asked: Callable[[Snapshot], bool] = _always
 
 
 _CONFIGURATIONS = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)
 
 CHECKS: tuple[Check, ...] = (
-    Check("api-server", "is the API server new enough?", api_server.check),
+    Check("api-server", "is the API server new enough?", api_server.check, (), lambda found: found.is_live),
     Check("crds", "are our kinds known to the API server?", crds.check, (RawDefinition,)),
     Check("components", "do the components run, in one version?", components.check, (Deployment,)),
     Check("leases", "does exactly one instance lead?", leases.check, (Lease,)),
-    Check("access", "may the components do what they need to?", permissions.check),
+    Check(
+        "access",
+        "may the components do what they need to?",
+        permissions.check,
+        (),
+        lambda found: found.access is not None,
+    ),
     Check("webhooks", "are webhooks configured, reachable, trusted?", webhooks.check, _CONFIGURATIONS),
-    Check("admission", "are new pods really changed and checked?", admission.check),
+    Check(
+        "admission",
+        "are new pods really changed and checked?",
+        admission.check,
+        (),
+        lambda found: found.admission is not None,
+    ),
     Check("config", "is slo-controller-config understood and sensible?", config.check, (ConfigMap,)),
     Check("features", "has what is configured all that it needs?", features.check, _CONFIGURATIONS),
     Check("reports", "do all nodes report, and believably?", reports.check, (Node, NodeMetric)),
@@ -88,11 +106,12 @@ def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> Report:
     findings: list[Finding] = []
     passed: list[str] = []
     blocked: dict[type[Object], list[str]] = {}
+    not_done = {check.name for check in chosen if not check.was_asked(snapshot)}
     for check in chosen:
         gaps = [view for view in check.needs if not snapshot.knows(view)]
         for view in gaps:
             blocked.setdefault(view, []).append(check.name)
-        if gaps:
+        if gaps or check.name in not_done:
             continue
         found = _run(check, snapshot)
         findings += found
@@ -100,8 +119,8 @@ def examine(snapshot: Snapshot, names: Iterable[str] = ()) -> Report:
             passed.append(check.name)
     findings += _gaps(snapshot, blocked)
     findings += _unreadable(snapshot)
-    not_done = sorted({name for names in blocked.values() for name in names})
-    return Report(sorted(findings, key=lambda each: each.order), passed, not_done)
+    not_done.update(*blocked.values())
+    return Report(sorted(findings, key=lambda each: each.order), passed, sorted(not_done))
 
 
 def _run(check: Check, snapshot: Snapshot) -> list[Finding]:
