@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NODES  ?= 20
+JOBS   ?= 2
 
 .PHONY: help demo demo-node up test test-kernel lint manifests bench clean
 
@@ -25,9 +26,9 @@ demo-node: $(STAMP) ## a service and batch on this machine, really run and measu
 up: $(STAMP) ## a whole cluster in one process; kubectl works on it (NODES=20)
 	$(BIN)/koordinator up --nodes $(NODES)
 
-test: $(STAMP) ## lint and all tests that need no root
+test: $(STAMP) ## lint and all tests that need no root (JOBS=2 files at a time)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -m "not kernel"
+	$(BIN)/python -m pytest -m "not kernel" -n $(JOBS) --dist loadfile
 
 test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgroup v2 in a small virtual machine
 	$(BIN)/python -m pytest -m kernel -rs tests/kernel tests/e2e/test_process_node.py

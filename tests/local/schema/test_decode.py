@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koordinator.cluster.errors import ApiError, BadRequest
@@ -184,6 +184,7 @@ KINDS += [
 ]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     kind=st.sampled_from(KINDS),
     body=st.dictionaries(st.sampled_from(["metadata", "spec", "status", "webhooks", "data", "value"]), JSON),
