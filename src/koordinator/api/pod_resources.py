@@ -13,7 +13,7 @@ UNLIMITED = -1
 """What a limit is when there is none."""
 
 
-def requests(pod: Pod) -> Amounts:
+def requests(pod: Pod, *, with_overhead: bool = True) -> Amounts:
     """What the pod needs of each resource, at once, on its node.
 
     The sum of containers and sidecars, or what any init step needs with the sidecars started before it,
@@ -27,7 +27,8 @@ def requests(pod: Pod) -> Amounts:
         for name, raw in spec.resources.requests.items():
             if is_pod_level(name):
                 total[name] = quantity.of(raw)
-    return resource_list.add(total, resource_list.of(spec.overhead)) if spec.overhead else total
+    has_more = bool(spec.overhead) and with_overhead
+    return resource_list.add(total, resource_list.of(spec.overhead)) if has_more else total
 
 
 def wire_requests(pod: Pod) -> ResourceList:

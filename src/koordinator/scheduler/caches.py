@@ -24,8 +24,8 @@ SYNC_POLL_S = 0.1
 
 
 class Caches:
-    """Local copies of what the scheduler decides on. Plugins that watch pods or nodes share one informer per
-    view among themselves. `rng` seeds the jitter of reconnects."""
+    """Local copies of what the scheduler decides on; one informer per view serves all who watch. `rng` seeds the
+    jitter of reconnects."""
 
     def __init__(self, cluster: Cluster, gates: FeatureGates, rng: random.Random) -> None:
         self._cluster = cluster
@@ -36,9 +36,10 @@ class Caches:
         self._of_plugins: dict[type[Object], Informer[Any]] = {}
 
     def watch(self, watches: Iterable[Watch[Any]]) -> None:
-        """Keep plugins informed, too. They hear of changes before the scheduling loop starts."""
+        """Keep plugins informed, too: before the queue when they are added before its handlers are."""
         for watch in watches:
-            informer = self._of_plugins.get(watch.view)
+            own: dict[type[Object], Informer[Any]] = {Pod: self.pods, Node: self.nodes}
+            informer = own.get(watch.view) or self._of_plugins.get(watch.view)
             if informer is None:
                 informer = self._of_plugins[watch.view] = self._informer(watch.view)
             informer.add_handler(watch.on_add, watch.on_update, watch.on_delete)

@@ -35,6 +35,8 @@ class ClusterEvent(enum.Enum):
     RESOURCE_CLAIM_DELETED = "ResourceClaimDelete"
     RESOURCE_SLICE_ADDED = "ResourceSliceAdd"
     RESOURCE_SLICE_UPDATED = "ResourceSliceUpdate"
+    ELASTIC_QUOTA = "ElasticQuota"
+    """Quotas changed, or may use more than before; `Happening.new` are the names of those quotas, None for any."""
     DEVICE_CLASS_ADDED = "DeviceClassAdd"
     DEVICE_CLASS_UPDATED = "DeviceClassUpdate"
     WILDCARD = "Wildcard"

@@ -26,7 +26,7 @@ C = TypeVar("C")
 
 
 class Watch(msgspec.Struct, Generic[T], frozen=True):
-    """Objects that a plugin wants to be told about, apart from pods and nodes."""
+    """Objects that a plugin wants to be told about. Of pods it hears before the queue does."""
 
     view: type[T]
     on_add: Callable[[T], Any]

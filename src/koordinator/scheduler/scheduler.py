@@ -129,10 +129,12 @@ class Scheduler:
             self._wake.set,
             counts_other_schedulers=gates.is_on("CrossSchedulerNomination"),
         )
+        for (
+            handle
+        ) in self.engine.handles:  # a plugin that counts pods knows one before the queue asks about it
+            self.caches.watch(handle.watches)
         self._handlers.listen(self.caches)
         self._actions.attach(self._handlers)
-        for handle in self.engine.handles:
-            self.caches.watch(handle.watches)
         if self._advisors is not None:
             self.caches.watch(self._advisors.watches())
 

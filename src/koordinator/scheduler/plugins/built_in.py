@@ -6,6 +6,7 @@ from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.plugins.default_binder import DefaultBinder
 from koordinator.scheduler.plugins.default_pre_bind import DefaultPreBind
 from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
+from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.image_locality import ImageLocality
 from koordinator.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koordinator.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
@@ -36,6 +37,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         DefaultPreBind,
         DefaultPreemption,
         DynamicResources,
+        ElasticQuota,
         ImageLocality,
         InterPodAffinity,
         LoadAwareScheduling,

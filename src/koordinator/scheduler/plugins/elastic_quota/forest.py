@@ -44,6 +44,10 @@ class QuotaForest:
         """The tree, None when there is none of the id."""
         return self._trees.get(tree_id)
 
+    def ids(self) -> list[str]:
+        """Ids of all trees, sorted: the default tree comes first."""
+        return sorted(self._trees)
+
     @property
     def tree_ids(self) -> Mapping[str, str]:
         """Quota → id of its tree: what is known at all."""

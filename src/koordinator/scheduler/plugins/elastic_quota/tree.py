@@ -55,6 +55,7 @@ class QuotaTree:
         self._counted_names: Counter[str] = Counter()
         """Resource → how many quotas that share the root's have it in their max."""
         self._root_names: tuple[str, ...] | None = ()
+        self._touched: set[str] = set()
         for name, ceiling in (reserved or {}).items():
             self.set_quota(QuotaSpec(name=name, max=ceiling))
 
@@ -67,6 +68,11 @@ class QuotaTree:
     def names(self) -> list[str]:
         """Names of all quotas, sorted."""
         return sorted(self._quotas)
+
+    def take_touched(self) -> set[str]:
+        """Quotas whose figures changed since the last call: sums, specs, runtimes as far as anybody asked."""
+        touched, self._touched = self._touched, set()
+        return touched
 
     def children(self, name: str) -> list[str]:
         """Names of the children of a quota, sorted."""
@@ -136,6 +142,7 @@ class QuotaTree:
         if spec.name == ROOT:
             return
         lends = spec.lends and not self._keeps_guarantee
+        self._touched.add(spec.name)
         quota = self._quotas.get(spec.name)
         if quota is None:
             quota = Quota(spec=spec, lends=lends)
@@ -227,6 +234,7 @@ class QuotaTree:
             if quota is None:
                 return
             quota.below.add(delta)
+            self._touched.add(each)
             if each == ROOT:
                 return
             if each in OUTSIDE_THE_SHARES and delta.used:
@@ -368,7 +376,10 @@ class QuotaTree:
                 level.set_total(total)
                 level.set_names(self._names(parent))
                 known = self._quotas[each]
+                before = known.runtime
                 level.refresh(known)
+                if known.runtime is not before:
+                    self._touched.add(each)
                 total, parent = known.runtime, each
         return quota
 

@@ -1,0 +1,367 @@
+"""The quotas of a cluster with the pods in them, kept by events: what the plugin asks, and what it never has to
+search for. No I/O. Source: spec 06, sections 9 to 11.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from koordinator.api import labels, pod_resources, quota_labels, resource_list
+from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api.core import Node, Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.feature_gates import FeatureGates
+from koordinator.api.quantity import QuantityError
+from koordinator.api.sigs import ElasticQuota
+from koordinator.clock import Clock, parse_rfc3339
+from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugins.elastic_quota import pods
+from koordinator.scheduler.plugins.elastic_quota.capacity import Capacity
+from koordinator.scheduler.plugins.elastic_quota.forest import DEFAULT_TREE, QuotaForest, TreeRoot
+from koordinator.scheduler.plugins.elastic_quota.pods import NO_QUOTA, QuotaRef, TerminatingPolicy
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, PodAsk, Quota, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+
+log = logging.getLogger(__name__)
+
+
+class QuotaBook:
+    """Trees, and where each pod is counted.
+
+    A pod finds its quota by its label, by a quota named like and inside its namespace, by a binding of its namespace,
+    or in the default quota; it moves by itself when quotas come, go or change their namespaces.
+    """
+
+    def __init__(self, args: ElasticQuotaArgs, gates: FeatureGates, clock: Clock) -> None:
+        self._clock = clock
+        self._has_trees = gates.is_on("MultiQuotaTree")
+        self._has_default = not gates.is_on("DisableDefaultQuota")
+        self._ignores_overhead = gates.is_on("ElasticQuotaIgnorePodOverhead")
+        self._terminating = _policy_of(gates)
+        self.forest = QuotaForest(
+            {
+                SYSTEM: resource_list.of(args.system_quota_group_max),
+                DEFAULT: resource_list.of(args.default_quota_group_max),
+            },
+            scales_min=args.enable_min_quota_scale,
+            keeps_guarantee=gates.is_on("ElasticQuotaGuaranteeUsage"),
+        )
+        self._capacity = Capacity()
+        self.objects: dict[str, ElasticQuota] = {}
+        """By name: names are unique, the first object of a name counts."""
+        self._bound: dict[str, list[str]] = {}
+        """Namespace → quotas that list it, in order of their names."""
+        self._pods: dict[str, Pod] = {}
+        self._refs: dict[str, QuotaRef] = {}
+        self._by_label: dict[str, set[str]] = {}
+        self._by_namespace: dict[str, set[str]] = {}
+        self._leaving: set[str] = set()
+        self._rewritten: set[str] = set()
+
+    # What is known
+
+    def quota_of(self, pod: Pod) -> QuotaRef:
+        """Where a pod belongs now; `NO_QUOTA` when nowhere."""
+        label, namespace = pod.metadata.labels.get(labels.QUOTA_NAME, ""), pod.metadata.namespace
+        name = label
+        if not name and self._has_default:
+            named = self.objects.get(namespace)
+            if named is not None and named.metadata.namespace == namespace:
+                name = namespace
+            else:
+                name = next(iter(self._bound.get(namespace, ())), "")
+        tree_id = self.forest.tree_ids.get(name) if name else None
+        if tree_id is not None:
+            return QuotaRef(name, tree_id)
+        return QuotaRef(DEFAULT) if self._has_default else NO_QUOTA
+
+    def tree_of(self, ref: QuotaRef) -> QuotaTree | None:
+        """The tree of a quota; None when there is none (any more)."""
+        return self.forest.tree(ref.tree_id) if ref.name else None
+
+    def counted_in(self, key: str) -> QuotaRef:
+        """Where a pod (`namespace/name`) is counted."""
+        return self._refs.get(key, NO_QUOTA)
+
+    def pod(self, key: str) -> Pod | None:
+        """The pod as it was seen last."""
+        return self._pods.get(key)
+
+    def quotas(self) -> Iterator[tuple[str, QuotaTree, Quota]]:
+        """All quotas of all trees, with the id of their tree and the tree; roots are left out."""
+        for tree_id in self.forest.ids():
+            tree = self.forest.tree(tree_id)
+            for name in tree.names() if tree is not None else ():
+                quota = tree.get(name) if tree is not None else None
+                if tree is not None and quota is not None and name != labels.ROOT_QUOTA_NAME:
+                    yield tree_id, tree, quota
+
+    def take_touched(self) -> list[Quota]:
+        """Quotas whose figures, or whose objects, changed since the last call."""
+        names, self._rewritten = self._rewritten, set()
+        for tree_id in self.forest.ids():
+            tree = self.forest.tree(tree_id)
+            names |= tree.take_touched() if tree is not None else set()
+        found = []
+        for name in sorted(names):
+            tree = self.forest.tree(self.forest.tree_ids.get(name, DEFAULT_TREE))
+            quota = tree.get(name) if tree is not None else None
+            if quota is not None:
+                found.append(quota)
+        return found
+
+    def touch(self, name: str) -> None:
+        """Have the quota among those that `take_touched` tells next."""
+        self._rewritten.add(name)
+
+    # Quotas
+
+    def set_quota(self, quota: ElasticQuota) -> bool:
+        """A quota came or changed; whether it did in anything that counts."""
+        name = quota.metadata.name
+        known = self.objects.get(name)
+        self._rewritten.add(name)
+        if quota.metadata.deletion_timestamp is not None:
+            return False
+        if known is not None and known.metadata.namespace != quota.metadata.namespace:
+            log.warning("quota ignored: its name is taken", extra={"quota": quota.key, "by": known.key})
+            return False
+        if name == labels.ROOT_QUOTA_NAME or (known is not None and _says_the_same(known, quota)):
+            self.objects[name] = quota
+            return False
+        try:
+            spec = QuotaSpec.of(quota)
+        except (QuantityError, ProtocolError) as error:
+            log.warning(
+                "quota keeps its last readable state", extra={"quota": quota.key, "error": str(error)}
+            )
+            return False
+        self.objects[name] = quota
+        own = quota.metadata.labels
+        tree_id = quota_labels.tree_id(own) if self._has_trees else DEFAULT_TREE
+        self.forest.set_quota(spec, tree_id, _root_of(quota) if tree_id else None)
+        affected = self._bind(known, quota)
+        if known is None:
+            affected |= self._by_label.get(name, set()) | self._by_namespace.get(name, set())
+        self._place(affected)
+        return True
+
+    def remove_quota(self, quota: ElasticQuota) -> None:
+        """A quota is gone; its pods go where they belong without it."""
+        name = quota.metadata.name
+        known = self.objects.get(name)
+        if known is None or known.metadata.namespace != quota.metadata.namespace:
+            return
+        tree_id = self.forest.tree_ids.get(name, DEFAULT_TREE)
+        tree = self.forest.tree(tree_id)
+        counted = tree.get(name) if tree is not None else None
+        affected = set(counted.pods) if counted is not None else set()
+        for key in affected:
+            self._uncount(key)
+        del self.objects[name]
+        affected |= self._bind(known, None)
+        self.forest.remove_quota(name)
+        if tree_id and self.forest.tree(tree_id) is None:
+            self._replant(tree_id)
+        self._place(affected)
+
+    def _replant(self, tree_id: str) -> None:
+        """The root of a tree is gone: what is left of the tree has nothing to share until there is another."""
+        for quota in self.objects.values():
+            if quota_labels.tree_id(quota.metadata.labels) == tree_id:
+                self.forest.set_quota(QuotaSpec.of(quota), tree_id)
+        lost = [key for key, ref in self._refs.items() if ref.tree_id == tree_id]
+        for key in lost:
+            del self._refs[key]
+        self._place(lost)
+
+    def _bind(self, old: ElasticQuota | None, new: ElasticQuota | None) -> set[str]:
+        """Follows the namespaces that a quota lists; the pods in those that changed."""
+        before = set(quota_annotations.namespaces(old.metadata.annotations)) if old is not None else set()
+        after = set(quota_annotations.namespaces(new.metadata.annotations)) if new is not None else set()
+        changed: set[str] = set()
+        for namespace in before ^ after:
+            names = self._bound.setdefault(namespace, [])
+            if namespace in before and old is not None:
+                names.remove(old.metadata.name)
+            elif new is not None:
+                names.append(new.metadata.name)
+                names.sort()
+            if not names:
+                del self._bound[namespace]
+            changed |= self._by_namespace.get(namespace, set())
+        return changed
+
+    def _place(self, keys: Iterable[str]) -> None:
+        """Counts pods where they belong now."""
+        for key in sorted(keys):
+            pod = self._pods.get(key)
+            if pod is not None and self.quota_of(pod) != self._refs.get(key):
+                self._count(pod)
+
+    # Pods
+
+    def set_pod(self, pod: Pod) -> None:
+        """A pod came or changed; one that has ended counts no more."""
+        key = pod.key
+        if pod.status.phase in ("Succeeded", "Failed"):
+            self.remove_pod(pod)
+            return
+        known = self._pods.get(key)
+        if known is not None and _counts_alike(known, pod):
+            self._pods[key] = pod
+            return
+        if known is not None:
+            self._unindex(known)
+        self._pods[key] = pod
+        if label := pod.metadata.labels.get(labels.QUOTA_NAME):
+            self._by_label.setdefault(label, set()).add(key)
+        self._by_namespace.setdefault(pod.metadata.namespace, set()).add(key)
+        self._count(pod)
+
+    def remove_pod(self, pod: Pod) -> None:
+        """A pod is gone."""
+        known = self._pods.pop(pod.key, None)
+        if known is not None:
+            self._unindex(known)
+            self._uncount(pod.key)
+            self._leaving.discard(pod.key)
+
+    def reserve(self, key: str) -> None:
+        """The pod takes up room on a node from now on. One that is not counted stays so."""
+        ref = self._refs.get(key)
+        tree = self.tree_of(ref) if ref is not None else None
+        if ref is not None and tree is not None:
+            tree.reserve(ref.name, key)
+
+    def unreserve(self, key: str) -> None:
+        """The pod takes up room no more."""
+        ref = self._refs.get(key)
+        tree = self.tree_of(ref) if ref is not None else None
+        if ref is not None and tree is not None:
+            tree.unreserve(ref.name, key)
+
+    def expire(self) -> None:
+        """Pods whose grace period is over count no more (gate ElasticQuotaIgnoreTerminatingPod)."""
+        for key in list(self._leaving):
+            if self._is_ignored(self._pods[key]):
+                self._leaving.discard(key)
+                self._count(self._pods[key])
+
+    def _unindex(self, pod: Pod) -> None:
+        key, label = pod.key, pod.metadata.labels.get(labels.QUOTA_NAME)
+        for index, value in ((self._by_label, label), (self._by_namespace, pod.metadata.namespace)):
+            keys = index.get(value) if value else None
+            if value and keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del index[value]
+
+    def _count(self, pod: Pod) -> None:
+        key, was_in, now_in = pod.key, self._refs.get(pod.key, NO_QUOTA), self.quota_of(pod)
+        try:
+            ask = self.ask_of(pod)
+        except QuantityError as error:
+            log.warning("pod not counted", extra={"pod": key, "error": str(error)})
+            self._uncount(key)
+            return
+        if pod.metadata.deletion_timestamp is not None and self._terminating is TerminatingPolicy.AFTER_GRACE:
+            self._leaving.add(key)
+        known = self._counted(was_in, key)
+        self.forest.move_pod(ask, was_in, now_in)
+        self._refs[key] = now_in
+        if known and not ask.is_ignored and was_in != now_in:
+            self.reserve(key)  # assumed, and the API does not say so yet
+
+    def _counted(self, ref: QuotaRef, key: str) -> bool:
+        """Whether the pod takes up room where it is counted."""
+        tree = self.tree_of(ref)
+        quota = tree.get(ref.name) if tree is not None else None
+        known = quota.pods.get(key) if quota is not None else None
+        return known is not None and known.is_assigned
+
+    def _uncount(self, key: str) -> None:
+        ref = self._refs.pop(key, NO_QUOTA)
+        tree = self.tree_of(ref)
+        if tree is not None:
+            tree.remove_pod(ref.name, key)
+
+    def ask_of(self, pod: Pod) -> PodAsk:
+        """The pod as its quota sees it. Raises: QuantityError."""
+        return PodAsk(
+            key=pod.key,
+            request=pod_resources.requests(pod, with_overhead=not self._ignores_overhead),
+            is_on_node=bool(pod.spec.node_name),
+            is_preemptible=not quota_labels.is_pod_non_preemptible(pod.metadata.labels),
+            is_ignored=self._is_ignored(pod),
+        )
+
+    def _is_ignored(self, pod: Pod) -> bool:
+        text = pod.metadata.deletion_timestamp
+        deleted_s = parse_rfc3339(text) if text is not None else None
+        grace_s = pod.metadata.deletion_grace_period_seconds
+        return pods.is_ignored(self._terminating, self._clock.now(), deleted_s, grace_s)
+
+    # Nodes
+
+    def set_node(self, node: Node) -> None:
+        """A node came or changed; one that is being deleted no longer does."""
+        if node.metadata.deletion_timestamp is not None:
+            return
+        try:
+            self._capacity.update(node.metadata.name, resource_list.of(node.status.allocatable))
+        except QuantityError as error:
+            log.warning("node keeps its last readable amounts", extra={"node": node.key, "error": str(error)})
+            return
+        self.forest.set_capacity(self._capacity.total)
+
+    def remove_node(self, node: Node) -> None:
+        """A node is gone."""
+        self._capacity.remove(node.metadata.name)
+        self.forest.set_capacity(self._capacity.total)
+
+
+def _policy_of(gates: FeatureGates) -> TerminatingPolicy:
+    if gates.is_on("ElasticQuotaImmediateIgnoreTerminatingPod"):
+        return TerminatingPolicy.IMMEDIATE
+    if gates.is_on("ElasticQuotaIgnoreTerminatingPod"):
+        return TerminatingPolicy.AFTER_GRACE
+    return TerminatingPolicy.COUNT
+
+
+def _root_of(quota: ElasticQuota) -> TreeRoot | None:
+    """What the root quota of a tree says of it; None for other quotas, and where that is not readable."""
+    own = quota.metadata.labels
+    if not quota_labels.is_tree_root(own):
+        return None
+    try:
+        total = quota_annotations.TOTAL_RESOURCE.read(quota.metadata.annotations, f"ElasticQuota {quota.key}")
+        if total is None:
+            return None
+        return TreeRoot(resource_list.of(total), not quota_labels.ignores_default_tree(own))
+    except (ProtocolError, QuantityError) as error:
+        log.warning("the tree keeps its total", extra={"quota": quota.key, "error": str(error)})
+        return None
+
+
+_READ = (labels.QUOTA_SHARED_WEIGHT, labels.QUOTA_NAMESPACES, labels.QUOTA_TOTAL_RESOURCE)
+
+
+def _says_the_same(a: ElasticQuota, b: ElasticQuota) -> bool:
+    """Whether nothing that users write differs (the scheduler itself writes annotations and status)."""
+    before, after = a.metadata, b.metadata
+    return (
+        a.spec == b.spec
+        and before.labels == after.labels
+        and all(before.annotations.get(key) == after.annotations.get(key) for key in _READ)
+    )
+
+
+def _counts_alike(a: Pod, b: Pod) -> bool:
+    """Whether nothing that quotas look at differs between two states of a pod."""
+    return (
+        a.metadata.uid == b.metadata.uid
+        and (a.metadata.labels is b.metadata.labels or a.metadata.labels == b.metadata.labels)
+        and a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
+        and a.spec == b.spec
+        and a.status.phase == b.status.phase
+    )
