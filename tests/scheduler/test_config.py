@@ -210,7 +210,7 @@ def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
         "NodeNUMAResource",
         "DefaultPreBind",
     ]
-    assert names(merged["post_filter"]) == ["DefaultPreemption"]
+    assert names(merged["post_filter"]) == ["ElasticQuota", "DefaultPreemption"]
     assert "Reservation" in missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
 
 

@@ -39,7 +39,6 @@ MULTI_POINT = (
 NOT_BUILT_IN = frozenset(
     (
         "Reservation",
-        "ElasticQuota",
         "Coscheduling",
         "DeviceShare",
     )
@@ -76,7 +75,6 @@ SHIPPED_PLUGINS = Plugins(
         "DeviceShare",
         "Reservation",
         "Coscheduling",
-        "ElasticQuota",
     ),
     permit=_on("Coscheduling"),
     pre_bind=_on("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "DefaultPreBind"),
