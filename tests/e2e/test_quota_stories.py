@@ -63,7 +63,6 @@ TREE = listed(
     quota("batch", "team", is_parent=True, low={"cpu": "1"}),
     quota("nightly", "batch", low={"cpu": "1"}),
     quota("other"),
-    quota("koordinator-root-quota", is_parent=True, low={}, high={}),
     pod("server"),
     pod("job", namespace="quotas", name="nightly"),
 )
@@ -160,8 +159,9 @@ BROKEN_RULES: dict[str, tuple[Attempt, str, str, str, str]] = {
         quota("other", namespace="shop"), "shop/other", "metadata.name", "exists", "already exists: other",
     ),
     "the root quota is changed": (
-        patched("koordinator-root-quota", **{"is-parent": "false"}),
-        "quotas/koordinator-root-quota", "", "forbidden", "invalid quota koordinator-root-quota",
+        ("label", "elasticquota", "koordinator-root-quota", "-n", "koordinator-system", "--overwrite",
+         f"{Q}/is-parent=false"),
+        "koordinator-system/koordinator-root-quota", "", "forbidden", "invalid quota koordinator-root-quota",
     ),
     "a quota with children is deleted": (
         deleted("batch"), "quotas/batch", "", "has-children", "quota batch has 1 child quotas",
@@ -199,13 +199,14 @@ def tree(cluster: Cluster) -> dict[str, Any]:
 
 
 def shown(cluster: Cluster) -> dict[str, Any]:
-    """Quotas and pods as users made them, without what components write."""
+    """Quotas and pods as users made them, without what components write (the scheduler's own quotas, sums)."""
     found = {}
     for item in cluster.get("elasticquotas,pods", "-A")["items"]:
+        if item["metadata"]["namespace"] == "koordinator-system":
+            continue
         metadata = item["metadata"]
         annotations = {
-            key: metadata.get("annotations", {}).get(f"{Q}/{key}")
-            for key in ("shared-weight", "namespaces", "child-request")
+            key: metadata.get("annotations", {}).get(f"{Q}/{key}") for key in ("shared-weight", "namespaces")
         }
         amounts = {key: item["spec"].get(key) for key in ("min", "max")}
         found[metadata["namespace"], metadata["name"]] = (metadata.get("labels"), annotations, amounts)
@@ -217,7 +218,17 @@ def test_a_tree_is_applied_from_one_file_and_completed(cluster: Cluster, tree: d
 
     assert labels[f"{Q}/parent"] == "koordinator-root-quota"
     assert json.loads(annotations["shared-weight"]) == {"cpu": "8", "memory": "8Gi"}
-    assert json.loads(tree["quotas", "web"][1]["child-request"]) == {"cpu": "1", "memory": "100Mi"}
+
+
+def test_what_pods_of_a_quota_ask_for_shows_on_it_and_on_its_parents(
+    cluster: Cluster, tree: dict[str, Any]
+) -> None:
+    def asked(name: str) -> Any:
+        annotations = cluster.get("elasticquota", name, "-n", "quotas")["metadata"]["annotations"]
+        return json.loads(annotations.get(f"{Q}/child-request", "{}"))
+
+    until(lambda: asked("web") == {"cpu": "1", "memory": "100Mi"}, 20, cluster.process)
+    until(lambda: asked("team") == {"cpu": "2", "memory": "200Mi"}, 20, cluster.process)
 
 
 def test_a_list_of_quotas_shows_the_tree_and_the_amounts(cluster: Cluster, tree: dict[str, Any]) -> None:
