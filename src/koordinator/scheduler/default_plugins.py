@@ -75,6 +75,7 @@ SHIPPED_PLUGINS = Plugins(
         "DeviceShare",
         "Reservation",
         "Coscheduling",
+        "ElasticQuota",
     ),
     permit=_on("Coscheduling"),
     pre_bind=_on("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "DefaultPreBind"),

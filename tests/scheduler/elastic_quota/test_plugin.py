@@ -277,3 +277,23 @@ def test_nodes_of_a_tree_of_its_own_leave_the_default_tree() -> None:
         assert len([name for name in placed(world) if name.startswith("out")]) == 4
 
     play(story, gates=FeatureGates.of(Component.SCHEDULER, "MultiQuotaTree=true"))
+
+
+def test_what_admission_has_just_counted_is_not_taken_back_before_its_pods_are_seen() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        body = quota("team", high=8)
+        body["metadata"]["annotations"] = {f"{PREFIX}/child-request": json.dumps({"cpu": "5"})}
+        world.api.put("ElasticQuota", body)
+        world.api.put("Pod", member("first", "team"))
+
+        def said() -> Any:
+            annotations = world.api.objects["ElasticQuota"]["quotas", "team"]["metadata"]["annotations"]
+            return json.loads(annotations[f"{PREFIX}/child-request"])
+
+        await world.settle(2.5)
+        assert said() == {"cpu": "5"}
+        await world.settle(3)
+        assert said() == {"cpu": "1"}
+
+    play(story)

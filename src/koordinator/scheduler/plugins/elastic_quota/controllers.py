@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 STATUS_PERIOD_S = 1.0
 REFRESH_PERIOD_S = 10.0
+SETTLING_S = 3.0
+"""How long admission's sum of requests stands after it grew: its pods may be on their way to us."""
 
 
 class QuotaControllers:
@@ -50,6 +52,8 @@ class QuotaControllers:
         self._changed = changed
         self._refused: dict[QuotaRef, Nanos] = {}
         self._last_under_s: dict[str, float] = {}
+        self._admitted: dict[str, tuple[str, float]] = {}
+        """Quota → its child-request as an admission webhook (or we) wrote it, and since when."""
         handle.metrics.registry.shared(
             Reading(
                 "scheduler_elastic_quota_status",
@@ -117,6 +121,8 @@ class QuotaControllers:
         while True:
             self._book.expire()
             self._wake()
+            if len(self._admitted) > 2 * len(self._book.objects) + 16:
+                self._admitted.clear()  # quotas that are gone
             for quota in self._book.take_touched():
                 found = self._book.objects.get(quota.spec.name)
                 if found is not None:
@@ -125,13 +131,15 @@ class QuotaControllers:
 
     async def _write_status(self, found: ElasticQuota, quota: Quota) -> None:
         try:
-            body = status_patch(found, quota)
+            body = status_patch(found, quota, may_lower=self._is_settled(found))
         except (ProtocolError, QuantityError) as error:
             log.warning("quota status not written", extra={"quota": found.key, "error": str(error)})
             return
+        meta = found.metadata
+        if not self._is_settled(found):
+            self._book.touch(meta.name)
         if not body:
             return
-        meta = found.metadata
         try:
             await self._handle.cluster.patch(ElasticQuota, meta.name, body, meta.namespace)
         except errors.NotFound:
@@ -139,6 +147,14 @@ class QuotaControllers:
         except errors.ApiError as error:
             self._book.touch(meta.name)  # again in the next round
             log.warning("quota status not written", extra={"quota": found.key, "error": str(error)})
+
+    def _is_settled(self, found: ElasticQuota) -> bool:
+        """Whether nobody admitted pods to the quota just now."""
+        text = found.metadata.annotations.get(labels.QUOTA_CHILD_REQUEST, "")
+        known, now_s = self._admitted.get(found.key), self._handle.clock.now()
+        if known is None or known[0] != text:
+            self._admitted[found.key] = known = (text, now_s)
+        return now_s - known[1] >= SETTLING_S
 
     async def _refresh(self) -> None:
         while True:
@@ -272,8 +288,10 @@ def _fields(quota: Quota) -> Iterator[tuple[str, Nanos]]:
     )
 
 
-def status_patch(found: ElasticQuota, quota: Quota) -> dict[str, Any]:
+def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -> dict[str, Any]:
     """The merge patch that makes an object say how its quota stands; {} when it does, zeros left aside.
+
+    `may_lower`: whether child-request may fall, which admission counts with.
 
     Raises: ProtocolError, QuantityError when what it says now is not readable.
     """
@@ -282,6 +300,8 @@ def status_patch(found: ElasticQuota, quota: Quota) -> dict[str, Any]:
     for field, codec in _ANNOTATIONS:
         said = resource_list.of(codec.read(found.metadata.annotations, obj) or {})
         stands = amounts_of(now[field])
+        if codec is quota_annotations.CHILD_REQUEST and not may_lower:
+            stands = resource_list.maximum(said, stands)
         if not resource_list.is_equal_ignoring_zeros(said, stands):
             annotations[codec.key] = codec.encode(resource_list.to_wire(stands))
     body: dict[str, Any] = {"metadata": {"annotations": annotations}} if annotations else {}
