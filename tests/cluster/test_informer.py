@@ -31,8 +31,8 @@ async def running(backend: FakeBackend, **options: object) -> AsyncIterator[Info
 
 
 async def settle() -> None:
-    """Long enough for every backoff."""
-    await asyncio.sleep(120)
+    """Long enough for every backoff: up to four failures in a row, each followed by at most a minute."""
+    await asyncio.sleep(600)
 
 
 def contents(informer: Informer[PodView]) -> dict[tuple[str, str], str]:
