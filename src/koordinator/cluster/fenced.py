@@ -4,12 +4,13 @@ A process that was stopped for a while (a suspended machine, a starved container
 as leader, and another leads by now. The lease's renewal notices that too, but work that was waiting comes first.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import Cluster, Page, PatchType, WatchEvent
+from koordinator.cluster.protocol import Cluster, PatchType
+from koordinator.cluster.read_through import ReadThrough
 
 T = TypeVar("T", bound=Object)
 
@@ -18,53 +19,15 @@ class NotLeading(errors.ServiceUnavailable):
     """The lease was not renewed in time, so nothing may be changed."""
 
 
-class FencedCluster:
+class FencedCluster(ReadThrough):
     """`inner`, whose objects can be changed only while `may_write` says so, which is asked before each write.
 
     Raises: NotLeading, from every method that changes something.
     """
 
     def __init__(self, inner: Cluster, may_write: Callable[[], bool]) -> None:
-        self.clock = inner.clock
-        self._inner = inner
+        super().__init__(inner)
         self._may_write = may_write
-
-    async def get(self, view: type[T], name: str, namespace: str = "") -> T:
-        return await self._inner.get(view, name, namespace)
-
-    async def list(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        transform: Callable[[T], T] | None = None,
-    ) -> Page[T]:
-        return await self._inner.list(
-            view,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            transform=transform,
-        )
-
-    def watch(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
-        return self._inner.watch(
-            view,
-            namespace,
-            resource_version=resource_version,
-            label_selector=label_selector,
-            field_selector=field_selector,
-        )
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         self._check(f"create {view.resource.kind}")

@@ -1,6 +1,6 @@
 """A cluster in which nothing is changed: what would be written is told instead."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,58 +8,20 @@ import msgspec
 from koordinator.api import decode
 from koordinator.api.core import Event
 from koordinator.api.meta import Object
-from koordinator.clock import Clock
-from koordinator.cluster.protocol import Cluster, Page, PatchType, WatchEvent
+from koordinator.cluster.protocol import Cluster, PatchType
+from koordinator.cluster.read_through import ReadThrough
 
 T = TypeVar("T", bound=Object)
 
 WRITE_METHODS = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
-class DryRunCluster:
+class DryRunCluster(ReadThrough):
     """Reads from `cluster`; each write is handed to `tell` as one line and answered as if it had been done."""
 
     def __init__(self, cluster: Cluster, tell: Callable[[str], None]) -> None:
-        self.clock: Clock = cluster.clock
-        self._cluster = cluster
+        super().__init__(cluster)
         self._tell = tell
-
-    async def get(self, view: type[T], name: str, namespace: str = "") -> T:
-        return await self._cluster.get(view, name, namespace)
-
-    async def list(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        transform: Callable[[T], T] | None = None,
-    ) -> Page[T]:
-        return await self._cluster.list(
-            view,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            transform=transform,
-        )
-
-    def watch(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
-        return self._cluster.watch(
-            view,
-            namespace,
-            resource_version=resource_version,
-            label_selector=label_selector,
-            field_selector=field_selector,
-        )
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         if view is Event:
@@ -82,7 +44,7 @@ class DryRunCluster:
         field_manager: str = "",
     ) -> T:
         self._say("patch", view, namespace, "/".join(filter(None, (name, subresource))), patch)
-        return await self._cluster.get(view, name, namespace)
+        return await self._inner.get(view, name, namespace)
 
     async def delete(
         self,
@@ -112,7 +74,7 @@ class DryRunCluster:
         params: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         if method not in WRITE_METHODS:
-            return await self._cluster.request(method, path, body, params)
+            return await self._inner.request(method, path, body, params)
         self._tell(f"{method} {path} {_text(body)}")
         return dict(body or {})
 
