@@ -23,7 +23,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_o
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimReason
-from koordinator.scheduler.plugins.elastic_quota.quota import Quota
+from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, Quota
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
@@ -77,7 +77,7 @@ class QuotaPreemption:
         ref = self._book.quota_of(pod.pod)
         tree = self._book.tree_of(ref)
         quota = tree.get(ref.name) if tree is not None else None
-        if tree is None or quota is None:
+        if tree is None or quota is None or (self._protects_default and ref.name == DEFAULT):
             return PostFilterResult(unschedulable()), None
         if self._objection(pod, ref, diagnosis):
             return PostFilterResult(unschedulable()), None  # DefaultPreemption says the same
@@ -122,7 +122,7 @@ class QuotaPreemption:
         for key, counted in quota.pods.items():
             known = self._book.pod(key) if counted.is_assigned else None
             place = table.place_of(known.metadata.uid or key) if known is not None else None
-            if place is None:
+            if place is None or place.pod.priority >= pod.priority:
                 continue
             allowed = preempt.may_evict(
                 own, self._rival(place.pod, ref), protects_default=self._protects_default
