@@ -4,15 +4,12 @@ Nodes of a pool agree in the labels that count and so share one answer: a change
 kind, and per node one look at its labels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
 from koordinator.api.core import Node
 from koordinator.manager import colocation_config
 from koordinator.manager.colocation_config import ColocationState, NodeStrategy, StrategyTable
-from koordinator.manager.node_entries import REMEMBERED_MAX, EntryTable, NodeEntry, Signature
-
-E = TypeVar("E", bound=NodeEntry)
+from koordinator.manager.node_entries import REMEMBERED_MAX, Signature
 
 
 class Strategies:
@@ -40,17 +37,3 @@ class Strategies:
             found = colocation_config.resource_strategy(state.config, table.of(node))
             self._known[signature] = found
         return found
-
-
-class LatestEntries(Generic[E]):
-    """The table of the entries that were asked about last, which are those of the configuration in force."""
-
-    def __init__(self) -> None:
-        self._entries: Sequence[E] | None = None
-        self._table: EntryTable[E] = EntryTable(())
-
-    def first(self, entries: Sequence[E], node_labels: Mapping[str, str]) -> E | None:
-        """The entry that counts for a node with these labels."""
-        if entries is not self._entries:
-            self._entries, self._table = entries, EntryTable(entries)
-        return self._table.first(node_labels)

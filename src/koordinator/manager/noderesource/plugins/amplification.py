@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
-from koordinator.api.slo_config import NodeResourceAmplification, ResourceAmplificationConfig
+from koordinator.api.slo_config import ResourceAmplificationConfig
+from koordinator.manager.node_entries import first_match
 from koordinator.manager.noderesource import amplification
 from koordinator.manager.noderesource.rows import NodeRow
-from koordinator.manager.noderesource.strategies import LatestEntries
 from koordinator.manager.noderesource.target import NodeTarget, Note
 
 FAILED = "ResourceAmplificationFailed"
@@ -24,7 +24,6 @@ class ResourceAmplification:
 
     def __init__(self, config: Callable[[], ResourceAmplificationConfig]) -> None:
         self._config = config
-        self._entries: LatestEntries[NodeResourceAmplification] = LatestEntries()
 
     def calculate(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> int:
         """See `Plugin`."""
@@ -36,7 +35,7 @@ class ResourceAmplification:
             if row.is_enabled:
                 annotations = _annotations(row.node.metadata.annotations, target)
                 try:
-                    strategy = self._entries.first(config.node_configs, row.node.metadata.labels) or config
+                    strategy = first_match(config.node_configs, row.node.metadata.labels) or config
                     text = amplification.annotation_text(
                         amplification.ratios_of(strategy, row.name, annotations)
                     )

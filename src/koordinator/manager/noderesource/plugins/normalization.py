@@ -6,10 +6,10 @@ from functools import partial
 from koordinator.api import labels, node_labels
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.errors import ProtocolError
-from koordinator.api.slo_config import CPUNormalizationConfig, NodeCPUNormalization
+from koordinator.api.slo_config import CPUNormalizationConfig
+from koordinator.manager.node_entries import first_match
 from koordinator.manager.noderesource import cpu_normalization
 from koordinator.manager.noderesource.rows import NodeRow
-from koordinator.manager.noderesource.strategies import LatestEntries
 from koordinator.manager.noderesource.target import NodeTarget, Note
 
 FAILED = "CPUNormalizationFailed"
@@ -24,7 +24,6 @@ class CPUNormalization:
 
     def __init__(self, config: Callable[[], CPUNormalizationConfig]) -> None:
         self._config = config
-        self._entries: LatestEntries[NodeCPUNormalization] = LatestEntries()
 
     def calculate(self, rows: Sequence[NodeRow], targets: Sequence[NodeTarget]) -> int:
         """See `Plugin`."""
@@ -36,7 +35,7 @@ class CPUNormalization:
             assert row.node is not None
             try:
                 own = row.node.metadata.labels
-                strategy = self._entries.first(config.node_configs, own) or config
+                strategy = first_match(config.node_configs, own) or config
                 ratio = cpu_normalization.ratio_of(strategy, row.name, own, partial(_cpu, row))
             except ProtocolError as error:
                 failures += 1
