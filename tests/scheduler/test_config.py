@@ -208,9 +208,10 @@ def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
         "VolumeBinding",
         "DynamicResources",
         "NodeNUMAResource",
+        "Coscheduling",
         "DefaultPreBind",
     ]
-    assert names(merged["post_filter"]) == ["ElasticQuota", "DefaultPreemption"]
+    assert names(merged["post_filter"]) == ["Coscheduling", "ElasticQuota", "DefaultPreemption"]
     assert "Reservation" in missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
 
 

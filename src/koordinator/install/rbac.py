@@ -211,6 +211,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
             why="quotas and their status; makes the default, system and root quota",
         ),
         Rule(
+            group="scheduling.sigs.k8s.io",
+            resources=("podgroups",),
+            verbs=FOLLOW,
+            why="gangs",
+        ),
+        Rule(
             resources=("pods/eviction",),
             verbs=("create",),
             why="takes back what a quota uses above its share",

@@ -73,6 +73,18 @@ class PostFilterTransformer(Plugin[S]):
         """`status` is success when room was made, else why not."""
 
 
+# Attempts
+
+
+class AttemptPlugin(Plugin[S]):
+    """Decides at the start of each attempt whether the pod may be tried now; where the plugin is enabled at
+    preFilter. Unlike PreFilter, whose answers equal pods share, it is asked about every single pod."""
+
+    @abc.abstractmethod
+    def begin_attempt(self, pod: PodInfo) -> Status:
+        """Success, or why this attempt ends before any node is looked at."""
+
+
 # Choosing nodes
 
 
@@ -118,11 +130,12 @@ class PreferNodesPlugin(Plugin[S]):
 
 
 class NextPodPlugin(Plugin[S]):
-    """Chooses the next pod instead of the queue. One per scheduler; the first counts."""
+    """Chooses the next pod instead of the queue. Of several plugins the first that wants a pod counts."""
 
     @abc.abstractmethod
     def next_pod(self) -> str | None:
-        """uid of a waiting pod, None to leave it to the queue. One that does not wait is ignored."""
+        """uid of a waiting pod, None to leave it to the queue. Of one that does not wait nothing comes, and the
+        plugin is asked again: it must not name the same one for ever."""
 
 
 class ResizePodPlugin(Plugin[S]):

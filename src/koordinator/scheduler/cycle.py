@@ -111,7 +111,10 @@ class Cycle:
             timed.refresh(now_s)
         if self._table.node_count == 0:
             return Unplaced(pod, unresolvable(diagnosis.NO_NODES), frozenset())
+        objection = profile.extensions.begin_attempt(pod) if profile.extensions.attempts else SUCCESS
         evaluation = self._cache.evaluate(profile, pod, class_key)
+        if not objection.is_success:
+            return self._refused(profile, pod, evaluation, Steering(objection))
         if evaluation.failure is not None:
             return Unplaced(pod, evaluation.failure, frozenset(), evaluation=evaluation)
         steering = FREE

@@ -39,7 +39,6 @@ MULTI_POINT = (
 NOT_BUILT_IN = frozenset(
     (
         "Reservation",
-        "Coscheduling",
         "DeviceShare",
     )
 )

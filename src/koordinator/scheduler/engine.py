@@ -106,13 +106,9 @@ class Engine:
             [handler for handle in self.handles for handler in handle.after_failures],
         )
 
-    def next_pod_plugin(self) -> NextPodPlugin[Any] | None:
-        """Who chooses the next pod instead of the queue; the first of all profiles."""
-        found = self._first_of_each(NextPodPlugin)
-        for other in found[1:]:
-            facts = {"plugin": other.name, "used": found[0].name}
-            log.warning("plugin ignored: another one chooses the next pod", extra=facts)
-        return found[0] if found else None
+    def next_pod_plugins(self) -> list[NextPodPlugin[Any]]:
+        """Who chooses the next pod instead of the queue, in the order in which they are asked."""
+        return self._first_of_each(NextPodPlugin)
 
     def _first_of_each(self, kind: type[P]) -> list[P]:
         found: dict[str, P] = {}

@@ -16,6 +16,7 @@ from koordinator.api.core import Pod
 from koordinator.api.feature_gates import FeatureGates
 from koordinator.api.reservation import Reservation
 from koordinator.scheduler.capabilities import (
+    AttemptPlugin,
     FilterTransformer,
     FindOneNodePlugin,
     Nomination,
@@ -79,6 +80,7 @@ class Extensions:
         self.after_pre_filters = tuple(
             each for each in pre_filters if _overrides(each, PreFilterTransformer, "after_pre_filter")
         )
+        self.attempts = at("pre_filter", AttemptPlugin)
         self.before_filters = at("filter", FilterTransformer)
         self.before_scores = at("score", ScoreTransformer)
         self.after_post_filters = at("post_filter", PostFilterTransformer)
@@ -140,6 +142,16 @@ class Extensions:
         """Let the transformers after PostFilter know."""
         for plugin in self.after_post_filters:
             plugin.after_post_filter(pod, diagnosis, status)
+
+    # Attempts
+
+    def begin_attempt(self, pod: PodInfo) -> Status:
+        """Success, or the first objection to trying the pod now."""
+        for plugin in self.attempts:
+            status = plugin.begin_attempt(pod)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
 
     # Booking
 

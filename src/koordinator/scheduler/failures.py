@@ -16,6 +16,9 @@ JOB_REJECT = "JobRejectPlugin"
 JOB_PREEMPTION_FAILURE = "JobPreemptionFailurePlugin"
 """Turns down a waiting pod whose job could not make room: it loses its nomination."""
 
+JOB_PLUGINS = frozenset((JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_PREEMPTION_FAILURE))
+"""Whom a waiting pod's rejection is said to come from when it is for the sake of its job."""
+
 
 class Failure(msgspec.Struct, frozen=True):
     """An attempt that ended without a binding. `nominated_node` None leaves the nomination, "" clears it."""

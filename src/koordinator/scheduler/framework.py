@@ -289,6 +289,10 @@ class Diagnosis(Protocol):
         """Tell users what would help, behind what PostFilter plugins say. The first suggestion counts."""
         ...
 
+    def fit_error(self, post_filter_message: str) -> str:
+        """Why no node took the pod, in the words that users see."""
+        ...
+
     def active_filters(self) -> "Sequence[tuple[FilterPlugin[Any], Any]] | None":
         """The filters that take part, in order, with their states; None when the pod was refused as a whole."""
         ...

@@ -80,7 +80,10 @@ class Outcomes:
         if job.in_batch:
             # The others of its plan are on their way: it must not wait for an event.
             self._queue.activate((pod.uid,), self._clock.now())
-        self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+        if outcome.plugin not in failures.JOB_PLUGINS:
+            # Places that a job held for the length of its round are as free as before it: nobody who sleeps was
+            # refused because of them, and two jobs would wake each other for ever.
+            self._handlers.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def _placed(self, job: Job) -> None:
         pod, node_name = job.placed.pod, job.placed.node_name

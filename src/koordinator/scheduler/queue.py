@@ -63,6 +63,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     sort_key: Callable[[PodInfo, float], tuple[Any, ...]]
     gate: Callable[[QueuedPod], Status]
     """PreEnqueue: success, or why the pod may not enter."""
+    other_gates: Callable[[QueuedPod, str], Status] | None = None
+    """The same without the plugin of that name."""
     plugins: Callable[[str], Mapping[str, Plugin[Any]]]
     """Plugins of a profile by name."""
     unschedulable_s_max: float = UNSCHEDULABLE_S_MAX
@@ -208,20 +210,26 @@ class SchedulingQueue:
         entry = self._active.pop() or self._backoff.pop()
         return None if entry is None else self._hand_out(entry, now_s)
 
-    def take(self, uid: str, now_s: float) -> QueuedPod | None:
-        """Pop this pod, wherever it waits; None when it does not wait, or its gate is closed."""
+    def take(self, uid: str, now_s: float, *, by: str = "") -> QueuedPod | None:
+        """Pop this pod for the plugin `by`, wherever it waits. None when it does not wait, or when a gate other
+        than that plugin's is closed."""
         entry = self._entries.get(uid)
-        if entry is None or entry.gate is not None:
+        if entry is None or (entry.gate is not None and not self._may_pass(entry, entry.gate, by)):
             return None
         for heap in (self._active, self._backoff, self._error_backoff):
             heap.discard(uid)
         self._wake_up(entry)
         return self._hand_out(entry, now_s)
 
+    def _may_pass(self, entry: QueuedPod, gate: Status, by: str) -> bool:
+        others = self._policy.other_gates
+        return gate.plugin == by and others is not None and others(entry, by).is_success
+
     def _hand_out(self, entry: QueuedPod, now_s: float) -> QueuedPod:
         entry.attempt_count += 1
         entry.first_attempt_s = now_s if entry.first_attempt_s is None else entry.first_attempt_s
         entry.rejected_by = entry.pending_by = frozenset()
+        entry.gate = None
         entry.backoff_until_s = None
         del self._entries[entry.pod.uid]
         self._in_flight[entry.pod.uid] = self._event_sequence

@@ -20,6 +20,7 @@ from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
 from koordinator.scheduler.batch_watch import BatchBinding
 from koordinator.scheduler.binding import Binder, BindingRules, Job
 from koordinator.scheduler.caches import Caches
+from koordinator.scheduler.capabilities import NextPodPlugin
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter
 from koordinator.scheduler.cycle import Placed, Unplaced
@@ -106,7 +107,7 @@ class Scheduler:
         )
         self.table = self.engine.table
         self.profiles = self.engine.profiles
-        self._next_pod = self.engine.next_pod_plugin()
+        self._choosers = self.engine.next_pod_plugins()
         self._advisors = self._extenders(cluster)
         self.auditor: Auditor | None = None
         if auditing is not None:
@@ -212,12 +213,15 @@ class Scheduler:
             max_backoff_s=self.config.pod_max_backoff_seconds,
             sort_key=sort.sort_key,
             gate=self._gate if self.auditor is None else self.auditor.gate(self._gate),
+            other_gates=self._gate,
             plugins=by_name.__getitem__,
             unschedulable_s_max=self._unschedulable_s_max,
         )
 
-    def _gate(self, entry: QueuedPod) -> Status:
+    def _gate(self, entry: QueuedPod, but: str = "") -> Status:
         for plugin in self.profiles[entry.profile_name].pre_enqueues:
+            if plugin.name == but:
+                continue
             try:
                 answer = plugin.pre_enqueue(entry.pod)
             except Exception as failure:
@@ -316,19 +320,27 @@ class Scheduler:
 
     def _next(self, now_s: float) -> QueuedPod | None:
         """The pod that a plugin wants next, else the queue's."""
-        if self._next_pod is not None:
-            try:
-                uid = self._next_pod.next_pod()
-            except Exception as error:
-                self._guard.failed(error, self._next_pod.next_pod)
-                uid = None
-            if uid is not None:
-                began_s = self.clock.now()
-                entry = self.queue.take(uid, now_s)
-                self.metrics.next_pod_latency.of().observe(max(0.0, self.clock.now() - began_s))
-                if entry is not None:
-                    return entry
+        for chooser in self._choosers:
+            entry = self._chosen(chooser, now_s)
+            if entry is not None:
+                return entry
         return self.queue.pop(now_s)
+
+    def _chosen(self, chooser: NextPodPlugin[Any], now_s: float) -> QueuedPod | None:
+        """The pod that a plugin wants next, None for none."""
+        while True:
+            try:
+                uid = chooser.next_pod()
+            except Exception as error:
+                self._guard.failed(error, chooser.next_pod)
+                return None
+            if uid is None:
+                return None
+            began_s = self.clock.now()
+            entry = self.queue.take(uid, now_s, by=chooser.name)
+            self.metrics.next_pod_latency.of().observe(max(0.0, self.clock.now() - began_s))
+            if entry is not None:
+                return entry  # else it is gone, and the plugin knows of another one
 
     async def _wait(self) -> None:
         """Until something happens that may make a pod active."""

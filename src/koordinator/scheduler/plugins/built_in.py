@@ -3,6 +3,7 @@
 from typing import Any
 
 from koordinator.scheduler.framework import Plugin
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.default_binder import DefaultBinder
 from koordinator.scheduler.plugins.default_pre_bind import DefaultPreBind
 from koordinator.scheduler.plugins.dynamic_resources.plugin import DynamicResources
@@ -33,6 +34,7 @@ from koordinator.scheduler.plugins.volumes.zone import VolumeZone
 PLUGINS: dict[str, type[Plugin[Any]]] = {
     plugin.name: plugin
     for plugin in (
+        Coscheduling,
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
