@@ -67,13 +67,15 @@ class Binder:
         self._parked: list[asyncio.Future[None]] = []
         self._workers: set[asyncio.Task[None]] = set()
         self._apart: dict[Job, asyncio.Task[None]] = {}
+        self._held: dict[str, Job] = {}
+        """Placements that Permit plugins hold, by uid."""
         self._active_count = 0
         self._room: asyncio.Future[None] | None = None
         self._is_closing = False
 
     @property
     def in_progress_count(self) -> int:
-        return len(self._ready) + self._active_count + len(self._apart)
+        return len(self._ready) + self._active_count + len(self._apart) + len(self._held)
 
     @property
     def is_busy(self) -> bool:
@@ -96,6 +98,8 @@ class Binder:
         apart = list(self._apart.values())
         for task in apart:
             task.cancel()
+        while self._held:
+            self._hand_back(next(iter(self._held.values())))
         while self._ready:
             self._hand_back(self._ready.popleft())
         for parked in self._parked:
@@ -117,10 +121,25 @@ class Binder:
 
     def start(self, job: Job) -> None:
         """Take a placement on."""
-        if job.placed.waits:
-            self._waiting.enter(job.placed.pod, job.placed.node_name, job.placed.waits)
-            self._run_apart(self._wait_and_bind(job), job)
-        elif self._is_slow(job):
+        placed = job.placed
+        if placed.waits:
+            self._held[placed.pod.uid] = job
+            self._waiting.enter(placed.pod, placed.node_name, placed.waits)
+        else:
+            self._begin(job)
+
+    def settle(self) -> None:
+        """Carry out what was decided about pods that wait: bind those that are allowed, report those that are
+        rejected. Not to be called within a cycle, whose pod would find other nodes than it has looked at."""
+        for pod, decision in self._waiting.decided():
+            job = self._held.pop(pod.uid)
+            if decision.is_success:
+                self._begin(job)
+            else:
+                self._finish(job, decision)
+
+    def _begin(self, job: Job) -> None:
+        if self._is_slow(job):
             self._run_apart(self._carry_out(job), job)
         else:
             self._ready.append(job)
@@ -190,23 +209,6 @@ class Binder:
         else:
             self._finish(job, status)
 
-    async def _wait_and_bind(self, job: Job) -> None:
-        """Bind a pod that Permit plugins hold, once all of them allow it."""
-        placed = job.placed
-        try:
-            status = await self._waiting.wait(placed.pod, placed.node_name, placed.waits)
-        except asyncio.CancelledError:
-            self._hand_back(job)
-            raise
-        if not status.is_success:
-            self._finish(job, status)
-        elif self._is_slow(job):
-            await self._carry_out(job)
-        else:
-            del self._apart[job]
-            self._ready.append(job)
-            self._call_worker()
-
     def _run_apart(self, work: Coroutine[Any, Any, None], job: Job) -> None:
         """Run what waits for others beside the workers."""
         assert self._group is not None, "the binder is not open"
@@ -219,7 +221,9 @@ class Binder:
 
     def _hand_back(self, job: Job) -> None:
         self._apart.pop(job, None)
-        self._waiting.discard(job.placed.pod.uid)
+        uid = job.placed.pod.uid
+        if self._held.pop(uid, None) is not None:
+            self._waiting.discard(uid)
         self._guard.call(self._rules.interrupted, job)
 
     async def _bind(self, job: Job) -> Status:

@@ -80,9 +80,11 @@ class Scheduler:
         self.config = config or default_plugins.shipped_config()
         self.clock = clock or cluster.clock
         self.synced = asyncio.Event()
-        self.waiting = WaitingPods(lambda status, seconds: self.observer.waited(status, seconds))
-        self._rng = random.Random(seed)
         self._wake = asyncio.Event()
+        self.waiting = WaitingPods(
+            lambda status, seconds: self.observer.waited(status, seconds), noted=self._wake.set
+        )
+        self._rng = random.Random(seed)
         self._guard = Guard("scheduling")
         self._controller_filter = controller_filter
         self._unschedulable_s_max = unschedulable_s_max
@@ -295,6 +297,7 @@ class Scheduler:
         while True:
             until_s = loop.time() + TURN_S
             for _ in range(CYCLES_PER_TURN):
+                self._binder.settle()
                 now_s = clock.now()
                 entry = self._next(now_s)
                 if entry is None:
@@ -324,6 +327,7 @@ class Scheduler:
             entry = self._chosen(chooser, now_s)
             if entry is not None:
                 return entry
+        self._binder.settle()  # a round that ended for want of pods gives its places back before others are tried
         return self.queue.pop(now_s)
 
     def _chosen(self, chooser: NextPodPlugin[Any], now_s: float) -> QueuedPod | None:
@@ -344,6 +348,8 @@ class Scheduler:
 
     async def _wait(self) -> None:
         """Until something happens that may make a pod active."""
+        if self.waiting.has_decisions:
+            return
         self._wake.clear()
         wakeup_s = self.queue.next_wakeup_s()
         pause_s = None if wakeup_s is None else max(0.0, wakeup_s - self.clock.now()) + WAKE_SLACK_S
