@@ -1,0 +1,192 @@
+"""A cluster on which schedulers play gangs and die: one after the other, each cut off at a chosen moment."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.meta import Object
+from koordinator.clock import LoopClock
+from koordinator.cluster import errors
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.local import registry
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import PluginConfig, PluginRef, SchedulerConfig
+from koordinator.scheduler.framework import PermitPlugin, PermitResult, ReservePlugin
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.scheduler import Scheduler
+from koordinator.scheduler.status import SUCCESS, Status
+from tests.scheduler.world import EPOCH_S, node, pod
+
+Json = dict[str, Any]
+T = TypeVar("T", bound=Object)
+R = TypeVar("R")
+Moment = Callable[[str], None]
+
+PREFIX = "gang.scheduling.koordinator.sh"
+REQUEST_S = 0.01
+"""How long a request takes to get there, and its answer to come back."""
+
+URGENT = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 9000,
+    "preemptionPolicy": "Never",
+}
+
+
+def member(name: str, gang: str, minimum: int, cpu: str = "1", **parts: Any) -> Json:
+    """A pod of a gang that annotations describe; `annotations` are more of them without their prefix, all other
+    parts are those of a pod."""
+    more = parts.pop("annotations", {})
+    body = pod(name, cpu=cpu, **parts)
+    body["metadata"]["annotations"] = {
+        f"{PREFIX}/name": gang,
+        f"{PREFIX}/min-available": str(minimum),
+        **{f"{PREFIX}/{key}": value for key, value in more.items()},
+    }
+    return body
+
+
+class Line(MemoryCluster):
+    """One scheduler's line to the API, which tells the moments of its requests about pods. Once it is cut
+    nothing gets through any more: to the cluster the process behind it is dead."""
+
+    def __init__(self, backend: Any, moment: Moment) -> None:
+        super().__init__(backend)
+        self.is_cut = False
+        self._moment = moment
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
+        send = super().bind
+        await self._send(f"bind {pod}", lambda: send(namespace, pod, node, uid=uid))
+
+    async def patch(self, view: type[T], name: str, patch: Any, namespace: str = "", **options: Any) -> T:
+        send = super().patch
+        is_status = options.get("subresource") == "status"
+        what = f"patch {name}" if view is Pod and not is_status else ""
+        return await self._send(what, lambda: send(view, name, patch, namespace, **options))
+
+    async def create(self, view: type[T], obj: Any, namespace: str = "") -> T:
+        send = super().create
+        return await self._send("", lambda: send(view, obj, namespace))
+
+    async def delete(self, view: type[T], name: str, namespace: str = "", **options: Any) -> None:
+        send = super().delete
+        await self._send("", lambda: send(view, name, namespace, **options))
+
+    async def _send(self, what: str, effect: Callable[[], Awaitable[R]]) -> R:
+        await self._on_the_way(what and f"before {what}")
+        answer = await effect()
+        await self._on_the_way(what and f"after {what}")
+        return answer
+
+    async def _on_the_way(self, what: str) -> None:
+        if what and not self.is_cut:
+            self._moment(what)
+        await asyncio.sleep(REQUEST_S)
+        if self.is_cut:
+            raise errors.ConnectionFailed("connection refused")
+
+
+class Stage:
+    """The cluster (`api`), and the scheduler that runs now. `moment` hears of every step with a member: when it
+    is reserved and permitted, and before and after each request about it."""
+
+    def __init__(self, settings: SchedulerConfig | None = None, moment: Moment = lambda _: None) -> None:
+        clock = LoopClock(asyncio.get_running_loop(), EPOCH_S)
+        self.backend = registry.in_memory(clock, checks=False)
+        self.api = MemoryCluster(self.backend)
+        self.moment = moment
+        self._settings = settings or with_moments()
+        self._task: asyncio.Task[None] | None = None
+
+    # Schedulers
+
+    async def start(self) -> None:
+        """A scheduler that knows nothing yet, and has read everything when this returns."""
+        stage = self
+
+        class Moments(ReservePlugin[None], PermitPlugin[None]):
+            """Tells what happens to placed pods."""
+
+            name = "Moments"
+
+            def reserve(self, state: None, pod: PodInfo, row: int) -> Status:
+                stage.moment(f"reserve {pod.pod.metadata.name}")
+                return SUCCESS
+
+            def unreserve(self, state: None, pod: PodInfo, node_name: str) -> None:
+                """Nothing was booked."""
+
+            def permit(self, state: None, pod: PodInfo, node_name: str) -> PermitResult:
+                stage.moment(f"permit {pod.pod.metadata.name}")
+                return PermitResult()
+
+        self.line = Line(self.backend, lambda what: stage.moment(what))
+        plugins = {**built_in.PLUGINS, "Moments": Moments}
+        self.scheduler = Scheduler(self.line, self._settings, plugins=plugins)
+        self._task = asyncio.create_task(self.scheduler.run(), name="scheduler")
+        await self.scheduler.synced.wait()
+
+    def cut(self) -> None:
+        """The scheduler's process is killed; what it still does nobody sees."""
+        self.line.is_cut = True
+
+    async def bury(self) -> None:
+        """The end of a scheduler, killed before or stopped by this."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    # Objects
+
+    async def nodes(self, *cpus: str) -> None:
+        """`node-0` and so on, one for each amount; with them comes the priority class `urgent`."""
+        await self.api.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", URGENT)
+        for number, cpu in enumerate(cpus):
+            await self.api.create(Node, node(f"node-{number}", cpu=cpu))
+
+    async def pods(self, *bodies: Json) -> None:
+        for body in bodies:
+            del body["spec"]["priority"]  # the API server fills it in
+            await self.api.create(Pod, body, body["metadata"]["namespace"])
+
+    async def bound(self, prefix: str = "") -> list[str]:
+        """Names of pods on nodes."""
+        found = (await self.api.list(Pod)).items
+        return sorted(
+            each.metadata.name
+            for each in found
+            if each.spec.node_name and each.metadata.name.startswith(prefix)
+        )
+
+
+def with_moments(**coscheduling_args: Any) -> SchedulerConfig:
+    """The shipped configuration with the plugin that tells moments, and arguments of Coscheduling."""
+    profile = default_plugins.shipped_profile()
+    replace, also = msgspec.structs.replace, PluginRef(name="Moments")
+    plugins = replace(
+        profile.plugins,
+        reserve=replace(profile.plugins.reserve, enabled=[*profile.plugins.reserve.enabled, also]),
+        permit=replace(profile.plugins.permit, enabled=[*profile.plugins.permit.enabled, also]),
+    )
+    args = PluginConfig(name="Coscheduling", args=coscheduling_args)
+    ours = replace(profile, plugins=plugins, plugin_config=[*profile.plugin_config, args])
+    return replace(default_plugins.shipped_config(), profiles=[ours])
+
+
+@contextlib.asynccontextmanager
+async def stage(settings: SchedulerConfig | None = None) -> AsyncIterator[Stage]:
+    found = Stage(settings)
+    try:
+        yield found
+    finally:
+        await found.bury()
