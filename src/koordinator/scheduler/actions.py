@@ -11,6 +11,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.framework import Actions
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_status import StatusWriter, Verdict
 from koordinator.scheduler.waiting import WaitingPods
 
 
@@ -37,11 +38,16 @@ class RunningActions(Actions):
         self._guard = Guard("scheduler plugins")
         self._tasks: set[asyncio.Task[None]] = set()
         self._pods: PodHandlers | None = None
+        self._statuses: StatusWriter | None = None
         self.auditor: Auditor | None = None
 
     def attach(self, pods: "PodHandlers") -> None:
         """Where pods go that plugins bring."""
         self._pods = pods
+
+    def attach_statuses(self, statuses: StatusWriter) -> None:
+        """Who writes what plugins say about pods."""
+        self._statuses = statuses
 
     def spawn(
         self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] = lambda: None
@@ -69,6 +75,10 @@ class RunningActions(Actions):
             return False
         waiting.allow(plugin)
         return True
+
+    def tell_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
+        assert self._statuses is not None, "the scheduler is not built yet"
+        self._statuses.write(pod, Verdict("Unschedulable", message, nominated_node))
 
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
         if self.auditor is not None:

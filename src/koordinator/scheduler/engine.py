@@ -67,6 +67,7 @@ class Engine:
         """Raises: ConfigError."""
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
+        self._shelf: dict[type, Any] = {}
         self.metrics = Metrics()
         self.nominations = Nominations()
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
@@ -135,6 +136,7 @@ class Engine:
             nominations=self.nominations,
             gates=self.gates,
             metrics=self.metrics,
+            shelf=self._shelf,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

@@ -26,7 +26,7 @@ from koordinator.scheduler.handle import Watch as Watch
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Reason, Status
-from koordinator.scheduler.suggestion import SuggestionType
+from koordinator.scheduler.suggestion import Suggestion, SuggestionType
 
 ReasonCodes = npt.NDArray[np.uint16]
 """One per row: 0 lets the row pass, anything else is a number that `FilterPlugin.refusal` explains.
@@ -272,6 +272,9 @@ class Diagnosis(Protocol):
 
     @property
     def profile_name(self) -> str: ...
+
+    @property
+    def suggestion(self) -> Suggestion | None: ...
 
     def status_of(self, row: int) -> Status:
         """Why the node was refused in this cycle."""

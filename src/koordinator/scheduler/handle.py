@@ -1,7 +1,7 @@
 """What the framework lends plugins: the node table, the API, the objects they watch, and what they may ask for."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Object)
 C = TypeVar("C")
+V = TypeVar("V")
 
 
 class Watch(msgspec.Struct, Generic[T], frozen=True):
@@ -58,6 +59,10 @@ class Actions:
         """Let a pod go that waits for Permit of this plugin; whether there is one."""
         return False
 
+    def tell_unscheduled(self, pod: Pod, message: str, nominated_node: str | None = None) -> None:
+        """Say in the status of a pod, in the background, why it is not scheduled; `nominated_node` None leaves the
+        nomination, "" clears it."""
+
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
         """Tell who keeps records that pods are about to be deleted in favour of another."""
 
@@ -92,6 +97,7 @@ class Handle:
         nominations: Nominations | None = None,
         gates: FeatureGates | None = None,
         metrics: Metrics | None = None,
+        shelf: dict[type, Any] | None = None,
     ) -> None:
         self.metrics = metrics if metrics is not None else Metrics()
         self.table = table
@@ -106,6 +112,7 @@ class Handle:
         self.after_failures: list[After] = []
         self.gates = gates if gates is not None else FeatureGates.of(Component.SCHEDULER)
         self._cluster = cluster
+        self._shelf = shelf if shelf is not None else {}
         self._profile: ProfileParts | None = None
 
     @property
@@ -113,6 +120,14 @@ class Handle:
         """The API, for plugins that act (Bind, PreBind)."""
         assert self._cluster is not None, "this scheduler only decides"
         return self._cluster
+
+    def shared(self, kind: type[V], make: "Callable[[Handle], V]") -> V:
+        """The scheduler's one object of a kind, made with the handle of the first plugin that asks: for what the
+        instances of a plugin in several profiles keep together."""
+        found = self._shelf.get(kind)
+        if found is None:
+            found = self._shelf[kind] = make(self)
+        return cast(V, found)
 
     def watch(self, watch: Watch[Any]) -> None:
         """Keep `watch` informed about all objects of its kind, from before the first pod is scheduled."""

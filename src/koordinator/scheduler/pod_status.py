@@ -74,6 +74,10 @@ class StatusWriter:
         self._filled = asyncio.Event()
 
     def write(self, pod: Pod, verdict: Verdict) -> None:
+        """Write the verdict; what the one before said about the nomination still holds if this one says nothing."""
+        waiting = self._pending.get(pod.metadata.uid)
+        if waiting is not None and verdict.nominated_node is None:
+            verdict = msgspec.structs.replace(verdict, nominated_node=waiting[1].nominated_node)
         self._pending[pod.metadata.uid] = (pod, verdict)
         self._filled.set()
 

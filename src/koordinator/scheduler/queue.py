@@ -185,6 +185,8 @@ class SchedulingQueue:
         entry.class_key = class_key
         if not is_asleep:
             self._resort(entry)
+        elif entry.gate is not None and not _is_told_otherwise(old, pod):
+            self._sleep(entry)  # what we say ourselves in the status of gated pods must not let them in
         elif entry.gate is not None:
             self._enter(entry, now_s)
         elif wakeup := self._wakeup(entry, Happening(ClusterEvent.POD_UPDATED, None, old, pod)):

@@ -147,6 +147,7 @@ class Scheduler:
         )
         self.observer = Observer(self.engine, self.clock, observing)
         self._status_writer = StatusWriter(cluster, self.clock, self.caches.live)
+        self._actions.attach_statuses(self._status_writer)
         self.outcomes = Outcomes(
             self.engine,
             self.queue,

@@ -45,6 +45,8 @@ class Next(msgspec.Struct, frozen=True):
     pod: str = ""
     ended: EndReason | None = None
     rejected: tuple[str, ...] = ()
+    tried_count: int = 0
+    """Members that were tried in the round that ended."""
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -83,6 +85,8 @@ class Permit(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     allowed: tuple[str, ...] = ()
     ended: EndReason | None = None
+    tried_count: int = 0
+    """Members that were tried in the round that ended."""
     activate: tuple[str, ...] = ()
     """Members without a place that shall enter the queue now."""
 

@@ -1,20 +1,12 @@
-"""Coscheduling in the running scheduler: `GangRounds` decides, here its decisions are carried out.
+"""Coscheduling in the scheduling loop: at the gate of the queue, when the next pod is chosen, when an attempt begins
+or finds no node, and in Permit, where placed members wait until their whole group may be bound.
 
-The books follow pods and PodGroups, and hear of a pod before the queue does. In the scheduling loop the plugin
-stands at the gate of the queue, chooses the next pod while a round runs, and holds placed members in Permit until
-their whole group may be bound. Source: spec 05, sections 5 to 8.
+`GangRounds` decides, `RunningGangs` carries it out. Source: spec 05, sections 5 to 8.
 """
 
-from collections.abc import Iterable
-
-from koordinator.api import duration, labels
-from koordinator.api.core import Pod
-from koordinator.api.gang_labels import GangMatchPolicy
-from koordinator.api.sigs import PodGroup
-from koordinator.prometheus import Reading
+from koordinator.api import labels
 from koordinator.scheduler.capabilities import AttemptPlugin, NextPodPlugin, PostFilterTransformer
 from koordinator.scheduler.columns import Rows
-from koordinator.scheduler.failures import JOB_REJECT
 from koordinator.scheduler.framework import (
     Diagnosis,
     Handle,
@@ -31,12 +23,10 @@ from koordinator.scheduler.framework import (
     ReservePlugin,
     ScorePlugin,
     Scores,
-    Watch,
 )
 from koordinator.scheduler.plugin_args import CoschedulingArgs
-from koordinator.scheduler.plugins.coscheduling.config import GangDefaults
-from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, Next, PermitReason
-from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds, key_of
+from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
+from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, unresolvable, unschedulable
@@ -63,52 +53,10 @@ class Coscheduling(
 
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self.rounds = GangRounds(
-            defaults_of(args), patches_conditions=handle.gates.is_on("GangPendingPodsConditionPatch")
-        )
-        self._uids: dict[str, str] = {}
+        self.gangs = RunningGangs.of(handle, args)
+        self.rounds = self.gangs.rounds
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
-        handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
-        handle.watch(
-            Watch(
-                PodGroup,
-                lambda group: self._activate(self.rounds.on_pod_group_add(group)),
-                lambda _, group: self._activate(self.rounds.on_pod_group_update(group)),
-                self.rounds.on_pod_group_delete,
-            )
-        )
-        handle.metrics.registry.shared(
-            Reading(
-                "scheduler_waiting_gang_group_number",
-                "Gang groups that hold places for members which are not complete yet.",
-                (),
-                lambda: {(): float(self.rounds.cache.waiting_group_count)},
-            )
-        )
-
-    # What happens
-
-    def _pod_added(self, pod: Pod) -> None:
-        self._uids[key_of(pod)] = pod.metadata.uid or pod.key
-        self._activate(self.rounds.on_pod_add(pod))
-
-    def _pod_updated(self, old: Pod, pod: Pod) -> None:
-        self._uids[key_of(pod)] = pod.metadata.uid or pod.key
-        self.rounds.on_pod_update(pod)
-
-    def _pod_deleted(self, pod: Pod) -> None:
-        self._uids.pop(key_of(pod), None)
-        self._activate(self.rounds.on_pod_delete(pod))
-
-    def _activate(self, keys: Iterable[str]) -> None:
-        if uids := [self._uids[key] for key in keys if key in self._uids]:
-            self.handle.actions.activate(uids)
-
-    def _reject(self, keys: Iterable[str], message: str, by: str = JOB_REJECT) -> None:
-        for key in keys:
-            if (uid := self._uids.get(key)) is not None:
-                self.handle.actions.reject_waiting(uid, by, message)
 
     # The way into the queue, and the start of an attempt
 
@@ -117,27 +65,16 @@ class Coscheduling(
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 
     def next_pod(self) -> str | None:
-        while True:
-            found = self.rounds.next_pod()
-            self._ended(found)
-            if not found.pod:
-                return None
-            if (uid := self._uids.get(found.pod)) is not None:
-                return uid
-
-    def _ended(self, found: Next) -> None:
-        if found.ended is not None:
-            self._reject(found.rejected, found.ended.value)
+        return self.gangs.next_pod()
 
     def begin_attempt(self, pod: PodInfo) -> Status:
         self._failed_by_another = ""
-        begin = self.rounds.begin(pod.pod)
-        self._ended(begin.ended)
-        if begin.gate.is_open:
+        gate = self.gangs.begin(pod.pod).gate
+        if gate.is_open:
             return SUCCESS
-        if begin.gate.reason is GateReason.ROUND_FAILED:
+        if gate.reason is GateReason.ROUND_FAILED:
             self._failed_by_another = pod.uid
-        return unresolvable(begin.gate.message)
+        return unresolvable(gate.message)
 
     def pre_filter(self, state: None) -> PreFilterResult:
         return PreFilterResult(SKIP)
@@ -145,12 +82,28 @@ class Coscheduling(
     # No node
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
-        return PostFilterResult(unschedulable())
+        now = self.gangs.round_of(pod.pod)
+        if now is None or self.is_root_cause(pod):
+            return PostFilterResult(unschedulable())
+        if now.suggestion is not None:
+            diagnosis.suggest(now.suggestion.type, now.suggestion.message)
+        return PostFilterResult(unschedulable(now.preemption_message))
 
     def after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
-        is_root_cause = self._failed_by_another != pod.uid
+        is_root_cause = self.is_root_cause(pod)
+        now = self.gangs.round_of(pod.pod)
+        if now is not None:
+            now.suggestion = now.suggestion or diagnosis.suggestion
+            if is_root_cause and not status.is_success:
+                now.preemption_message = now.preemption_message or status.message
         failure = self.rounds.filter_failed(pod.pod, diagnosis.fit_error(""), is_root_cause=is_root_cause)
-        self._reject(failure.rejected, failure.group_message)
+        self.gangs.reject(failure.rejected, failure.group_message)
+        if failure.condition_patches:
+            self.gangs.tell(failure.condition_patches, diagnosis.fit_error(status.message))
+
+    def is_root_cause(self, pod: PodInfo) -> bool:
+        """Whether the attempt under way failed by itself, not because another member had failed the round."""
+        return self._failed_by_another != pod.uid
 
     # Score
 
@@ -164,19 +117,15 @@ class Coscheduling(
 
     def unreserve(self, state: None, pod: PodInfo, node_name: str) -> None:
         rejection = self.rounds.unreserve(pod.pod)
-        self._reject(rejection.rejected, rejection.message)
+        self.gangs.reject(rejection.rejected, rejection.message)
 
     def permit(self, state: None, pod: PodInfo, node_name: str) -> PermitResult:
-        permit = self.rounds.permit(pod.pod)
+        permit = self.gangs.permit(pod.pod, self.name)
         match permit.reason:
             case PermitReason.GANG_UNKNOWN:
                 return PermitResult(unschedulable(permit.reason.value))
             case PermitReason.WAIT:
                 return PermitResult(timeout_s=permit.wait_s)
-        for key in permit.allowed:
-            if (uid := self._uids.get(key)) is not None:
-                self.handle.actions.allow_waiting(uid, self.name)
-        self._activate(permit.activate)
         return PermitResult()
 
     async def pre_bind(self, state: None, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
@@ -194,10 +143,3 @@ class Coscheduling(
 
     def post_bind(self, pod: PodInfo, node_name: str) -> None:
         self.rounds.post_bind(pod.pod)
-
-
-def defaults_of(args: CoschedulingArgs) -> GangDefaults:
-    """What the arguments say where gangs do not; an unknown match policy is as good as none."""
-    known = {policy.value: policy for policy in GangMatchPolicy}
-    policy = known.get(args.default_match_policy, GangMatchPolicy.ONCE_SATISFIED)
-    return GangDefaults(duration.parse(args.default_timeout), policy)

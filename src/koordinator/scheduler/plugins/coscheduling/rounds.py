@@ -31,6 +31,7 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
     Rejection,
 )
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangCache
+from koordinator.scheduler.suggestion import Suggestion
 
 FINISHED_PHASES = ("Succeeded", "Failed")
 
@@ -47,7 +48,14 @@ class Round(msgspec.Struct):
     queue: deque[tuple[str, str]]
     """Members to try with their gang, in order; those that appear later are found when it is empty."""
     failure: str = ""
+    """Why a member could not be placed: the others that are tried fail with it."""
+    preemption_message: str = ""
+    """What came of making room for the member that failed; once is enough per round."""
+    suggestion: Suggestion | None = None
+    """What a plugin suggests to users of the member that failed."""
     is_condition_patched: bool = False
+    planned: dict[str, str] = msgspec.field(default_factory=dict)
+    """Member → the node that was planned for it, when the whole group was planned at once."""
 
 
 class GangRounds:
@@ -243,9 +251,9 @@ class GangRounds:
 
     def _end(self, reason: EndReason) -> Next:
         assert self.round is not None
-        rejected = self._take_held(self.round.gangs)
+        rejected, tried_count = self._take_held(self.round.gangs), len(self.round.tried)
         self.round = None
-        return Next("", reason, rejected)
+        return Next("", reason, rejected, tried_count)
 
     def _take_held(self, gang_ids: tuple[str, ...]) -> tuple[str, ...]:
         """The pods of these gangs that wait in Permit; the caller lets all of them go, one way or the other."""
@@ -254,6 +262,24 @@ class GangRounds:
             del self._held[key]
         return taken
 
+    def fail_round(self, pod: Pod, fit_error: str) -> str:
+        """No node holds the pod: the message that the round fails with, kept for the members that follow. Empty for a
+        pod that is no concern of a gang."""
+        gang = self.cache.get(gang_id_of(pod))
+        if gang is None or is_on_its_own(gang):
+            return ""
+        key, now, group = key_of(pod), self.round, gang.group
+        quoted = f'GangGroup "{group.group_id}" gets rejected due to member'
+        if now is None or now.group_id != group.group_id:
+            return f'{quoted} pod "{key}" is unschedulable'
+        if not now.failure:
+            waiting = sum(len(each.waiting) for each in self.cache.members_of(group))
+            error = json.dumps(fit_error, ensure_ascii=False)
+            why = f'{quoted} Pod "{key}" is unschedulable with reason {error}'
+            now.failure = f"{why}, alreadyWaitForBound: {waiting}"
+            group.root_cause = key
+        return now.failure
+
     def filter_failed(self, pod: Pod, fit_error: str, *, is_root_cause: bool) -> Failure:
         """No node holds the pod: in a strict gang everybody gives its place back."""
         gang = self.cache.get(gang_id_of(pod))
@@ -261,17 +287,7 @@ class GangRounds:
             return Failure()
         key, now = key_of(pod), self.round
         in_round = now is not None and now.group_id == gang.group.group_id
-        quoted = f'GangGroup "{gang.group.group_id}" gets rejected due to member'
-        if now is None or not in_round:
-            message = f'{quoted} pod "{key}" is unschedulable'
-        else:
-            if not now.failure:
-                waiting = sum(len(each.waiting) for each in self.cache.members_of(gang.group))
-                error = json.dumps(fit_error, ensure_ascii=False)
-                why = f'{quoted} Pod "{key}" is unschedulable with reason {error}'
-                now.failure = f"{why}, alreadyWaitForBound: {waiting}"
-                gang.group.root_cause = key
-            message = now.failure
+        message = self.fail_round(pod, fit_error)
         patched: tuple[str, ...] = ()
         if now is not None and in_round and not is_root_cause and not now.is_condition_patched:
             now.is_condition_patched = True
@@ -307,14 +323,16 @@ class GangRounds:
         members = self.cache.members_of(group)
         if not group.binding:
             group.binding = frozenset(each.children.get(k, k) for each in members for k in each.waiting)
-        ended = None
+        ended, tried_count = None, 0
         if self.round is not None and self.round.group_id == group.group_id:
+            tried_count = len(self.round.tried)
             self.round, ended = None, EndReason.SUCCEEDED
         group.root_cause = ""
         return Permit(
             PermitReason.RELEASED,
             allowed=self._take_held(gang.config.group),
             ended=ended,
+            tried_count=tried_count,
             # Members beyond the minimum are gated, and no event would ever wake them.
             activate=self._some_pending(group.gangs),
         )

@@ -1,0 +1,232 @@
+"""The gangs of a running scheduler: events reach `GangRounds`, and what it decides is carried out.
+
+There is one of these per scheduler, however many profiles run Coscheduling: a gang may have members of several.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from koordinator.api import duration, gang_labels
+from koordinator.api.core import Pod
+from koordinator.api.errors import ProtocolError
+from koordinator.api.gang_labels import GangMatchPolicy
+from koordinator.api.sigs import PodGroup
+from koordinator.prometheus import Histogram, Reading
+from koordinator.scheduler.failures import JOB_REJECT
+from koordinator.scheduler.framework import Handle, Watch
+from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, gang_id_of
+from koordinator.scheduler.plugins.coscheduling.decisions import Begin, EndReason, Next, Permit
+from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup
+from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds, Round, key_of
+from koordinator.scheduler.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
+
+_CYCLE_S = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
+JOB_SIZE_MAX = 1000
+JOB_SIZE_STEP = 100
+
+
+class RunningGangs:
+    """`rounds` decides. Members are told apart by `namespace/name`; here are the pods behind these keys."""
+
+    def __init__(self, handle: Handle, args: CoschedulingArgs) -> None:
+        self._handle = handle
+        self.args = args
+        self.rounds = GangRounds(
+            defaults_of(args), patches_conditions=handle.gates.is_on("GangPendingPodsConditionPatch")
+        )
+        self._pods: dict[str, Pod] = {}
+        self._infos: dict[str, PodInfo] = {}
+        self._round_began_s = 0.0
+        handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
+        handle.watch(
+            Watch(
+                PodGroup,
+                lambda group: self.activate(self.rounds.on_pod_group_add(group)),
+                lambda _, group: self.activate(self.rounds.on_pod_group_update(group)),
+                self.rounds.on_pod_group_delete,
+            )
+        )
+        self._cycle_duration = Histogram(
+            "scheduler_gang_schedule_cycle_duration_seconds",
+            "How long gang groups were tried member by member, by how it ended and how many were tried.",
+            _CYCLE_S,
+            ("reason", "job_size"),
+        )
+        waiting = Reading(
+            "scheduler_waiting_gang_group_number",
+            "Gang groups that hold places for members which are not complete yet.",
+            (),
+            lambda: {(): float(self.rounds.cache.waiting_group_count)},
+        )
+        handle.metrics.registry.add(self._cycle_duration, waiting)
+
+    @classmethod
+    def of(cls, handle: Handle, args: CoschedulingArgs) -> "RunningGangs":
+        """The scheduler's one. Time-outs and policies of gangs that give none are those of its first profile."""
+        found = handle.shared(cls, lambda first: cls(first, args))
+        if defaults_of(args) != defaults_of(found.args):
+            log.warning(
+                "Coscheduling: defaultTimeout and defaultMatchPolicy of the first profile count in all of them"
+            )
+        return found
+
+    # Who is who
+
+    def pod(self, key: str) -> Pod | None:
+        """A member as the API said last."""
+        return self._pods.get(key)
+
+    def info(self, key: str) -> PodInfo | None:
+        """A member with its requests; None when it is gone or they cannot be read."""
+        pod = self._pods.get(key)
+        if pod is None:
+            return None
+        known = self._infos.get(key)
+        if known is not None and known.pod is pod:
+            return known
+        registry = self._handle.table.registry
+        try:
+            found = known.updated(pod, registry) if known is not None else PodInfo.of(pod, registry)
+        except ProtocolError:
+            return None  # the queue does not take it either, and says why
+        self._infos[key] = found
+        return found
+
+    def pending_of(self, group: GangGroup) -> list[PodInfo]:
+        """Members of all gangs of the group that have no place, in planning order: by their network-topology-index,
+        then by name."""
+        keys = [key for gang in self.rounds.cache.members_of(group) for key in gang.pending]
+        found = [info for info in map(self.info, keys) if info is not None]
+        found.sort(key=_planning_order)
+        return found
+
+    def waiting_of(self, group: GangGroup) -> list[tuple[PodInfo, str]]:
+        """Members that wait in Permit or are being bound, with their nodes, in planning order."""
+        table = self._handle.table
+        found: list[tuple[PodInfo, str]] = []
+        for gang in self.rounds.cache.members_of(group):
+            for key in gang.waiting:
+                info = self.info(key)
+                place = table.place_of(info.uid) if info is not None else None
+                if info is not None and place is not None:
+                    found.append((info, table.name_of(place.row)))
+        found.sort(key=lambda each: _planning_order(each[0]))
+        return found
+
+    def group_of(self, pod: Pod) -> GangGroup | None:
+        """The gang group of a pod; None for a pod of no known gang."""
+        gang = self.rounds.cache.get(gang_id_of(pod))
+        return gang.group if gang is not None else None
+
+    def round_of(self, pod: Pod) -> Round | None:
+        """The round under way, if it is that of the pod's group."""
+        now, group = self.rounds.round, self.group_of(pod)
+        return now if now is not None and group is not None and now.group_id == group.group_id else None
+
+    # What happens
+
+    def _pod_added(self, pod: Pod) -> None:
+        self._remember(pod)
+        self.activate(self.rounds.on_pod_add(pod))
+
+    def _pod_updated(self, old: Pod, pod: Pod) -> None:
+        if gang_id_of(old) != gang_id_of(pod):
+            self._pod_deleted(old)
+            self._pod_added(pod)
+            return
+        self._remember(pod)
+        self.rounds.on_pod_update(pod)
+
+    def _pod_deleted(self, pod: Pod) -> None:
+        key = key_of(pod)
+        self._pods.pop(key, None)
+        self._infos.pop(key, None)
+        self.activate(self.rounds.on_pod_delete(pod))
+
+    def _remember(self, pod: Pod) -> None:
+        if gang_id_of(pod):
+            self._pods[key_of(pod)] = pod
+
+    # What is done
+
+    def next_pod(self) -> str | None:
+        """uid of the member that must be tried next."""
+        while True:
+            found = self.rounds.next_pod()
+            self._ended(found)
+            if not found.pod:
+                return None
+            if (uid := self._uid(found.pod)) is not None:
+                return uid
+
+    def begin(self, pod: Pod) -> Begin:
+        """A member is about to be tried."""
+        begin = self.rounds.begin(pod)
+        self._ended(begin.ended)
+        if begin.has_started:
+            self._round_began_s = self._handle.clock.now()
+        return begin
+
+    def permit(self, pod: Pod, plugin: str) -> Permit:
+        """A member has a place: with enough of them, all go."""
+        permit = self.rounds.permit(pod)
+        for key in permit.allowed:
+            if (uid := self._uid(key)) is not None:
+                self._handle.actions.allow_waiting(uid, plugin)
+        self._observe(permit.ended, permit.tried_count)
+        self.activate(permit.activate)
+        return permit
+
+    def activate(self, keys: Iterable[str]) -> None:
+        """Have these members tried at once, where the queue lets them."""
+        if uids := [uid for key in keys if (uid := self._uid(key)) is not None]:
+            self._handle.actions.activate(uids)
+
+    def reject(self, keys: Iterable[str], message: str, by: str = JOB_REJECT) -> None:
+        """Have waiting members give their places back; `by` decides on their nominations (`failures`)."""
+        for key in keys:
+            if (uid := self._uid(key)) is not None:
+                self._handle.actions.reject_waiting(uid, by, message)
+
+    def tell(self, keys: Iterable[str], message: str) -> None:
+        """Say in the status of members why they are not scheduled."""
+        for key in keys:
+            if (pod := self._pods.get(key)) is not None:
+                self._handle.actions.tell_unscheduled(pod, message)
+
+    def _uid(self, key: str) -> str | None:
+        pod = self._pods.get(key)
+        return (pod.metadata.uid or pod.key) if pod is not None else None
+
+    def _ended(self, found: Next) -> None:
+        if found.ended is not None:
+            self.reject(found.rejected, found.ended.value)
+            self._observe(found.ended, found.tried_count)
+
+    def _observe(self, ended: EndReason | None, tried_count: int) -> None:
+        if ended is not None:
+            took_s = max(0.0, self._handle.clock.now() - self._round_began_s)
+            self._cycle_duration.of(ended.value, job_size(tried_count)).observe(took_s)
+
+
+def job_size(tried_count: int) -> str:
+    """The metric's label: `0`, `1-100`, … `901-1000`, `1000+`. Source: spec 05, section 18."""
+    if tried_count > JOB_SIZE_MAX:
+        return f"{JOB_SIZE_MAX}+"
+    below = (tried_count - 1) // JOB_SIZE_STEP * JOB_SIZE_STEP
+    return f"{below + 1}-{below + JOB_SIZE_STEP}" if tried_count else "0"
+
+
+def defaults_of(args: CoschedulingArgs) -> GangDefaults:
+    """What the arguments say where gangs do not; an unknown match policy is as good as none."""
+    known = {policy.value: policy for policy in GangMatchPolicy}
+    policy = known.get(args.default_match_policy, GangMatchPolicy.ONCE_SATISFIED)
+    return GangDefaults(duration.parse(args.default_timeout), policy)
+
+
+def _planning_order(info: PodInfo) -> tuple[tuple[bool, int, str], str]:
+    meta = info.pod.metadata
+    return gang_labels.topology_order(meta.name, meta.annotations), meta.namespace
