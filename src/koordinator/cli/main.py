@@ -30,6 +30,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "What is wrong with an installation, why it matters, and what to do.",
     ),
+    "quota": (
+        "koordinator.cli.quota",
+        "main",
+        "The tree of quotas: used, runtime, min, max, and who borrows from whom.",
+    ),
     "simulate": (
         "koordinator.cli.simulate",
         "main",
