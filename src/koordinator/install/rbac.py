@@ -213,8 +213,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             group="scheduling.sigs.k8s.io",
             resources=("podgroups",),
-            verbs=FOLLOW,
-            why="gangs",
+            verbs=(*FOLLOW, "patch"),
+            why="gangs and their status",
         ),
         Rule(
             resources=("pods/eviction",),

@@ -6,6 +6,7 @@
 from collections.abc import Callable, Mapping
 
 from koordinator.cluster.client_metrics import ClientMetrics
+from koordinator.cluster.queue_metrics import QueueMetrics
 from koordinator.prometheus import Counter, Gauge, Histogram, Labels, Reading, Registry, Series, exponential
 
 ATTEMPTS_LABEL_MAX = 15
@@ -208,6 +209,7 @@ class Metrics:
             family for family in vars(self).values() if isinstance(family, Counter | Histogram)
         )
         self.client = ClientMetrics(self.registry)
+        self.queues = QueueMetrics(self.registry)
         # The first and the last line of most dashboards; derived, so that a pod counts once.
         self.registry.add(
             Reading(

@@ -1,10 +1,13 @@
-"""Area `podgroup-phase`: one step, and steps until nothing changes."""
+"""Area `podgroup-phase`: one step, and steps until nothing changes.
+
+A PodGroup without a minimum is asked about `as_reference`: there it has finished at once (G19).
+"""
 
 from typing import Any
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import PodGroup, PodGroupStatus
-from koordinator.scheduler.plugins.coscheduling.phase import Member, QueueReason, next_status, worth_a_look
+from koordinator.scheduler.plugins.coscheduling.phase import QueueReason, Tally, next_status, worth_a_look
 
 Case = dict[str, Any]
 NOW = "NOW"
@@ -17,20 +20,29 @@ def phase(case: Case) -> Any:
     group = from_builtins(body, PodGroup)
     if case.get("check") == "enqueue":
         return {"enqueued": worth_a_look(group) is QueueReason.OK}
-    members = [
-        Member(
-            each.get("namespace", "default"),
-            each.get("phase", ""),
-            bool(each.get("nodeName")),
-            tuple(each.get("owners") or ()),
-        )
-        for each in case["pods"]
-    ]
-    minimum, first = group.spec.min_member, next_status(group.status, group.spec.min_member, members, NOW)
-    settled = first
+    tally = _tally(case["pods"])
+
+    def step(status: PodGroupStatus) -> PodGroupStatus:
+        return next_status(status, group.spec.min_member, tally, NOW, as_reference=True)
+
+    first = settled = step(group.status)
     for _ in range(STEPS_MAX):
-        settled = next_status(settled, minimum, members, NOW)
+        settled = step(settled)
     return {"afterOneSync": _shown(first), "settledPhase": settled.phase}
+
+
+def _tally(pods: list[Case]) -> Tally:
+    phases = [each.get("phase", "") for each in pods]
+    first: Case = pods[0] if pods else {}
+    namespace = first.get("namespace", "default")
+    return Tally(
+        total=len(pods),
+        scheduled=sum(bool(each.get("nodeName")) for each in pods),
+        running=phases.count("Running"),
+        succeeded=phases.count("Succeeded"),
+        failed=phases.count("Failed"),
+        occupied_by=",".join(sorted(f"{namespace}/{owner}" for owner in first.get("owners") or ())),
+    )
 
 
 def _shown(status: PodGroupStatus) -> Case:

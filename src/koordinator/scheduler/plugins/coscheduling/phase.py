@@ -1,7 +1,7 @@
-"""The phase of a PodGroup, from the phases of its pods. Source: spec 05, section 11."""
+"""The phase of a PodGroup, from how many of its pods are how far. Source: spec 05, section 11."""
 
 import enum
-from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -24,14 +24,22 @@ class Phase(enum.StrEnum):
     FAILED = "Failed"
 
 
-class Member(msgspec.Struct, frozen=True):
-    """A pod of the gang."""
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """The members of a gang, counted."""
 
-    namespace: str
-    phase: str
-    is_bound: bool
-    owners: tuple[str, ...] = ()
-    """Names of its owners."""
+    total: int = 0
+    scheduled: int = 0
+    """Members that have a node, whatever their phase."""
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    occupied_by: str = ""
+    """Who owns the first member: `namespace/name`, of several owners sorted and joined by commas."""
+
+    @property
+    def alive(self) -> int:
+        """Members that have not ended."""
+        return self.total - self.succeeded - self.failed
 
 
 class QueueReason(enum.Enum):
@@ -42,55 +50,94 @@ class QueueReason(enum.Enum):
     STALE = "scheduled long ago, and nothing runs"
 
 
-def worth_a_look(group: PodGroup) -> QueueReason:
-    """Whether an event about the PodGroup puts it on the work queue.
+def worth_a_look(group: PodGroup, tally: Tally | None = None) -> QueueReason:
+    """Whether the status of a PodGroup may change.
 
-    Raises: ValueError when one of its times cannot be read.
+    Without a tally the status alone decides, as in the reference. With one, a gang that is over is looked at while
+    members are alive or none of those that it counted is gone: its job may have been started again. And one that
+    waited for two days is looked at as soon as a member runs.
     """
     status = group.status
     if status.phase in (Phase.FINISHED, Phase.FAILED):
-        return QueueReason.OVER
-    started, created = status.schedule_start_time, group.metadata.creation_timestamp
+        counted = status.running + status.succeeded + status.failed
+        is_new = tally is not None and (tally.alive > 0 or tally.total >= counted)
+        return QueueReason.OK if is_new else QueueReason.OVER
     is_idle = (status.scheduled == group.spec.min_member) and (status.running == 0)
-    if is_idle and started and created and parse_rfc3339(started) - parse_rfc3339(created) > STALE_S:
+    has_started = tally is not None and tally.running + tally.succeeded + tally.failed > 0
+    if is_idle and not has_started and _took_long(group):
         return QueueReason.STALE
     return QueueReason.OK
 
 
-def next_status(status: PodGroupStatus, minimum: int, members: Sequence[Member], now: str) -> PodGroupStatus:
-    """The status one step later; unchanged when nothing has happened. `now` is a timestamp (RFC 3339)."""
+def _took_long(group: PodGroup) -> bool:
+    started, created = group.status.schedule_start_time, group.metadata.creation_timestamp
+    try:
+        return (
+            bool(started and created)
+            and parse_rfc3339(started or "") - parse_rfc3339(created or "") > STALE_S
+        )
+    except ValueError:
+        return False  # nobody can tell how long it took
+
+
+def next_of(group: PodGroup, tally: Tally, now: str) -> PodGroupStatus:
+    """The status of a PodGroup one step later; itself where nothing has happened. `now` is a timestamp (RFC 3339)."""
+    match worth_a_look(group, tally):
+        case QueueReason.OK:
+            return next_status(group.status, group.spec.min_member, tally, now)
+        case QueueReason.OVER:
+            # What it counted stays when its pods are cleared away, but nothing runs any more.
+            return msgspec.structs.replace(group.status, running=0)
+        case QueueReason.STALE:
+            return group.status
+
+
+def next_status(
+    status: PodGroupStatus, minimum: int, tally: Tally, now: str, *, as_reference: bool = False
+) -> PodGroupStatus:
+    """The status one step later; unchanged when nothing has happened. `now` is a timestamp (RFC 3339).
+
+    Without a minimum the gang is as far as all of its members are; `as_reference`, 0 is reached at once and so the
+    gang has finished.
+    """
     if not status.phase:
         return msgspec.structs.replace(status, phase=Phase.PENDING.value)
     if status.phase == Phase.PENDING:
-        if minimum <= 0 or len(members) < minimum:
+        if minimum <= 0 or tally.total < minimum:
             return status
-        owners = sorted(f"{members[0].namespace}/{owner}" for owner in members[0].owners)
-        occupied_by = ",".join(owners) or status.occupied_by
+        occupied_by = tally.occupied_by or status.occupied_by
         return msgspec.structs.replace(status, phase=Phase.PRE_SCHEDULING.value, occupied_by=occupied_by)
-    if not members:
+    if not tally.total:
         return msgspec.structs.replace(status, phase=Phase.PENDING.value)
-    return _counted(status, minimum, members, now)
+    needed = minimum if (minimum > 0 or as_reference) else tally.total
+    return _counted(status, needed, tally, now)
 
 
-def _counted(status: PodGroupStatus, minimum: int, members: Sequence[Member], now: str) -> PodGroupStatus:
-    phases = [member.phase for member in members]
-    running, succeeded, failed = (phases.count(each) for each in ("Running", "Succeeded", "Failed"))
-    scheduled = sum(member.is_bound for member in members)
+def _counted(status: PodGroupStatus, needed: int, tally: Tally, now: str) -> PodGroupStatus:
     phase, started = Phase.SCHEDULED, status.schedule_start_time
-    if scheduled < minimum:
+    running, succeeded, failed = tally.running, tally.succeeded, tally.failed
+    if tally.scheduled < needed:
         phase, started = Phase.SCHEDULING, started or now
-    elif succeeded + running >= minimum:
+    elif succeeded + running >= needed:
         phase = Phase.RUNNING
-    if failed and failed + running + succeeded >= minimum:
+    if failed and failed + running + succeeded >= needed:
         phase = Phase.FAILED
-    if succeeded >= minimum:
+    if succeeded >= needed:
         phase = Phase.FINISHED
     return msgspec.structs.replace(
         status,
         phase=phase.value,
         schedule_start_time=started,
-        scheduled=scheduled,
+        scheduled=tally.scheduled,
         running=running,
         succeeded=succeeded,
         failed=failed,
     )
+
+
+def difference(old: PodGroupStatus, new: PodGroupStatus) -> dict[str, Any]:
+    """What a merge patch of the status says, by wire name; {} when they are the same."""
+    names = zip(PodGroupStatus.__struct_fields__, PodGroupStatus.__struct_encode_fields__, strict=True)
+    return {
+        wire_name: value for name, wire_name in names if (value := getattr(new, name)) != getattr(old, name)
+    }

@@ -4,8 +4,16 @@ or finds no node, and in Permit, where placed members wait until their whole gro
 `GangRounds` decides, `RunningGangs` carries it out. Source: spec 05, sections 5 to 8.
 """
 
+from collections.abc import Sequence
+
 from koordinator.api import labels
-from koordinator.scheduler.capabilities import AttemptPlugin, NextPodPlugin, PostFilterTransformer
+from koordinator.scheduler.capabilities import (
+    AttemptPlugin,
+    BackgroundController,
+    ControllerProvider,
+    NextPodPlugin,
+    PostFilterTransformer,
+)
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import (
     Diagnosis,
@@ -25,6 +33,7 @@ from koordinator.scheduler.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.pod_info import PodInfo
@@ -45,6 +54,7 @@ class Coscheduling(
     PermitPlugin[None],
     PreBindPlugin[None],
     PostBindPlugin[None],
+    ControllerProvider[None],
 ):
     """Binds the pods of a gang together, or none of them."""
 
@@ -55,6 +65,7 @@ class Coscheduling(
         super().__init__(args, handle)
         self.gangs = RunningGangs.of(handle, args)
         self.rounds = self.gangs.rounds
+        self._pod_groups = PodGroupController(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
 
@@ -143,3 +154,8 @@ class Coscheduling(
 
     def post_bind(self, pod: PodInfo, node_name: str) -> None:
         self.rounds.post_bind(pod.pod)
+
+    # Beside scheduling
+
+    def controllers(self) -> Sequence[BackgroundController]:
+        return self._pod_groups.loops()

@@ -1,0 +1,179 @@
+"""Keeps the statuses of PodGroups: how many of their pods are how far. Source: spec 05, section 11.
+
+Members are counted as the events of pods come, so that an event costs the same in a gang of ten thousand, and a
+status is worked out from the counts when its turn comes. Pods and counts come from one watch: a count never
+speaks of a pod that the cache lacks.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.sigs import PodGroup
+from koordinator.clock import rfc3339
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.scheduler.capabilities import BackgroundController
+from koordinator.scheduler.framework import Handle, Watch
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, next_of
+
+NAME = "PodGroupController"
+COUNTERS_PERIOD_S = 1.0
+"""Counters of a gang are written this often at most; a new phase is written at once."""
+
+
+TIMER_S = 1e-3
+"""Timers may go off early by less than this: what is due so soon is due."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What a pod adds to the counts of its gang."""
+
+    gang_id: str
+    phase: str
+    is_bound: bool
+    occupied_by: str = ""
+
+    @classmethod
+    def of(cls, pod: Pod) -> "Member | None":
+        """None for a pod of no gang."""
+        gang_id = gang_id_of(pod)
+        if not gang_id:
+            return None
+        meta = pod.metadata
+        owners = ",".join(sorted(f"{meta.namespace}/{owner.name}" for owner in meta.owner_references))
+        return cls(gang_id, pod.status.phase, bool(pod.spec.node_name), owners)
+
+
+class GangCount:
+    """The members of one gang by phase, node and owners."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._bound = 0
+        self._phases: Counter[str] = Counter()
+        self._owners: dict[str, int] = {}
+
+    def add(self, member: Member, number: int) -> None:
+        """One more (1) or one less (-1)."""
+        self.total += number
+        self._bound += number * member.is_bound
+        self._phases[member.phase] += number
+        left = self._owners.get(member.occupied_by, 0) + number
+        if left:
+            self._owners[member.occupied_by] = left
+        else:
+            del self._owners[member.occupied_by]
+
+    def tally(self) -> Tally:
+        phases = self._phases
+        return Tally(
+            total=self.total,
+            scheduled=self._bound,
+            running=phases["Running"],
+            succeeded=phases["Succeeded"],
+            failed=phases["Failed"],
+            occupied_by=next(iter(self._owners), ""),
+        )
+
+
+class PodGroupController:
+    """Counts members all the time, writes statuses while it leads."""
+
+    def __init__(self, handle: Handle, workers: int) -> None:
+        self._handle = handle
+        self._workers = workers
+        self._groups: dict[str, PodGroup] = {}
+        self._counts: dict[str, GangCount] = {}
+        self._due_s: dict[str, float] = {}
+        """When counters of a gang may be written again, in the loop's time."""
+        self._running: Controller[str] | None = None
+        handle.watch(Watch(PodGroup, self._group_set, lambda _, new: self._group_set(new), self._group_gone))
+        handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
+
+    def loops(self) -> Sequence[BackgroundController]:
+        """What runs beside scheduling."""
+        return (BackgroundController(NAME, self.run),)
+
+    async def run(self) -> None:
+        """Write statuses until cancelled."""
+        controller = Controller(NAME, self._reconcile, workers=self._workers)
+        self._handle.metrics.queues.watch(NAME, controller.queue)
+        for gang_id in self._groups:
+            controller.queue.add(gang_id)
+        self._running = controller
+        try:
+            await controller.run()
+        finally:
+            self._running = None
+
+    # What happens
+
+    def _group_set(self, group: PodGroup) -> None:
+        self._groups[group.key] = group
+        self._look_at(group.key)
+
+    def _group_gone(self, group: PodGroup) -> None:
+        self._groups.pop(group.key, None)
+        self._due_s.pop(group.key, None)
+
+    def _pod_added(self, pod: Pod) -> None:
+        self._count(Member.of(pod), 1)
+
+    def _pod_updated(self, old: Pod, pod: Pod) -> None:
+        before, now = Member.of(old), Member.of(pod)
+        if before != now:
+            self._count(now, 1)
+            self._count(before, -1)
+
+    def _pod_deleted(self, pod: Pod) -> None:
+        self._count(Member.of(pod), -1)
+
+    def _count(self, member: Member | None, number: int) -> None:
+        if member is None:
+            return
+        gang_id = member.gang_id
+        count = self._counts.get(gang_id)
+        if count is None:
+            count = self._counts[gang_id] = GangCount()
+        count.add(member, number)
+        if not count.total:
+            del self._counts[gang_id]
+        self._look_at(gang_id)
+
+    def _look_at(self, gang_id: str) -> None:
+        if self._running is not None and gang_id in self._groups:
+            self._running.queue.add(gang_id)
+
+    # What is written
+
+    async def _reconcile(self, gang_id: str) -> float | None:
+        group = self._groups.get(gang_id)
+        if group is None:
+            return None
+        count = self._counts.get(gang_id)
+        tally = count.tally() if count is not None else Tally()
+        changed = difference(group.status, next_of(group, tally, rfc3339(self._handle.clock.now())))
+        if not changed:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        left_s = self._due_s.get(gang_id, now_s) - now_s
+        if "phase" not in changed and left_s > TIMER_S:
+            return left_s
+        await self._write(group, {"metadata": {"uid": group.metadata.uid}, "status": changed}, now_s)
+        return None
+
+    async def _write(self, group: PodGroup, body: dict[str, object], now_s: float) -> None:
+        """Raises: ApiError, which brings the gang back after a pause."""
+        meta = group.metadata
+        try:
+            stored = await self._handle.cluster.patch(PodGroup, meta.name, body, meta.namespace)
+        except errors.NotFound:
+            return  # the watch will say so, too
+        if self._groups.get(group.key) is group:  # the watch has brought nothing newer meanwhile
+            self._groups[group.key] = stored
+        self._due_s[group.key] = now_s + COUNTERS_PERIOD_S

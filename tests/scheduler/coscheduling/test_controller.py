@@ -1,0 +1,294 @@
+"""Stories of PodGroup statuses: API in, API out, on virtual time."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from koordinator.cluster import errors
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.scheduler import Scheduler
+from tests.scheduler.world import World, play, pod
+
+Json = dict[str, Any]
+LABEL = "pod-group.scheduling.sigs.k8s.io"
+
+
+def pod_group(name: str, minimum: int, **status: Any) -> Json:
+    body: Json = {"metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": minimum}}
+    body["metadata"]["creationTimestamp"] = "2023-11-14T00:00:00Z"
+    return {**body, "status": status} if status else body
+
+
+def member(name: str, gang: str, *, cpu: str = "1", owner: str = "") -> Json:
+    body = pod(name, cpu=cpu)
+    body["metadata"]["labels"] = {LABEL: gang}
+    if owner:
+        body["metadata"]["ownerReferences"] = [{"kind": "Job", "name": owner, "uid": owner}]
+    return body
+
+
+def status(world: World, name: str) -> Json:
+    found = world.api.objects["PodGroup"][("default", name)].get("status", {})
+    return dict(found)
+
+
+def phase(world: World, name: str) -> str:
+    return str(status(world, name).get("phase", ""))
+
+
+def phases_of(world: World, name: str) -> list[str]:
+    """All phases that the API has seen, in order."""
+    seen = [""]
+    for kind, _, obj in world.api.history:
+        if kind == "PodGroup" and obj["metadata"]["name"] == name:
+            now = obj.get("status", {}).get("phase", "")
+            if now != seen[-1]:
+                seen.append(now)
+    return seen[1:]
+
+
+def writes(world: World, name: str) -> list[Json]:
+    """What was patched into a PodGroup's status."""
+    return [patch["status"] for about, patch in world.api.patches if about == name]
+
+
+def turn(world: World, name: str, to: str) -> None:
+    """The kubelet reports a phase."""
+    found = world.api.objects["Pod"][("default", name)]
+    world.api.put("Pod", {**found, "status": {**found.get("status", {}), "phase": to}})
+
+
+def test_the_life_of_a_gang_from_pending_to_finished() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        world.api.put("PodGroup", pod_group("job", 2))
+        await world.settle()
+        assert phase(world, "job") == "Pending"
+        world.api.put("Pod", member("a", "job", owner="train"))
+        await world.settle(2)
+        assert phase(world, "job") == "Pending"
+        world.api.put("Pod", member("b", "job", owner="train"))
+        await world.settle(2)
+        assert status(world, "job")["occupiedBy"] == "default/train"
+        assert (phase(world, "job"), status(world, "job")["scheduled"]) == ("Scheduled", 2)
+        for name in "ab":
+            turn(world, name, "Running")
+        await world.settle(2)
+        assert (phase(world, "job"), status(world, "job")["running"]) == ("Running", 2)
+        for name in "ab":
+            turn(world, name, "Succeeded")
+        await world.settle(2)
+        assert (phase(world, "job"), status(world, "job")["succeeded"]) == ("Finished", 2)
+        assert status(world, "job")["running"] == 0
+        seen = phases_of(world, "job")
+        assert [each for each in seen if each != "Scheduling"] == [
+            "Pending",
+            "PreScheduling",
+            "Scheduled",
+            "Running",
+            "Finished",
+        ]
+
+    play(story)
+
+
+def test_a_gang_that_waits_for_room_says_since_when_it_is_being_scheduled() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="1")
+        world.api.put("PodGroup", pod_group("job", 2))
+        for name in "ab":
+            world.api.put("Pod", member(name, "job"))
+        await world.settle(30)
+        assert phase(world, "job") == "Scheduling"
+        since = status(world, "job")["scheduleStartTime"]
+        world.api.put("Node", {**world.api.objects["Node"][("", "node-0")], "status": more_room()})
+        await world.settle(60)
+        assert phase(world, "job") == "Scheduled"
+        assert status(world, "job")["scheduleStartTime"] == since
+
+    play(story)
+
+
+def more_room() -> Json:
+    return {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"}}
+
+
+def test_a_gang_whose_member_fails_has_failed_and_runs_again_when_the_member_was_replaced() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        world.api.put("PodGroup", pod_group("job", 2))
+        for name in "ab":
+            world.api.put("Pod", member(name, "job"))
+        await world.settle(2)
+        turn(world, "a", "Running")
+        turn(world, "b", "Failed")
+        await world.settle(2)
+        assert (phase(world, "job"), status(world, "job")["failed"]) == ("Failed", 1)
+        world.api.remove("Pod", "b", "default")
+        world.api.put("Pod", member("c", "job"))
+        await world.settle(2)
+        turn(world, "c", "Running")
+        await world.settle(2)
+        assert (phase(world, "job"), status(world, "job")["failed"]) == ("Running", 0)
+
+    play(story)
+
+
+def test_nothing_is_written_while_nothing_happens_also_by_a_scheduler_that_has_just_started() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        world.api.put("PodGroup", pod_group("job", 2))
+        world.api.put("PodGroup", pod_group("done", 1, phase="Finished", scheduled=1, succeeded=1))
+        world.api.put("PodGroup", pod_group("empty", 1, phase="Pending"))
+        for name in "ab":
+            world.api.put("Pod", member(name, "job"))
+        await world.settle(5)
+        for name in "ab":
+            turn(world, name, "Running")
+        await world.settle(5)
+        assert phase(world, "job") == "Running"
+
+        before = len(world.api.patches)
+        for name in "ab":  # a heartbeat of the kubelet: nothing that is counted
+            turn(world, name, "Running")
+        await world.settle(3600)
+        await restarted(world)
+        await world.settle(3600)
+
+        assert world.api.patches[before:] == []
+
+    play(story)
+
+
+async def restarted(world: World) -> None:
+    """Another scheduler takes over for a while, as after a restart."""
+    other = Scheduler(world.api, default_plugins.shipped_config())
+    task = asyncio.create_task(other.run())
+    await other.synced.wait()
+    await world.settle(30)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def test_a_scheduler_that_takes_over_tells_what_happened_meanwhile() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        for name in "ab":
+            body = member(name, "job")
+            body["spec"]["nodeName"] = "node-0"
+            world.api.put("Pod", {**body, "status": {"phase": "Running"}})
+        world.api.put("PodGroup", pod_group("job", 2, phase="Scheduling", scheduled=1))
+        await world.settle(2)
+        assert status(world, "job") == {
+            "phase": "Running",
+            "scheduled": 2,
+            "running": 2,
+        }
+
+    play(story)
+
+
+def test_a_thousand_members_that_start_one_by_one_cost_a_write_per_second_not_per_member() -> None:
+    size, seconds = 1_000, 20.0
+
+    async def story(world: World) -> None:
+        world.nodes(10, cpu="200", memory="400Gi", pods=250)
+        world.api.put("PodGroup", pod_group("big", size))
+        for number in range(size):
+            world.api.put("Pod", member(f"p-{number}", "big"))
+        await world.settle(30)
+        assert (phase(world, "big"), status(world, "big")["scheduled"]) == ("Scheduled", size)
+        scheduling = len(writes(world, "big"))
+        for number in range(size):
+            turn(world, f"p-{number}", "Running")
+            await world.settle(seconds / size)
+        await world.settle(2)
+        assert (phase(world, "big"), status(world, "big")["running"]) == ("Running", size)
+        starting = len(writes(world, "big")) - scheduling
+
+        assert scheduling <= 10
+        assert starting <= seconds + 3
+
+    play(story)
+
+
+def test_a_write_names_only_what_changed() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        world.api.put("PodGroup", pod_group("job", 1))
+        world.api.put("Pod", member("a", "job"))
+        await world.settle(2)
+        turn(world, "a", "Running")
+        await world.settle(2)
+        assert writes(world, "job")[-1] == {"phase": "Running", "running": 1}
+
+    play(story)
+
+
+def test_refused_writes_are_tried_again_and_a_pod_group_that_went_meanwhile_is_nobodys_trouble() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        world.api.fail_next["patch"] = [
+            errors.Conflict("somebody was faster"),
+            errors.ServiceUnavailable("try later"),
+            errors.TooManyRequests("slow down"),
+        ]
+        world.api.put("PodGroup", pod_group("job", 1))
+        await world.settle(5)
+        assert phase(world, "job") == "Pending"
+        world.api.fail_next["patch"] = [errors.NotFound("podgroups job")]
+        world.api.put("Pod", member("a", "job"))
+        world.api.put("PodGroup", pod_group("next", 1))
+        await world.settle(5)
+        assert phase(world, "next") == "Pending"
+
+    play(story)
+
+
+def test_a_pod_group_of_the_same_name_that_came_later_starts_anew() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        world.api.put("PodGroup", pod_group("job", 1))
+        world.api.put("Pod", member("a", "job"))
+        await world.settle(2)
+        turn(world, "a", "Succeeded")
+        await world.settle(2)
+        assert phase(world, "job") == "Finished"
+        world.api.remove("PodGroup", "job", "default")
+        world.api.remove("Pod", "a", "default")
+        world.api.put("PodGroup", pod_group("job", 1))
+        await world.settle(2)
+        assert status(world, "job") == {"phase": "Pending"}
+
+    play(story)
+
+
+def test_pods_that_change_their_gang_are_counted_where_they_are_now() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        for name in ("one", "two"):
+            world.api.put("PodGroup", pod_group(name, 1))
+        world.api.put("Pod", member("a", "one"))
+        world.api.put("Pod", member("b", "one"))
+        await world.settle(3)
+        assert status(world, "one")["scheduled"] == 2
+        found = world.api.objects["Pod"][("default", "b")]
+        moved = {**found, "metadata": {**found["metadata"], "labels": {LABEL: "two"}}}
+        world.api.put("Pod", moved)
+        await world.settle(3)
+        assert status(world, "one")["scheduled"] == 1
+        assert (phase(world, "two"), status(world, "two")["scheduled"]) == ("Scheduled", 1)
+
+    play(story)
+
+
+def test_the_work_queue_is_measured() -> None:
+    async def story(world: World) -> None:
+        world.api.put("PodGroup", pod_group("job", 1))
+        await world.settle(2)
+        text = world.scheduler.engine.metrics.registry.text()
+        assert 'workqueue_adds_total{name="PodGroupController"}' in text
+        assert 'workqueue_depth{name="PodGroupController"} 0' in text
+
+    play(story)
