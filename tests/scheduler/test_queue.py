@@ -339,3 +339,47 @@ def test_pods_counted_by_refusing_plugin_are_those_that_wait(
         }
         counted = Counter((plugin, "koord-scheduler") for names in waiting.values() for plugin in names)
         assert queue.rejections() == dict(counted)
+
+
+def test_a_pod_that_brings_others_waits_its_backoff_out_and_holds_up_nobody() -> None:
+    queue = queue_of(waits_out=lambda pod: pod.uid == "job")
+    add(queue, "job")
+    add(queue, "single")
+    fail(queue, 0.0)
+    fail(queue, 0.0)
+    queue.happened(FREED, 0.5)
+    assert pop_all(queue, 0.5) == ["single"]
+    assert queue.next_wakeup_s() == 2.0
+    assert pop_all(queue, 1.9) == []
+    assert pop_all(queue, 2.0) == ["job"]
+
+
+def test_a_pod_taken_along_goes_on_where_the_one_popped_before_it_stands() -> None:
+    queue = queue_of()
+    add(queue, "first")
+    for now_s in (1.0, 2.0, 3.0):
+        fail(queue, now_s)
+        queue.happened(FREED, now_s)
+    add(queue, "other", 4.0)
+    first = queue.pop(5.0)
+    assert first is not None
+    assert first.pod.uid == "other"
+    leader = queue.pop(5.0)
+    assert leader is not None
+    add(queue, "member", 4.0)
+    queue.retry(leader, NO, ("Waker",), 6.0)
+    member = queue.take_along("member", 6.0)
+    assert member is not None
+    assert (member.attempt_count, member.first_attempt_s, member.unschedulable_count) == (4, 1.0, 3)
+    assert queue.take_along("member", 6.0) is None
+
+
+def test_a_closed_gate_is_passed_by_its_own_plugin_and_by_those_taken_along() -> None:
+    gate = unresolvable("not now").by("Waker")
+    queue = queue_of(gate=lambda entry: gate, other_gates=lambda entry, but: SUCCESS)
+    for name in ("a", "b", "c"):
+        add(queue, name)
+    assert queue.take("a", 0.0, by="Other") is None
+    assert queue.take("a", 0.0, by="Waker") is not None
+    assert queue.take_along("b", 0.0) is not None
+    assert queue.counts()["gated"] == 1

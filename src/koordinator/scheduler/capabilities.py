@@ -137,6 +137,11 @@ class NextPodPlugin(Plugin[S]):
         """uid of a waiting pod, None to leave it to the queue. Of one that does not wait nothing comes, and the
         plugin is asked again: it must not name the same one for ever."""
 
+    def brings_others(self, pod: PodInfo) -> bool:
+        """Whether others are tried with the pod: after a failure it then waits until its backoff is over, as
+        each attempt costs as many cycles as there are pods, whatever events there were."""
+        return False
+
 
 class ResizePodPlugin(Plugin[S]):
     """Changes what a pod counts for once its node is known; behind the gate ResizePod."""

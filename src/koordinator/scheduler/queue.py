@@ -4,8 +4,6 @@ A pure data structure: times come in as arguments, `Scheduler` owns the timers. 
 that of insertion or of the sort key, so that runs repeat. Source: spec 03, B5.
 """
 
-import heapq
-import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -14,6 +12,7 @@ import msgspec
 
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import Plugin
+from koordinator.scheduler.keyed_heap import KeyedHeap
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.sleepers import Sleepers, Wakeup, wakeup_of
 from koordinator.scheduler.status import Status
@@ -55,6 +54,14 @@ class QueuedPod(msgspec.Struct, eq=False):
         return self.rejected_by | self.pending_by if self.gate is None else frozenset((self.gate.plugin,))
 
 
+class _Standing(msgspec.Struct, frozen=True):
+    """How often a pod was tried, and since when."""
+
+    attempt_count: int = 1
+    first_attempt_s: float | None = None
+    unschedulable_count: int = 0
+
+
 class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the queue asks about pods and plugins."""
 
@@ -67,6 +74,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The same without the plugin of that name."""
     plugins: Callable[[str], Mapping[str, Plugin[Any]]]
     """Plugins of a profile by name."""
+    waits_out: Callable[[PodInfo], bool] = lambda _: False
+    """Whether the pod is not tried before its backoff is over, however idle the scheduler is."""
     unschedulable_s_max: float = UNSCHEDULABLE_S_MAX
 
 
@@ -88,9 +97,11 @@ class SchedulingQueue:
     def __init__(self, policy: QueuePolicy) -> None:
         self._policy = policy
         self._entries: dict[str, QueuedPod] = {}
-        self._active = _Heap()
-        self._backoff = _Heap()
-        self._error_backoff = _Heap()
+        self._active: KeyedHeap[QueuedPod] = KeyedHeap()
+        self._backoff: KeyedHeap[QueuedPod] = KeyedHeap()
+        self._full_backoff: KeyedHeap[QueuedPod] = KeyedHeap()
+        """Pods that are not tried early: after errors, and where `QueuePolicy.waits_out` says so."""
+        self._popped = _Standing()
         self._unschedulable: dict[str, QueuedPod] = {}
         """Refused pods and those with a closed gate."""
         self._gated_count = 0
@@ -119,7 +130,7 @@ class SchedulingQueue:
         """Pods per area, as in the metric `scheduler_pending_pods`."""
         return {
             "active": len(self._active),
-            "backoff": len(self._backoff) + len(self._error_backoff),
+            "backoff": len(self._backoff) + len(self._full_backoff),
             "unschedulable": len(self._unschedulable) - self._gated_count,
             "gated": self._gated_count,
         }
@@ -159,7 +170,7 @@ class SchedulingQueue:
 
     def next_wakeup_s(self) -> float | None:
         """When `flush` has something to do next; None when only an event can change anything."""
-        times = [heap.first_key()[0] for heap in (self._backoff, self._error_backoff) if len(heap)]
+        times = [heap.first_key()[0] for heap in (self._backoff, self._full_backoff) if len(heap)]
         if self._unschedulable:
             times.append(self._next_overdue_check_s)
         return min(times, default=None)
@@ -198,7 +209,7 @@ class SchedulingQueue:
         """The pod is gone, or has been assigned by somebody."""
         entry = self._entries.pop(uid, None)
         if entry is not None:
-            for heap in (self._active, self._backoff, self._error_backoff):
+            for heap in (self._active, self._backoff, self._full_backoff):
                 heap.discard(uid)
             self._wake_up(entry)
         self.done(uid)
@@ -210,24 +221,41 @@ class SchedulingQueue:
         running goes early: the scheduler has nothing better to do."""
         self.flush(now_s)
         entry = self._active.pop() or self._backoff.pop()
-        return None if entry is None else self._hand_out(entry, now_s)
+        if entry is None:
+            return None
+        self._hand_out(entry, now_s)
+        self._popped = _Standing(entry.attempt_count, entry.first_attempt_s, entry.unschedulable_count)
+        return entry
 
-    def take(self, uid: str, now_s: float, *, by: str = "") -> QueuedPod | None:
+    def take(self, uid: str, now_s: float, *, by: str) -> QueuedPod | None:
         """Pop this pod for the plugin `by`, wherever it waits. None when it does not wait, or when a gate other
         than that plugin's is closed."""
         entry = self._entries.get(uid)
         if entry is None or (entry.gate is not None and not self._may_pass(entry, entry.gate, by)):
             return None
-        for heap in (self._active, self._backoff, self._error_backoff):
+        return self.take_along(uid, now_s)
+
+    def take_along(self, uid: str, now_s: float) -> QueuedPod | None:
+        """Pop this pod, whatever holds it back: it is tried together with the one that was popped last, and its
+        attempts count and back off from where that one stands (spec 05, 7.1). None when it does not wait."""
+        entry = self._entries.get(uid)
+        if entry is None:
+            return None
+        for heap in (self._active, self._backoff, self._full_backoff):
             heap.discard(uid)
         self._wake_up(entry)
-        return self._hand_out(entry, now_s)
+        self._hand_out(entry, now_s)
+        popped = self._popped
+        entry.attempt_count = popped.attempt_count
+        entry.first_attempt_s = popped.first_attempt_s
+        entry.unschedulable_count = max(entry.unschedulable_count, popped.unschedulable_count)
+        return entry
 
     def _may_pass(self, entry: QueuedPod, gate: Status, by: str) -> bool:
         others = self._policy.other_gates
         return gate.plugin == by and others is not None and others(entry, by).is_success
 
-    def _hand_out(self, entry: QueuedPod, now_s: float) -> QueuedPod:
+    def _hand_out(self, entry: QueuedPod, now_s: float) -> None:
         entry.attempt_count += 1
         entry.first_attempt_s = now_s if entry.first_attempt_s is None else entry.first_attempt_s
         entry.rejected_by = entry.pending_by = frozenset()
@@ -235,7 +263,6 @@ class SchedulingQueue:
         entry.backoff_until_s = None
         del self._entries[entry.pod.uid]
         self._in_flight[entry.pod.uid] = self._event_sequence
-        return entry
 
     def done(self, uid: str) -> None:
         """The pod left the queue for good (it is bound, or gone)."""
@@ -318,14 +345,14 @@ class SchedulingQueue:
             if entry is None or uid in self._active:
                 continue
             self._backoff.discard(uid)
-            self._error_backoff.discard(uid)
+            self._full_backoff.discard(uid)
             self._wake_up(entry)
             self._enter(entry, now_s)
 
     def flush(self, now_s: float) -> None:
         """Make pods active whose backoff is over, or who waited too long for an event."""
         self._cause = "BackoffComplete"
-        for heap in (self._backoff, self._error_backoff):
+        for heap in (self._backoff, self._full_backoff):
             while len(heap) and heap.first_key()[0] <= now_s:
                 entry = heap.pop()
                 assert entry is not None
@@ -403,7 +430,7 @@ class SchedulingQueue:
 
     def _activate(self, entry: QueuedPod) -> None:
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
-        self._active.push(entry.sort_key, entry)
+        self._active.push(entry.sort_key, entry.pod.uid, entry)
         self.incoming["active", self._cause] += 1
 
     def _resort(self, entry: QueuedPod) -> None:
@@ -424,8 +451,9 @@ class SchedulingQueue:
             self._activate(entry)
             return
         entry.sort_key = self._policy.sort_key(entry.pod, entry.queued_s)
-        heap = self._error_backoff if entry.error_count else self._backoff
-        heap.push((entry.backoff_until_s, *entry.sort_key), entry)
+        is_full = entry.error_count > 0 or self._policy.waits_out(entry.pod)
+        heap = self._full_backoff if is_full else self._backoff
+        heap.push((entry.backoff_until_s, *entry.sort_key), entry.pod.uid, entry)
         self.incoming["backoff", self._cause] += 1
 
 
@@ -443,48 +471,3 @@ def _is_told_otherwise(old: PodInfo, new: PodInfo) -> bool:
 def end_of_window(until_s: float) -> float:
     """The end of the window in which a backoff expires: until then the pod backs off."""
     return (until_s // BACKOFF_WINDOW_S + 1) * BACKOFF_WINDOW_S
-
-
-class _Heap:
-    """A heap of queued pods from which any can be taken; equal keys leave in order of arrival."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[Any, ...], int, str]] = []
-        self._live: dict[str, tuple[int, QueuedPod]] = {}
-        self._arrivals = itertools.count()
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._live
-
-    def push(self, key: tuple[Any, ...], entry: QueuedPod) -> None:
-        arrival = next(self._arrivals)
-        self._live[entry.pod.uid] = (arrival, entry)
-        heapq.heappush(self._heap, (key, arrival, entry.pod.uid))
-
-    def discard(self, uid: str) -> bool:
-        """Take a pod out; its stale heap item is dropped when it surfaces."""
-        return self._live.pop(uid, None) is not None
-
-    def first_key(self) -> tuple[Any, ...]:
-        """Key of the first pod; there must be one."""
-        self._drop_stale()
-        return self._heap[0][0]
-
-    def pop(self) -> QueuedPod | None:
-        if not self._live:
-            self._heap.clear()
-            return None
-        self._drop_stale()
-        _, _, uid = heapq.heappop(self._heap)
-        return self._live.pop(uid)[1]
-
-    def _drop_stale(self) -> None:
-        while True:
-            _, arrival, uid = self._heap[0]
-            live = self._live.get(uid)
-            if live is not None and live[0] == arrival:
-                return
-            heapq.heappop(self._heap)

@@ -34,6 +34,7 @@ from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.observer import Observer, ObserverOptions
 from koordinator.scheduler.outcomes import Outcomes
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
+from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import UNSCHEDULABLE_S_MAX, QueuedPod, QueuePolicy, SchedulingQueue
@@ -218,6 +219,7 @@ class Scheduler:
             gate=self._gate if self.auditor is None else self.auditor.gate(self._gate),
             other_gates=self._gate,
             plugins=by_name.__getitem__,
+            waits_out=self._brings_others,
             unschedulable_s_max=self._unschedulable_s_max,
         )
 
@@ -233,6 +235,9 @@ class Scheduler:
             if not answer.is_success:
                 return answer.by(plugin.name)
         return SUCCESS
+
+    def _brings_others(self, pod: PodInfo) -> bool:
+        return any(chooser.brings_others(pod) for chooser in self._choosers)
 
     # Running
 
@@ -404,10 +409,9 @@ class Scheduler:
     def _start_beside(self, profile: Profile, placed: Placed, batch: BatchBinding | None) -> None:
         """Bind a pod that was placed in the cycle of another one."""
         pod, now_s = placed.pod, self.clock.now()
-        entry = self.queue.take(pod.uid, now_s)
+        # Its gate may be closed, but whoever planned it knows better.
+        entry = self.queue.take_along(pod.uid, now_s)
         if entry is None:
-            # Its gate is closed, but whoever planned it knows better.
-            self.queue.remove(pod.uid)
-            entry = QueuedPod(pod, profile.name, profile.class_key(pod), now_s)
+            entry = QueuedPod(pod, profile.name, profile.class_key(pod), now_s, attempt_count=1)
         self.observer.popped(entry, now_s)
         self._binder.start(Job(profile, entry, placed, batch))

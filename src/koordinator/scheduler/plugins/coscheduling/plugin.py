@@ -78,6 +78,9 @@ class Coscheduling(
     def next_pod(self) -> str | None:
         return self.gangs.next_pod()
 
+    def brings_others(self, pod: PodInfo) -> bool:
+        return self.gangs.rounds.is_tried_as_a_whole(pod.pod)
+
     def begin_attempt(self, pod: PodInfo) -> Status:
         self._failed_by_another = ""
         gate = self.gangs.begin(pod.pod).gate

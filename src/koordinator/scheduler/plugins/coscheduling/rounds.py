@@ -221,6 +221,11 @@ class GangRounds:
             objections.append(f"memberGangs [{' '.join(config.group)}] child pod not collect enough")
         return objections
 
+    def is_tried_as_a_whole(self, pod: Pod) -> bool:
+        """Whether an attempt of the pod is one of its whole gang group."""
+        gang = self.cache.get(gang_id_of(pod))
+        return gang is not None and not is_on_its_own(gang)
+
     # The round
 
     def next_pod(self) -> Next:
