@@ -177,6 +177,10 @@ class PreEnqueuePlugin(Plugin[S]):
         """Success, or a rejection: the pod is gated until it is updated, or until one of the plugin's events
         (`wakes_on`) for which `wakes` says yes; then it is asked again."""
 
+    def look(self, pod: PodInfo) -> Status:
+        """What `pre_enqueue` would answer now. For explanations: nothing may follow from having been asked."""
+        return self.pre_enqueue(pod)
+
 
 class QueueSortPlugin(Plugin[S]):
     """Orders the queue; exactly one per scheduler."""

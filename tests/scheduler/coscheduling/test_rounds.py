@@ -210,3 +210,11 @@ def test_ten_thousand_members_are_tried_once_each() -> None:
 
     assert order == [f"d/{name}" for name in names[1:]]
     assert rounds.next_pod().ended is EndReason.ALL_TRIED
+
+
+def test_a_look_at_the_gate_leaves_the_place_of_the_representative_free() -> None:
+    rounds, pods = gang_of(2, ["a", "b"])
+
+    assert rounds.look(pods["d/a"]).is_open
+    assert rounds.pre_enqueue(pods["d/b"]).is_open
+    assert rounds.look(pods["d/a"]).reason is GateReason.REPRESENTED

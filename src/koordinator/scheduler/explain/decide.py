@@ -107,7 +107,7 @@ def _pending(
     engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer
 ) -> PodAnswer:
     for gate in profile.pre_enqueues:
-        status = gate.pre_enqueue(pod)
+        status = gate.look(pod)
         if not status.is_success:
             sentence = f"Pod {pod.key} may not enter the queue: {status.message}."
             answer = _with(base, Verdict.GATED, sentence)

@@ -75,6 +75,10 @@ class Coscheduling(
         gate = self.rounds.pre_enqueue(pod.pod)
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 
+    def look(self, pod: PodInfo) -> Status:
+        gate = self.rounds.look(pod.pod)
+        return SUCCESS if gate.is_open else unresolvable(gate.message)
+
     def next_pod(self) -> str | None:
         return self.gangs.next_pod()
 

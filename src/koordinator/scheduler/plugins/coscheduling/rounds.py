@@ -144,6 +144,16 @@ class GangRounds:
 
     def pre_enqueue(self, pod: Pod) -> Gate:
         """Whether the pod may enter the active queue: one member of each group may, once all are there."""
+        gate = self.look(pod)
+        gang = self.cache.get(gang_id_of(pod))
+        if gang is not None and gate.is_open and not is_on_its_own(gang):
+            gang.group.representative = key_of(pod)
+        elif gang is not None and gate.reason is GateReason.INCOMPLETE:
+            self.cache.forget_representative(gang, key_of(pod))
+        return gate
+
+    def look(self, pod: Pod) -> Gate:
+        """What `pre_enqueue` would answer now; nobody comes to stand for the group by that."""
         gang, gate = self._checked(pod)
         if gang is None or gate.reason is not GateReason.OK:
             return gate
@@ -156,7 +166,6 @@ class GangRounds:
         if group.representative not in ("", key):
             other = f"representative pod {group.representative} of gangGroupID {group.group_id}"
             return Gate(GateReason.REPRESENTED, f"{other} already exists")
-        group.representative = key
         return Gate(GateReason.OK)
 
     def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
@@ -166,6 +175,8 @@ class GangRounds:
         """
         gang, gate = self._checked(pod)
         if gang is None or gate.reason is not GateReason.OK:
+            if gang is not None:
+                self.cache.forget_representative(gang, key_of(pod))
             return Begin(gate)
         key, group, now = key_of(pod), gang.group, self.round
         if now is not None and now.group_id == group.group_id:
@@ -200,7 +211,6 @@ class GangRounds:
         if is_on_its_own(gang):
             return None, Gate(GateReason.OK)
         if objections := self._incomplete(gang.config):
-            self.cache.forget_representative(gang, key)
             ids = " ".join(gang.config.group)
             about = f"current gang: {gang_id}, podName: {key}"
             message = f"gangGroup [{ids}] basic check: {', '.join(objections)}, {about}"
