@@ -13,7 +13,7 @@ has no opinion: `find_one_node` and `prefer_nodes` are then not asked at all.
 """
 
 import abc
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -83,6 +83,15 @@ class AttemptPlugin(Plugin[S]):
     @abc.abstractmethod
     def begin_attempt(self, pod: PodInfo) -> Status:
         """Success, or why this attempt ends before any node is looked at."""
+
+
+class JobRoomPlugin(Plugin[S]):
+    """Knows limits that pods meet together: who places pods all or none asks before it places the first of them."""
+
+    @abc.abstractmethod
+    def room_for(self, pods: Iterable[PodInfo]) -> Status:
+        """Success, or why there is no room for all of them. Pods that hold a place take no more. Costs a look at
+        each pod."""
 
 
 # Choosing nodes

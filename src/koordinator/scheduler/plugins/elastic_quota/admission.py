@@ -55,6 +55,8 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
     request: Amounts = {}
     exceeded: tuple[str, ...] = ()
     """The resources of which there is too little, sorted."""
+    pod_count: int = 1
+    """How many pods ask, for the words."""
 
     @property
     def is_allowed(self) -> bool:
@@ -64,7 +66,8 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
     def message(self) -> str:
         """The words for people; empty when the pod is allowed."""
         path = " ".join(self.path)
-        request = f"pod's request: {text(self.request)}, exceedDimensions: [{' '.join(self.exceeded)}]"
+        who = "pod's request" if self.pod_count == 1 else f"request of {self.pod_count} pods together"
+        request = f"{who}: {text(self.request)}, exceedDimensions: [{' '.join(self.exceeded)}]"
         limit, used = text(self.limit), text(self.used)
         match self.reason:
             case AdmissionReason.OK:
@@ -117,13 +120,14 @@ def admit(
     is_preemptible: bool = True,
     ancestors: Sequence[QuotaStanding | str] = (),
     only_requested: bool = False,
+    pod_count: int = 1,
 ) -> AdmissionDecision:
     """Whether the quota has room for a request, then whether its minimum has (for a pod that cannot be
     preempted), then its ancestors.
 
     `ancestors` go from the parent up, without the root; a name stands for one that is not known. Upstream
     refuses a pod also for a resource that it does not ask for, when its quota is above the limit there
-    already; `only_requested` leaves such resources out of the question.
+    already; `only_requested` leaves such resources out of the question. `pod_count` pods ask together.
     """
     asked = mask(request, quota.max)
     path = (*(each if isinstance(each, str) else each.name for each in reversed(ancestors)), quota.name)
@@ -136,6 +140,7 @@ def admit(
             used=quota.used,
             request=asked,
             exceeded=exceeded,
+            pod_count=pod_count,
         )
     fixed = add(asked, quota.non_preemptible_used)
     if not is_preemptible and (
@@ -148,18 +153,30 @@ def admit(
             used=quota.non_preemptible_used,
             request=asked,
             exceeded=exceeded,
+            pod_count=pod_count,
         )
     for ancestor in ancestors:
-        if isinstance(ancestor, str):
-            return AdmissionDecision(reason=AdmissionReason.ANCESTOR_MISSING, quota=ancestor, path=path)
-        if exceeded := exceeding(mask(add(asked, ancestor.used), asked), ancestor.limit):
-            return AdmissionDecision(
-                reason=AdmissionReason.ANCESTOR,
-                quota=ancestor.name,
-                path=path,
-                limit=ancestor.limit,
-                used=ancestor.used,
-                request=asked,
-                exceeded=exceeded,
-            )
-    return AdmissionDecision(reason=AdmissionReason.OK, quota=quota.name, request=asked)
+        decision = admit_above(asked, ancestor, path=path, pod_count=pod_count)
+        if not decision.is_allowed:
+            return decision
+    return AdmissionDecision(reason=AdmissionReason.OK, quota=quota.name, request=asked, pod_count=pod_count)
+
+
+def admit_above(
+    asked: Amounts, ancestor: QuotaStanding | str, *, path: tuple[str, ...], pod_count: int = 1
+) -> AdmissionDecision:
+    """Whether an ancestor (a name: one that is not known) of the quota at the end of `path` has room for what its
+    descendants count of a request."""
+    if isinstance(ancestor, str):
+        return AdmissionDecision(reason=AdmissionReason.ANCESTOR_MISSING, quota=ancestor, path=path)
+    exceeded = exceeding(mask(add(asked, ancestor.used), asked), ancestor.limit)
+    return AdmissionDecision(
+        reason=AdmissionReason.ANCESTOR if exceeded else AdmissionReason.OK,
+        quota=ancestor.name,
+        path=path,
+        limit=ancestor.limit,
+        used=ancestor.used,
+        request=asked,
+        exceeded=exceeded,
+        pod_count=pod_count,
+    )

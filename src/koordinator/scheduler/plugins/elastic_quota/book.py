@@ -95,8 +95,8 @@ class QuotaBook:
                 if tree is not None and quota is not None and name != labels.ROOT_QUOTA_NAME:
                     yield tree_id, tree, quota
 
-    def take_touched(self) -> list[Quota]:
-        """Quotas whose figures, or whose objects, changed since the last call."""
+    def take_touched(self) -> list[tuple[QuotaTree, Quota]]:
+        """Quotas, with their trees, whose figures, or whose objects, changed since the last call."""
         names, self._rewritten = self._rewritten, set()
         for tree_id in self.forest.ids():
             tree = self.forest.tree(tree_id)
@@ -105,8 +105,8 @@ class QuotaBook:
         for name in sorted(names):
             tree = self.forest.tree(self.forest.tree_ids.get(name, DEFAULT_TREE))
             quota = tree.get(name) if tree is not None else None
-            if quota is not None:
-                found.append(quota)
+            if tree is not None and quota is not None:
+                found.append((tree, quota))
         return found
 
     def touch(self, name: str) -> None:

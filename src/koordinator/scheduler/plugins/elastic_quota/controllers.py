@@ -24,9 +24,11 @@ from koordinator.scheduler.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import revoke
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_per_unit, to_units
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.checks import Place, QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, Quota
+from koordinator.scheduler.status import Status
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +46,16 @@ class QuotaControllers:
         args: ElasticQuotaArgs,
         handle: Handle,
         book: QuotaBook,
+        checks: QuotaChecks,
         changed: Callable[[frozenset[str]], None],
     ) -> None:
         self._args = args
         self._handle = handle
         self._book = book
+        self._checks = checks
         self._changed = changed
-        self._refused: dict[QuotaRef, Nanos] = {}
+        self._refused: dict[QuotaRef, dict[str, Nanos]] = {}
+        """Quota → the room that it and its ancestors with a say had when they had too little."""
         self._last_under_s: dict[str, float] = {}
         self._admitted: dict[str, tuple[str, float]] = {}
         """Quota → its child-request as an admission webhook (or we) wrote it, and since when."""
@@ -77,24 +82,38 @@ class QuotaControllers:
 
     # Who may try again
 
-    def refused(self, ref: QuotaRef, quota: Quota, limit: Nanos) -> None:
-        """A quota had no room for a pod: its pods are woken when there is more."""
-        self._refused.setdefault(ref, _room(quota, limit))
+    def refused(self, place: Place) -> None:
+        """A quota had no room: its pods are woken when it, or an ancestor with a say, has more than now.
+
+        Who gives back places of its own must have been refused before it took them (`ElasticQuota.room_for`), or it
+        would make the room that it is woken by.
+        """
+        rooms = self._refused.setdefault(place.ref, {})
+        for quota in place.known:
+            room, known = self._room(quota), rooms.get(quota.spec.name)
+            if known is not None:
+                room = {name: min(number, known.get(name, number)) for name, number in room.items()}
+            rooms[quota.spec.name] = room
 
     def _wake(self) -> None:
         grown: set[str] = set()
-        for ref, before in list(self._refused.items()):
-            tree = self._book.tree_of(ref)
-            quota = tree.bring_up_to_date(ref.name) if tree is not None else None
-            if quota is None:
+        for ref, rooms in list(self._refused.items()):
+            place = self._checks.place(ref)
+            if isinstance(place, Status):
                 del self._refused[ref]
-                continue
-            limit = quota.runtime if self._args.enable_runtime_quota else quota.max
-            if any(number > before.get(name, number) for name, number in _room(quota, limit).items()):
+            elif any(
+                number > rooms.get(quota.spec.name, {}).get(name, number)
+                for quota in place.known
+                for name, number in self._room(quota).items()
+            ):
                 del self._refused[ref]
                 grown.add(ref.name)
         if grown:
             self._changed(frozenset(grown))
+
+    def _room(self, quota: Quota) -> Nanos:
+        used = quota.below.used
+        return {name: number - used.get(name, 0) for name, number in self._checks.limit_of(quota).items()}
 
     # Reserved quotas
 
@@ -123,7 +142,9 @@ class QuotaControllers:
             self._wake()
             if len(self._admitted) > 2 * len(self._book.objects) + 16:
                 self._admitted.clear()  # quotas that are gone
-            for quota in self._book.take_touched():
+            for tree, quota in self._book.take_touched():
+                if quota.spec.name == ROOT:
+                    tree.bring_up_to_date(ROOT)
                 found = self._book.objects.get(quota.spec.name)
                 if found is not None:
                     await self._write_status(found, quota)
@@ -254,11 +275,6 @@ def reserved_objects(args: ElasticQuotaArgs) -> list[dict[str, Any]]:
     ]
 
 
-def _room(quota: Quota, limit: Nanos) -> Nanos:
-    used = quota.below.used
-    return {name: number - used.get(name, 0) for name, number in limit.items()}
-
-
 _ANNOTATIONS: tuple[tuple[str, Annotation[ResourceList]], ...] = (
     ("runtime", quota_annotations.RUNTIME),
     ("request", quota_annotations.REQUEST),
@@ -273,8 +289,9 @@ _ANNOTATIONS: tuple[tuple[str, Annotation[ResourceList]], ...] = (
 def _fields(quota: Quota) -> Iterator[tuple[str, Nanos]]:
     """What the metric tells, by field."""
     below = quota.below
+    counted = quota.runtime if quota.spec.name == ROOT else quota.max
     yield from (
-        ("runtime", {name: number for name, number in quota.runtime.items() if name in quota.max}),
+        ("runtime", {name: number for name, number in quota.runtime.items() if name in counted}),
         ("request", quota.request),
         ("child-request", below.request),
         ("guaranteed", quota.guaranteed),

@@ -21,6 +21,7 @@ from koordinator.scheduler.capabilities import (
     BackgroundController,
     ControllerProvider,
     Endpoint,
+    JobRoomPlugin,
 )
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
@@ -36,17 +37,15 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.plugin_args import ElasticQuotaArgs
-from koordinator.scheduler.plugins.elastic_quota import admission, endpoint
-from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, QuotaStanding
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_of
+from koordinator.scheduler.plugins.elastic_quota import endpoint
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.controllers import QuotaControllers
-from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
-from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unschedulable
+from koordinator.scheduler.status import SUCCESS, Code, Status, error, unschedulable
 
 
 class QuotaState(msgspec.Struct, frozen=True):
@@ -61,6 +60,7 @@ class ElasticQuota(
     ReservePlugin[QuotaState],
     ControllerProvider[QuotaState],
     ApiProvider[QuotaState],
+    JobRoomPlugin[QuotaState],
     RowKeeper,
 ):
     name = "ElasticQuota"
@@ -73,10 +73,9 @@ class ElasticQuota(
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self.book = QuotaBook(args, handle.gates, handle.clock)
-        self._has_runtime = args.enable_runtime_quota
-        self._checks_ancestors = args.enable_check_parent_quota
-        self._preemption = QuotaPreemption(args, handle, self.book, self.limit_of)
-        self._controllers = QuotaControllers(args, handle, self.book, self._changed)
+        self.checks = QuotaChecks(args, self.book)
+        self._preemption = QuotaPreemption(args, handle, self.book, self.checks.limit_of)
+        self._controllers = QuotaControllers(args, handle, self.book, self.checks, self._changed)
         book = self.book
         handle.watch(
             Watch(ElasticQuotaObject, self._quota_set, lambda _, new: self._quota_set(new), self._quota_gone)
@@ -134,77 +133,33 @@ class ElasticQuota(
             return self.book.quota_of(pod.pod).name in happening.new
         return not self._answer(pod).is_rejected
 
-    def limit_of(self, tree: QuotaTree, quota: Quota) -> Nanos:
-        """What a quota may use now, after `tree.bring_up_to_date`."""
-        if not self._has_runtime or quota.spec.name in OUTSIDE_THE_SHARES:
-            return quota.max
-        return quota.runtime
-
     def _answer(self, pod: PodInfo) -> Status:
-        ref = self.book.quota_of(pod.pod)
-        if not ref.name:
-            return SKIP
-        tree = self.book.tree_of(ref)
-        if tree is None:
-            text = (
-                f"Could not find the specified ElasticQuotaManager for quota: {ref.name}, tree: {ref.tree_id}"
-            )
-            return error(text)
-        quota = tree.bring_up_to_date(ref.name) if self._has_runtime else tree.get(ref.name)
-        if quota is None:
-            return error("Could not find the specified ElasticQuota")
+        checks = self.checks
+        place = checks.place_of(pod.pod)
+        if isinstance(place, Status):
+            return place
         try:
-            request = self._request_of(pod, ref)
+            if checks.has_room(pod.pod, place):
+                return SUCCESS
+            decision = checks.decide(pod.pod, place)
         except (QuantityError, ProtocolError) as problem:
             return error(str(problem))
-        ancestors = list(self._ancestors(tree, quota)) if self._checks_ancestors else []
-        known = [(each, self.limit_of(tree, each)) for each in ancestors if isinstance(each, Quota)]
-        is_preemptible = not quota_labels.is_pod_non_preemptible(pod.pod.metadata.labels)
-        if len(known) == len(ancestors) and admission.has_room(
-            request, quota, self.limit_of(tree, quota), is_preemptible=is_preemptible, ancestors=known
-        ):
-            return SUCCESS
-        self._controllers.refused(ref, quota, self.limit_of(tree, quota))
-        return self._refusal(pod, tree, quota, ancestors, is_preemptible=is_preemptible)
-
-    def _request_of(self, pod: PodInfo, ref: QuotaRef) -> Nanos:
-        """All that the pod asks for; from its quota where it is counted."""
-        tree = self.book.tree_of(ref)
-        quota = tree.get(ref.name) if tree is not None else None
-        counted = quota.pods.get(pod.key) if quota is not None else None
-        return counted.request if counted is not None else nanos_of(self.book.ask_of(pod.pod).request)
-
-    def _ancestors(self, tree: QuotaTree, quota: Quota) -> Iterable[Quota | str]:
-        """From the parent up, without the root; a name for one that is not known."""
-        for name in tree.path(quota.spec.name)[1:]:
-            if name != ROOT:
-                yield tree.get(name) or name
-
-    def _refusal(
-        self,
-        pod: PodInfo,
-        tree: QuotaTree,
-        quota: Quota,
-        ancestors: Sequence[Quota | str],
-        *,
-        is_preemptible: bool,
-    ) -> Status:
-        has_runtime = self._has_runtime
-        decision = admission.admit(
-            self.book.ask_of(pod.pod).request,
-            QuotaStanding.of(quota, has_runtime=has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES),
-            is_preemptible=is_preemptible,
-            ancestors=[
-                QuotaStanding.of(each, has_runtime=has_runtime) if isinstance(each, Quota) else each
-                for each in ancestors
-            ],
-            only_requested=True,
-        )
         if decision.is_allowed:
             return SUCCESS
         if decision.reason is AdmissionReason.ANCESTOR_MISSING:
             return error(decision.message)
+        self._controllers.refused(place)
         return unschedulable(decision.message)
+
+    def room_for(self, pods: Iterable[PodInfo]) -> Status:
+        status, places = self.checks.room_for(each.pod for each in pods)
+        for place in places:
+            self._controllers.refused(place)
+        return SUCCESS if status.code is Code.SKIP else status
+
+    def standing(self, pod: PodInfo) -> PodStanding | None:
+        """What a pod meets at its quota, for people; None where no quota has a say."""
+        return self.checks.standing(pod.pod)
 
     # Preemption, loops, questions
 

@@ -24,7 +24,6 @@ from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimReason
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, Quota
-from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.plugins.preemption import victims
 from koordinator.scheduler.plugins.preemption.budgets import Budgets
 from koordinator.scheduler.plugins.preemption.eviction import Eviction
@@ -35,7 +34,7 @@ from koordinator.scheduler.status import SUCCESS, Code, unschedulable
 NODES_MAX = 256
 """Nodes tried per attempt: the next attempt begins where this one ended."""
 
-LimitOf = Callable[[QuotaTree, Quota], Nanos]
+LimitOf = Callable[[Quota], Nanos]
 
 
 class QuotaPreemption:
@@ -82,7 +81,7 @@ class QuotaPreemption:
         if self._objection(pod, ref, diagnosis):
             return PostFilterResult(unschedulable()), None  # DefaultPreemption says the same
         request = amounts_of({k: n for k, n in self._request(pod, quota).items() if k in quota.max})
-        limit, used = amounts_of(self._limit_of(tree, quota)), amounts_of(quota.below.used)
+        limit, used = amounts_of(self._limit_of(quota)), amounts_of(quota.below.used)
         rows = list(self._rows(pod, ref, quota))
         if not rows:
             return PostFilterResult(unschedulable()), None  # nothing that users need to be told

@@ -88,6 +88,7 @@ class QuotaTree:
     def total(self, total: Amounts) -> None:
         if total != self._total:
             self._total, self._pool = total, None
+            self._touched.add(ROOT)
 
     @property
     def pool(self) -> Amounts:
@@ -366,6 +367,8 @@ class QuotaTree:
     def bring_up_to_date(self, name: str) -> Quota | None:
         """`refresh` for who counts: the quota, whose `runtime` is that of now."""
         quota = self._quotas.get(name)
+        if name == ROOT and quota is not None:
+            quota.runtime = masked(self._shared(), self._names(ROOT))
         if quota is None or name == ROOT or name in OUTSIDE_THE_SHARES:
             return quota
         path = self.path(name)

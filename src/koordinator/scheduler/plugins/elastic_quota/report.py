@@ -1,0 +1,360 @@
+"""How quotas stand, for people: the rows of a tree, and what a pod meets at its quota. Pure.
+
+The figures come from the scheduler's books, or from ElasticQuota objects, on which the scheduler writes them every
+second. Who lends to whom is no fact of spec 06: what siblings use above their minimum counts as taken from the minima
+that others of them leave idle, in proportion; the rest is spare, or was borrowed further up.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from koordinator.api import labels, quota_labels, resource_list, resources
+from koordinator.api.annotations import quota as quota_annotations
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import ZERO, Quantity, QuantityError
+from koordinator.api.resource_list import Amounts
+from koordinator.api.sigs import ElasticQuota
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionDecision, AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.amounts import (
+    Nanos,
+    amounts_of,
+    masked,
+    nanos_of,
+    nanos_per_unit,
+)
+from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota, QuotaSpec
+from koordinator.scheduler.plugins.elastic_quota.runtime import split
+from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+
+ROOT_SHOWN = "root"
+"""What people call the root of a tree."""
+LENDERS_SHOWN = 3
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a quota has and uses at some moment."""
+
+    name: str
+    parent: str
+    tree_id: str = ""
+    is_parent: bool = False
+    lends: bool = True
+    min: Amounts = {}
+    max: Amounts = {}
+    """Empty for the root: nothing limits it."""
+    runtime: Amounts = {}
+    """What it may use now; of the root what all share. Empty where nobody has said it yet."""
+    used: Amounts = {}
+    request: Amounts = {}
+
+
+class Loan(msgspec.Struct, frozen=True):
+    """What a quota uses of another one's minimum."""
+
+    lender: str
+    """Path of the other quota."""
+    amounts: Amounts
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a tree."""
+
+    figures: Figures
+    path: str
+    """Names from the top, joined by slashes."""
+    depth: int
+    """0 for the root of the default tree, and for the top quotas of others."""
+    borrowed: Amounts = {}
+    """What it uses above its minimum; zeros are left out."""
+    lent: Amounts = {}
+    """What its siblings use of its minimum; zeros are left out."""
+
+
+class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod meets at its quota."""
+
+    path: str
+    figures: Figures
+    decision: AdmissionDecision
+    """Who refuses it, and by which figures; or that it fits."""
+    loans: tuple[Loan, ...] = ()
+    """Whose minima the refusing quota uses, nearest first."""
+    spare: Amounts = {}
+    """What it uses above its minimum that nobody is sure of."""
+
+    @property
+    def text(self) -> str:
+        """`queue at root/ads: runtime 120 cores, used 118, you ask 4; borrowed 20 from root/search`."""
+        decision = self.decision
+        if decision.reason is AdmissionReason.ANCESTOR_MISSING:
+            return f"queue at {self.path}: {decision.message}"
+        names = decision.exceeded or tuple(sorted(decision.request))
+        limit, used = decision.limit, decision.used
+        if decision.is_allowed:
+            limit, used = self.figures.runtime or self.figures.max, self.figures.used
+        bound = "min" if decision.reason is AdmissionReason.NON_PREEMPTIBLE else "runtime"
+        verb = "used by pods that cannot be preempted" if bound == "min" else "used"
+        parts = [
+            f"{'' if name == resources.CPU else name + ' '}{bound} {_shown(name, limit.get(name))}, "
+            f"{verb} {_number(used.get(name))}, you ask {_number(decision.request.get(name))}"
+            for name in names
+        ]
+        return "; ".join((f"queue at {self.path}: {'; '.join(parts)}", *self._borrowings(names)))
+
+    def _borrowings(self, names: Sequence[str]) -> Iterator[str]:
+        if self.decision.reason is AdmissionReason.NON_PREEMPTIBLE:
+            return
+        for name in names:
+            kind = "" if name == resources.CPU else f" {name}"
+            loans = [(loan.lender, loan.amounts[name]) for loan in self.loans if loan.amounts.get(name)]
+            loans.sort(key=lambda each: (-each[1].nanos, each[0]))
+            parts = [f"{amount.text}{kind} from {lender}" for lender, amount in loans[:LENDERS_SHOWN]]
+            if more := loans[LENDERS_SHOWN:]:
+                rest = sum((amount for _, amount in more), ZERO)
+                parts.append(f"{rest.text}{kind} from {len(more)} others")
+            if spare := self.spare.get(name):
+                parts.append(f"{spare.text}{kind} that no quota is sure of")
+            if parts:
+                yield f"borrowed {', '.join(parts)}"
+
+
+class Ledger:
+    """Quotas of one tree by name, and what they borrow from each other."""
+
+    def __init__(self, figures: Iterable[Figures]) -> None:
+        self._quotas = {each.name: each for each in figures}
+        self._below: dict[str, list[str]] = {}
+        for name in sorted(self._quotas):
+            if name != ROOT:
+                self._below.setdefault(self._quotas[name].parent, []).append(name)
+
+    def get(self, name: str) -> Figures | None:
+        """A quota."""
+        return self._quotas.get(name)
+
+    def path(self, name: str) -> str:
+        """`root/ads/web`; quotas whose parents are not known begin with `?`."""
+        names: list[str] = []
+        while name and name not in names and name in self._quotas:
+            names.append(name)
+            name = self._quotas[name].parent
+        shown = [ROOT_SHOWN if each == ROOT else each for each in reversed(names)]
+        if name == ROOT and ROOT not in names and self._is_default(names):
+            shown.insert(0, ROOT_SHOWN)
+        elif name and name != ROOT:
+            shown.insert(0, "?")
+        return "/".join(shown)
+
+    def _is_default(self, names: Sequence[str]) -> bool:
+        return bool(names) and not self._quotas[names[0]].tree_id
+
+    def rows(self) -> list[Row]:
+        """All quotas, each before its children, siblings by name. Quotas that hang nowhere come last."""
+        tops = [ROOT] if ROOT in self._quotas else self._below.get(ROOT, [])
+        strays = [name for name in sorted(self._quotas) if self._quotas[name].parent not in self._quotas]
+        rings = sorted(self._quotas)  # what nothing leads to: quotas that are each other's parents
+        found: list[Row] = []
+        seen: set[str] = set()
+        lent = self._lent(tops)
+        for top in (*tops, *strays, *rings):
+            self._add_rows(top, found, seen, lent)
+        return found
+
+    def _add_rows(self, top: str, found: list[Row], seen: set[str], lent: dict[str, Nanos]) -> None:
+        waiting = [(top, 0)]
+        while waiting:
+            name, depth = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            each = self._quotas[name]
+            found.append(
+                Row(
+                    figures=each,
+                    path=self.path(name),
+                    depth=depth,
+                    borrowed=amounts_of(_over(each)) if name != ROOT else {},
+                    lent=amounts_of(lent.get(name, {})),
+                )
+            )
+            children = self._below.get(name, [])
+            lent.update(self._lent(children))
+            waiting.extend((child, depth + 1) for child in reversed(children))
+
+    def _lent(self, siblings: Sequence[str]) -> dict[str, Nanos]:
+        found: dict[str, Nanos] = {}
+        for resource, lent, _, idle in self._markets(siblings):
+            for lender, amount in _split(resource, lent, idle).items():
+                found.setdefault(lender, {})[resource] = amount
+        return found
+
+    def loans(self, name: str) -> tuple[tuple[Loan, ...], Amounts]:
+        """Whose minima a quota uses, nearest first, and what it uses that nobody is sure of."""
+        loans: list[Loan] = []
+        known = self._quotas.get(name)
+        left = _over(known) if known is not None else {}
+        seen: set[str] = set()
+        while known is not None and known.name not in seen and left:
+            seen.add(known.name)
+            by_lender: dict[str, Nanos] = {}
+            for resource, lent, over, idle in self._markets(self._below.get(known.parent, [])):
+                part = min(_split(resource, lent, over).get(known.name, 0), left.get(resource, 0))
+                for lender, amount in _split(resource, part, idle).items():
+                    by_lender.setdefault(lender, {})[resource] = amount
+                    left[resource] -= amount
+            loans += [Loan(self.path(each), amounts_of(by_lender[each])) for each in sorted(by_lender)]
+            left = {resource: amount for resource, amount in left.items() if amount > 0}
+            known = self._quotas.get(known.parent)
+        return tuple(loans), amounts_of(left)
+
+    def _markets(
+        self, siblings: Sequence[str]
+    ) -> Iterator[tuple[str, int, Mapping[str, int], Mapping[str, int]]]:
+        """By resource: what changes hands among siblings, what each has too much, and what each leaves."""
+        over: dict[str, dict[str, int]] = {}
+        idle: dict[str, dict[str, int]] = {}
+        for name in siblings:
+            each = self._quotas[name]
+            for resource, amount in _in_whole_units(_over(each)).items():
+                over.setdefault(resource, {})[name] = amount
+            for resource, amount in _in_whole_units(_idle(each)).items():
+                idle.setdefault(resource, {})[name] = amount
+        for resource in sorted(over.keys() & idle.keys()):
+            lent = min(sum(over[resource].values()), sum(idle[resource].values()))
+            yield resource, lent, over[resource], idle[resource]
+
+
+def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> Figures:
+    """A quota of the books; `runtime` is what it may use now."""
+    counted = quota.max if quota.spec.name != ROOT else quota.runtime
+    return Figures(
+        name=quota.spec.name,
+        parent=quota.spec.parent,
+        tree_id=tree_id,
+        is_parent=quota.spec.is_parent,
+        lends=quota.lends,
+        min=quota.spec.min,
+        max=quota.spec.max,
+        runtime=resource_list.mask(runtime, counted),
+        used=amounts_of(masked(quota.below.used, counted)),
+        request=amounts_of(masked(quota.request, counted)),
+    )
+
+
+def of_tree(tree: QuotaTree, tree_id: str) -> Ledger:
+    """A whole tree of the books, brought up to date."""
+    names = tree.names() if not tree_id else [name for name in tree.names() if name != ROOT]
+    tree.bring_up_to_date(ROOT)
+    found = (tree.get(name) for name in names)
+    return Ledger(of_quota(each, tree_id, tree.refresh(each.spec.name)) for each in found if each is not None)
+
+
+def of_path(tree: QuotaTree, tree_id: str, name: str) -> Ledger:
+    """A quota of the books with its ancestors, and the siblings of each: enough for `path` and `loans`."""
+    tree.bring_up_to_date(name)
+    wanted: dict[str, Quota] = {}
+    for each in tree.path(name):
+        if (quota := tree.get(each)) is not None:
+            wanted[each] = quota
+            for sibling in tree.children(quota.spec.parent):
+                if (other := tree.get(sibling)) is not None:
+                    wanted[sibling] = other
+    if tree_id:
+        wanted.pop(ROOT, None)
+    path = frozenset(tree.path(name))
+    return Ledger(
+        of_quota(quota, tree_id, tree.refresh(each) if each in path else {}) for each, quota in wanted.items()
+    )
+
+
+def of_object(quota: ElasticQuota) -> Figures:
+    """A quota as its object tells it. Raises: QuantityError, ProtocolError."""
+    spec, meta = QuotaSpec.of(quota), quota.metadata
+    told = f"ElasticQuota {quota.key}"
+    return Figures(
+        name=spec.name,
+        parent=spec.parent,
+        tree_id=quota_labels.tree_id(meta.labels),
+        is_parent=spec.is_parent or spec.name == ROOT,
+        lends=spec.lends,
+        min=spec.min,
+        max=spec.max,
+        runtime=resource_list.of(quota_annotations.RUNTIME.read(meta.annotations, told) or {}),
+        used=resource_list.of(quota.status.used),
+        request=resource_list.of(quota_annotations.REQUEST.read(meta.annotations, told) or {}),
+    )
+
+
+def of_objects(quotas: Iterable[ElasticQuota]) -> tuple[dict[str, Ledger], list[str]]:
+    """Trees by id as the objects tell them, and why some objects are left out. Of two with one name the first
+    by namespace counts."""
+    trees: dict[str, dict[str, Figures]] = {}
+    problems: list[str] = []
+    names: dict[str, str] = {}
+    for quota in sorted(quotas, key=lambda each: each.key):
+        name = quota.metadata.name
+        if name in names:
+            problems.append(f"ElasticQuota {quota.key}: its name is taken by {names[name]}")
+            continue
+        try:
+            figures = of_object(quota)
+        except ProtocolError as error:  # names the object
+            problems.append(str(error))
+            continue
+        except QuantityError as error:
+            problems.append(f"ElasticQuota {quota.key}: {error}")
+            continue
+        names[name] = quota.key
+        trees.setdefault(figures.tree_id, {})[name] = figures
+    return {tree_id: Ledger(trees[tree_id].values()) for tree_id in sorted(trees)}, problems
+
+
+def standing(ledger: Ledger, name: str, decision: AdmissionDecision) -> PodStanding:
+    """What a pod of the quota `name` meets there, or at the ancestor that `decision` names."""
+    refusing = decision.quota if ledger.get(decision.quota) is not None else name
+    figures = ledger.get(refusing)
+    assert figures is not None, name
+    loans, spare = ledger.loans(refusing)
+    return PodStanding(
+        path=ledger.path(refusing), figures=figures, decision=decision, loans=loans, spare=spare
+    )
+
+
+def _over(quota: Figures) -> Nanos:
+    """What it uses above its minimum, of the resources that it counts."""
+    if quota.name in (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME):
+        return {}
+    least = nanos_of(quota.min)
+    over = {name: number - least.get(name, 0) for name, number in nanos_of(quota.used).items()}
+    return {name: number for name, number in over.items() if number > 0 and name in quota.max}
+
+
+def _idle(quota: Figures) -> Nanos:
+    if not quota.lends:
+        return {}
+    used = nanos_of(quota.used)
+    idle = {name: number - used.get(name, 0) for name, number in nanos_of(quota.min).items()}
+    return {name: number for name, number in idle.items() if number > 0}
+
+
+def _in_whole_units(nanos: Nanos) -> Nanos:
+    """Rounded down to milli-cores and bytes, so that parts are readable."""
+    return {name: number - number % nanos_per_unit(name) for name, number in nanos.items()}
+
+
+def _split(resource: str, amount: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Whole units of the resource by weight."""
+    unit = nanos_per_unit(resource)
+    parts = split(amount // unit, list(weights.values())) or ()
+    return {name: part * unit for name, part in zip(weights, parts, strict=False) if part}
+
+
+def _shown(name: str, amount: Quantity | None) -> str:
+    if amount is None:
+        return "unlimited"
+    return f"{amount.text} cores" if name == resources.CPU else amount.text
+
+
+def _number(amount: Quantity | None) -> str:
+    return (amount or ZERO).text
