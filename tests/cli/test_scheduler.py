@@ -87,9 +87,6 @@ def test_the_deployments_flags_are_understood() -> None:
     ("arguments", "complaint"),
     [
         pytest.param(
-            ["--enable-network-topology-manager"], "this version does not have it", id="missing feature"
-        ),
-        pytest.param(
             ["--enable-workload-auditor", "--workload-auditor-metric-labels=a.b,a/b"],
             "not told apart",
             id="labels that clash",

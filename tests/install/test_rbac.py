@@ -85,9 +85,8 @@ def asked_by(component: str) -> Asked:
         if verb in pod_calls(PACKAGES[component]):
             found |= _all("create", "", resource)
     if component == rbac.SCHEDULER:
-        views: list[type[Object]] = [
-            informer.view for informer in Scheduler(FakeCluster(FixedClock())).caches.informers
-        ]
+        scheduler = Scheduler(FakeCluster(FixedClock()), network_topology=True)
+        views: list[type[Object]] = [informer.view for informer in scheduler.caches.informers]
         for view in views:
             found |= _all("list watch", view.resource.group, view.resource.plural)
     return found | INDIRECT[component]

@@ -73,7 +73,6 @@ def main(**values: Any) -> None:
             plugins = installed(built_in.PLUGINS)
             flags.write_config_to.write_text(effective_config.as_yaml(settings, plugins))
             return
-        _refuse_what_is_missing(flags)
         auditing(flags)
         connection = settings.client_connection
         client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
@@ -153,13 +152,6 @@ def read_gates(text: str) -> FeatureGates:
     return FeatureGates.of(Component.SCHEDULER, ",".join(ours))
 
 
-def _refuse_what_is_missing(flags: Flags) -> None:
-    """Switches of features that this version does not have must not look as if they worked."""
-    if flags.enable_network_topology_manager:
-        text = "--enable-network-topology-manager: this version does not have it; leave the flag out"
-        raise Refused(text)
-
-
 def known_plugins() -> frozenset[str]:
     """Names that `--controller-plugins` may have: those that configurations may have."""
     return frozenset((*installed(built_in.PLUGINS), *plugin_args.ARGS))
@@ -226,6 +218,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             observing=observing(flags),
             auditing=auditing(flags),
             unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
+            network_topology=flags.enable_network_topology_manager,
         )
         metrics = scheduler.metrics
         metrics.client.count(cluster.transport, client.server)

@@ -194,8 +194,8 @@ OPTIONS: tuple[Decorate, ...] = (
     switch(
         "enable-network-topology-manager",
         False,
-        "The tree of ClusterNetworkTopology, which gangs are placed by: it comes with gang scheduling; "
-        "until then true is refused.",
+        "Follow ClusterNetworkTopology `default`, which gangs are placed by (plugin argument "
+        "awareNetworkTopology).",
     ),
     switch(
         "enable-workload-auditor", False, "Keep records of waiting workloads and tell what is odd about them."

@@ -112,6 +112,11 @@ CPU_CORES_MAX = 1_024
     is_flag=True,
     help="Leave the manager out: run koord-manager as a process of its own (docs/webhooks.md).",
 )
+@click.option(
+    "--enable-network-topology-manager",
+    is_flag=True,
+    help="Follow ClusterNetworkTopology `default` and place gangs by it (docs/network-topology.md).",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of everything that is drawn by chance.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the components do.")
 def up(
@@ -131,6 +136,7 @@ def up(
     process_node_reserved: str,
     manager_feature_gates: str,
     without_manager: bool,
+    enable_network_topology_manager: bool,
     seed: int,
     verbose: bool,
 ) -> None:
@@ -197,6 +203,7 @@ def up(
             scheduler_port=scheduler_port,
             manager=not without_manager,
             manager_gates=FeatureGates.of(Component.MANAGER, manager_feature_gates),
+            network_topology=enable_network_topology_manager,
             seed=seed,
         )
         _run(clock, options, kubeconfig)

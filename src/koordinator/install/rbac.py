@@ -194,6 +194,19 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(group="slo.koordinator.sh", resources=("nodemetrics",), verbs=FOLLOW, why="real usage of nodes"),
         Rule(
             group="scheduling.koordinator.sh",
+            resources=("clusternetworktopologies",),
+            verbs=FOLLOW,
+            why="which switches nodes hang on",
+        ),
+        Rule(
+            group="scheduling.koordinator.sh",
+            resources=("clusternetworktopologies/status",),
+            verbs=("patch",),
+            names=("default",),
+            why="the network as it found it",
+        ),
+        Rule(
+            group="scheduling.koordinator.sh",
             resources=("scheduleexplanations",),
             verbs=(*FOLLOW, "delete"),
             why="questions of users; old ones go",

@@ -54,7 +54,7 @@ from koordinator.manager.webhooks import configuration
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.scheduler import default_plugins, http
-from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Without, a process of its own can be the manager; the webhook configurations wait for it."""
     manager_gates: FeatureGates | None = None
     """Feature gates of the manager, their defaults without."""
+    network_topology: bool = False
+    """Whether the scheduler follows ClusterNetworkTopology and places gangs by it."""
     seed: int = 0
 
 
@@ -124,7 +126,11 @@ class LocalCluster:
             seed=options.seed,
         )
         self.scheduler = Scheduler(
-            self._client("koord-scheduler"), scheduler_config(), clock=clock, seed=options.seed
+            self._client("koord-scheduler"),
+            scheduler_config(network_topology=options.network_topology),
+            clock=clock,
+            seed=options.seed,
+            network_topology=options.network_topology,
         )
         self.scheduler_url = ""
         self.ready = asyncio.Event()
@@ -271,8 +277,11 @@ def _resource(body: dict[str, Any]) -> Resource:
     return found
 
 
-def scheduler_config() -> SchedulerConfig:
+def scheduler_config(*, network_topology: bool = False) -> SchedulerConfig:
     """The shipped profile under both names: here one scheduler places everybody's pods."""
     shipped = default_plugins.shipped_profile()
+    if network_topology:
+        aware = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True})
+        shipped = msgspec.structs.replace(shipped, plugin_config=[*shipped.plugin_config, aware])
     stock = msgspec.structs.replace(shipped, scheduler_name=DEFAULT_SCHEDULER)
     return SchedulerConfig(profiles=[shipped, stock])

@@ -33,6 +33,7 @@ from koordinator.scheduler.metrics import Metrics
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 from koordinator.scheduler.profile import Profile, build_profiles, missing_plugins
 from koordinator.scheduler.registry import PluginType, installed
 
@@ -48,7 +49,8 @@ class Engine:
 
     `seed` decides ties between nodes. `classes_max` 0 evaluates every pod anew instead of sharing
     evaluations between equal pods; placements are the same, only slower. `happened` hears of events that
-    plugins report; `cluster` and `actions` are what plugins act through.
+    plugins report; `cluster` and `actions` are what plugins act through; `network` is the tree of the network, None
+    where nobody follows or describes it.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class Engine:
         happened: Callable[[Happening], None] = lambda _: None,
         actions: Actions | None = None,
         gates: FeatureGates | None = None,
+        network: Callable[[], TopologyTree | None] = lambda: None,
     ) -> None:
         """Raises: ConfigError."""
+        self._network = network
         self.table = NodeTable(ResourceRegistry())
         self.handles: list[Handle] = []
         self._shelf: dict[type, Any] = {}
@@ -137,6 +141,7 @@ class Engine:
             gates=self.gates,
             metrics=self.metrics,
             shelf=self._shelf,
+            network=self._network,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

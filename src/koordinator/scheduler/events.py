@@ -37,6 +37,8 @@ class ClusterEvent(enum.Enum):
     RESOURCE_SLICE_UPDATED = "ResourceSliceUpdate"
     ELASTIC_QUOTA = "ElasticQuota"
     """Quotas changed, or may use more than before; `Happening.new` are the names of those quotas, None for any."""
+    NETWORK_TOPOLOGY = "ClusterNetworkTopology"
+    """The tree of the network is another one."""
     DEVICE_CLASS_ADDED = "DeviceClassAdd"
     DEVICE_CLASS_UPDATED = "DeviceClassUpdate"
     WILDCARD = "Wildcard"

@@ -20,6 +20,7 @@ from koordinator.scheduler.pod_info import PodInfo
 
 if TYPE_CHECKING:
     from koordinator.scheduler.framework import Plugin
+    from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 
 T = TypeVar("T", bound=Object)
 C = TypeVar("C")
@@ -82,7 +83,8 @@ class Handle:
 
     `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
     constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
-    are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`.
+    are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`. `network()` is
+    the tree of the network, where that is followed and described.
     """
 
     def __init__(
@@ -98,7 +100,9 @@ class Handle:
         gates: FeatureGates | None = None,
         metrics: Metrics | None = None,
         shelf: dict[type, Any] | None = None,
+        network: "Callable[[], TopologyTree | None]" = lambda: None,
     ) -> None:
+        self.network = network
         self.metrics = metrics if metrics is not None else Metrics()
         self.table = table
         self.clock = clock

@@ -27,12 +27,14 @@ from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.event_handlers import EventHandlers
+from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.explain.objects import ExplanationObjects
 from koordinator.scheduler.extenders.advisors import Advisors, ExtenderBinder, ExtenderVoice
 from koordinator.scheduler.extenders.client import ExtenderClient
 from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.observer import Observer, ObserverOptions
 from koordinator.scheduler.outcomes import Outcomes
+from koordinator.scheduler.plugins.network_topology.manager import NetworkTopologyManager
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_status import StatusWriter
@@ -59,7 +61,8 @@ class Scheduler:
     `seed` decides ties between nodes and the jitter of retries; `plugins` replaces the installed ones;
     `classes_max`: see `Engine`; `controller_filter`: which plugins' controllers run;
     `observing`: limits and debug switches; `auditing`: what the workload auditor goes by, None without one;
-    `unschedulable_s_max`: how long a pod waits for an event at most.
+    `unschedulable_s_max`: how long a pod waits for an event at most; `network_topology`: whether to follow
+    ClusterNetworkTopology, which gangs are placed by.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Scheduler:
         observing: ObserverOptions | None = None,
         auditing: AuditOptions | None = None,
         unschedulable_s_max: float = UNSCHEDULABLE_S_MAX,
+        network_topology: bool = False,
     ) -> None:
         """Raises: ConfigError, LabelClash."""
         self.config = config or default_plugins.shipped_config()
@@ -97,6 +101,14 @@ class Scheduler:
         self._actions = RunningActions(
             self.waiting, self.recorders, lambda uids: self._handlers.activate(uids)
         )
+        self.network: NetworkTopologyManager | None = None
+        if network_topology:
+            self.network = NetworkTopologyManager(
+                cluster,
+                self.clock,
+                tell=lambda *about: self._actions.event(next(iter(self.profiles)), *about),
+                changed=lambda: self._handlers.happened(Happening(ClusterEvent.NETWORK_TOPOLOGY)),
+            )
         self.engine = Engine(
             self.config,
             self.clock,
@@ -107,6 +119,7 @@ class Scheduler:
             happened=lambda happening: self._handlers.happened(happening),
             actions=self._actions,
             gates=gates,
+            network=self.network.tree if self.network is not None else lambda: None,
         )
         self.table = self.engine.table
         self.profiles = self.engine.profiles
@@ -137,6 +150,8 @@ class Scheduler:
             handle
         ) in self.engine.handles:  # a plugin that counts pods knows one before the queue asks about it
             self.caches.watch(handle.watches)
+        if self.network is not None:
+            self.caches.watch(self.network.watches)
         self._handlers.listen(self.caches)
         self._actions.attach(self._handlers)
         if self._advisors is not None:
@@ -287,6 +302,9 @@ class Scheduler:
                 for each in self.engine.controllers(self._controller_filter)
             ]
             loops.append(group.create_task(self.observer.run(), name="observer"))
+            if self.network is not None:
+                follow = controllers.run_for_ever(self.network.background, self._new_rng())
+                loops.append(group.create_task(follow, name=self.network.background.name))
             answers = controllers.run_for_ever(self._explanations.background, self._new_rng())
             loops.append(group.create_task(answers, name=self._explanations.background.name))
             try:

@@ -2,22 +2,25 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NODE_LAYER, NetworkTopologySpec
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugins.network_topology import score
 from koordinator.scheduler.plugins.network_topology.placement import (
+    OFFERS_MAX,
     Demand,
+    Plan,
     PlanReason,
-    count_slots,
     demand_of,
     plan,
-    rank_nodes,
-    scores,
 )
-from koordinator.scheduler.plugins.network_topology.tree import TopologySpecError, TopologyTree, build, order
+from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
+from tests.scheduler.network_topology.brute_force import lowest_depth
 
 SPECS = [
     NetworkTopologySpec(topology_layer="Spine", label_key=["spine"]),
@@ -26,80 +29,174 @@ SPECS = [
 ]
 
 
-def network(rng: random.Random) -> TopologyTree:
+def network(rng: random.Random, nodes_max: int = 12) -> TopologyTree:
     nodes = []
-    for number in range(rng.randint(1, 12)):
+    for number in range(rng.randint(1, nodes_max)):
         spine = rng.randint(1, 2)
-        nodes.append((f"n{number}", {"spine": f"s{spine}", "block": f"s{spine}b{rng.randint(1, 2)}"}))
+        nodes.append((f"n{number}", {"spine": f"s{spine}", "block": f"b{rng.randint(1, 2)}"}))
     return build(SPECS, nodes)
 
 
-@settings(deadline=None)
+def of_blocks(*sizes: int) -> TopologyTree:
+    """Blocks b0, b1, … with that many nodes each, all in one spine."""
+    return build(
+        SPECS,
+        [
+            (f"b{block}n{number}", {"spine": "s", "block": f"b{block}"})
+            for block, size in enumerate(sizes)
+            for number in range(size)
+        ],
+    )
+
+
+def numbers(tree: TopologyTree, **of_nodes: int) -> I64:
+    return np.array([of_nodes.get(name, 0) for name in tree.levels[-1].names], np.int64)
+
+
+def members(count: int) -> list[str]:
+    return [f"m{number}" for number in range(count)]
+
+
+def places_used(tree: TopologyTree, found: Plan, layer: str) -> dict[int, int]:
+    """Place of a layer → members there."""
+    depth = tree.depth_of(layer)
+    assert depth is not None
+    used: dict[int, int] = {}
+    for node in found.nodes.values():
+        place = int(tree.ancestors(tree.depth, np.array([tree.leaf_of[node]]), depth)[0])
+        used[place] = used.get(place, 0) + 1
+    return used
+
+
+@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 12))
-def test_no_node_takes_more_than_its_slots_and_no_gang_is_placed_by_half(seed: int, size: int) -> None:
+def test_plans_keep_all_rules_and_are_found_exactly_when_there_is_one(seed: int, size: int) -> None:
     rng = random.Random(seed)
-    tree = network(rng)
-    slots = {name: rng.randint(0, 4) for name in tree.nodes}
-    demand = Demand(rng.choice(("", "Spine", "Block")), {NODE_LAYER: rng.randint(1, 2)})
-    members = [f"m{number}" for number in range(size)]
+    tree = network(rng, 6)
+    slots = np.array([rng.randint(0, 5) for _ in tree.levels[-1].names], np.int64)
+    demand = Demand(
+        rng.choice(("", "Spine", "Block", NODE_LAYER)),
+        {layer: rng.randint(1, 4) for layer in rng.sample(("Spine", "Block", NODE_LAYER), 2)},
+        tuple(rng.sample(("Block", NODE_LAYER), rng.randint(0, 2))),
+    )
 
-    found = plan(tree, demand, members, slots, {})
+    found = plan(tree, demand, members(size), slots, np.zeros_like(slots))
 
-    if found.reason is not PlanReason.OK:
+    best = lowest_depth(tree, demand, slots, size)
+    assert found.is_placed == (best is not None)
+    if best is None:
         assert not found.nodes
         return
-    assert set(found.nodes) == set(members)
-    for node in tree.nodes:
-        taken = sum(each == node for each in found.nodes.values())
-        assert taken <= slots[node]
-        assert taken % demand.multiples[NODE_LAYER] == 0
+    assert tree.depth_of(found.place_layer) == best
+    assert list(found.nodes) == members(size)
+    for leaf, count in places_used(tree, found, NODE_LAYER).items():
+        assert count <= slots[leaf]
+    for layer, multiple in demand.multiples.items():
+        assert all(count % multiple == 0 for count in places_used(tree, found, layer).values())
     if demand.must_layer:
-        places = {
-            place.name
-            for node in found.nodes.values()
-            for place in tree.nodes[node].upwards
-            if place.layer == demand.must_layer
-        }
-        assert len(places) == 1
+        assert len(places_used(tree, found, demand.must_layer)) == 1
 
 
-@settings(deadline=None)
-@given(seed=st.integers(0, 2**32), size=st.integers(1, 12))
-def test_a_gang_without_rules_is_placed_whenever_there_is_room(seed: int, size: int) -> None:
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 8))
+def test_members_that_run_count_towards_multiples_and_hold_the_gang_together(seed: int, size: int) -> None:
     rng = random.Random(seed)
     tree = network(rng)
-    slots = {name: rng.randint(0, 4) for name in tree.nodes}
+    slots = np.array([rng.randint(0, 4) for _ in tree.levels[-1].names], np.int64)
+    bound = np.zeros_like(slots)
+    bound[rng.randrange(bound.size)] = rng.randint(1, 3)
+    demand = Demand("Block", {NODE_LAYER: 2})
 
-    found = plan(tree, Demand(), [f"m{number}" for number in range(size)], slots, {})
+    found = plan(tree, demand, members(size), slots, bound, bound)
 
-    assert (found.reason is PlanReason.OK) == (sum(slots.values()) >= size)
+    if not found.is_placed:
+        return
+    for leaf, count in places_used(tree, found, NODE_LAYER).items():
+        assert count <= slots[leaf]
+        assert (count + bound[leaf]) % 2 == 0
+    depth = tree.depth_of("Block")
+    assert depth is not None
+    home = tree.ancestors(tree.depth, np.flatnonzero(bound), depth)
+    assert set(places_used(tree, found, "Block")) == set(home.tolist())
+
+
+def test_a_replacement_completes_the_multiple_of_its_node() -> None:
+    tree = of_blocks(2)
+    bound = numbers(tree, b0n0=4, b0n1=3)
+
+    found = plan(tree, Demand("Block", {NODE_LAYER: 4}), ["m"], numbers(tree, b0n0=4, b0n1=4), bound, bound)
+
+    assert dict(found.nodes) == {"m": "b0n1"}
+
+
+def test_multiples_that_do_not_divide_each_other_are_not_promised() -> None:
+    """A block of two nodes that take 4 each has 8 places, but none for 6 in fours."""
+    tree = of_blocks(2, 3)
+    slots = np.full(5, 4, np.int64)
+
+    found = plan(tree, Demand("", {NODE_LAYER: 4, "Block": 6}), members(12), slots, np.zeros_like(slots))
+
+    assert places_used(tree, found, "Block") == {1: 12}
+
+
+def test_a_size_that_is_no_multiple_fails_at_once_and_says_so() -> None:
+    tree = of_blocks(2)
+    slots = np.full(2, 8, np.int64)
+
+    found = plan(tree, Demand("Block", {NODE_LAYER: 4}), members(6), slots, np.zeros_like(slots))
+
+    assert found.reason is PlanReason.NO_MULTIPLE
+    assert found.message("fit").endswith("podCountMultiple constraints: NodeTopologyLayer=4")
+
+
+def test_preferred_layers_decide_between_places_that_hold_the_gang() -> None:
+    specs = [
+        NetworkTopologySpec(topology_layer="Spine", label_key=["spine"]),
+        NetworkTopologySpec(topology_layer="Block", parent_topology_layer="Spine", label_key=["block"]),
+        NetworkTopologySpec(topology_layer=NODE_LAYER, parent_topology_layer="Block"),
+    ]
+    labels = [("tight", block) for block in ("a", "b", "c", "d")]
+    labels += [("roomy", block) for block in ("e", "e", "e", "f", "f")]
+    tree = build(
+        specs, [(f"n{i}", {"spine": spine, "block": block}) for i, (spine, block) in enumerate(labels)]
+    )
+    slots = np.ones(9, np.int64)
+
+    plain = plan(tree, Demand("Spine"), members(4), slots, np.zeros_like(slots))
+    gathered = plan(tree, Demand("Spine", {}, ("Block",)), members(4), slots, np.zeros_like(slots))
+
+    assert plain.place_name == "tight" and len(places_used(tree, plain, "Block")) == 4
+    assert gathered.place_name == "roomy" and len(places_used(tree, gathered, "Block")) == 2
+
+
+def test_switches_of_one_name_are_told_apart_by_their_parents() -> None:
+    tree = build(SPECS, [("n1", {"spine": "s1", "block": "b"}), ("n2", {"spine": "s2", "block": "b"})])
+
+    found = plan(tree, Demand("Block"), members(2), np.ones(2, np.int64), np.zeros(2, np.int64))
+
+    assert "Block/s1/b: 1;topology topologyNode Block/s2/b: 1" in found.message("fit")
+
+
+def test_a_message_does_not_name_a_whole_cluster() -> None:
+    tree = of_blocks(OFFERS_MAX + 5)
+    none = np.zeros(OFFERS_MAX + 5, np.int64)
+
+    text = plan(tree, Demand(NODE_LAYER), members(2), none, none).message("fit")
+
+    assert text.count("NodeTopologyLayer/") == OFFERS_MAX
+    assert ";5 more with fewer, fit" in text
 
 
 def test_a_layer_that_does_not_exist_holds_nobody() -> None:
     tree = build(SPECS, [("n", {"spine": "s", "block": "b"})])
     rules = [GatherStrategy(layer="Rack", strategy="MustGather")]
 
-    found = plan(tree, demand_of(rules, tree.layers), ["m"], {"n": 5}, {})
+    found = plan(tree, demand_of(rules, tree.layers), ["m"], np.array([5]), np.array([0]))
 
     assert found.reason is PlanReason.NO_ROOM
     assert found.offers == ()
 
 
-def test_a_missing_layer_is_an_error() -> None:
-    with pytest.raises(TopologySpecError, match='topology layer "Block" not found in spec'):
-        order([SPECS[0], SPECS[2]])
-
-
-def test_nodes_outside_the_network_come_last_and_break_nothing() -> None:
-    tree = build(SPECS, [("a", {"spine": "s", "block": "b"}), ("stray", {"block": "b"})])
-
-    ranked = rank_nodes(tree, ["stray", "a"], {})
-
-    assert ranked == ["a", "stray"]
-    assert scores(ranked) == {"a": 100, "stray": 0}
-
-
-def test_slots_are_counted_until_the_first_member_that_does_not_fit() -> None:
-    sizes = {"a": 2, "b": 5, "c": 1}
-
-    assert count_slots("abc", lambda chosen: sum(sizes[each] for each in chosen) <= 6) == 1
+@pytest.mark.parametrize(("count", "expected"), [(0, []), (1, [100]), (3, [100, 50, 0])])
+def test_scores_follow_the_rank(count: int, expected: list[int]) -> None:
+    assert score.scores(count).tolist() == expected

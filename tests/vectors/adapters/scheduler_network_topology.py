@@ -1,15 +1,18 @@
 """Areas `topology-tree`, `topology-placement`, `topology-score`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from koordinator.api import gang_labels, labels
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.network_topology import placement
+from koordinator.scheduler.plugins.network_topology import score as ranking
 from koordinator.scheduler.plugins.network_topology.tree import (
     TopologySpecError,
     TopologyTree,
@@ -31,7 +34,13 @@ LAYERS = [
 
 def _tree(case: Case) -> TopologyTree:
     specs = msgspec.convert(case.get("networkTopologySpec") or LAYERS, list[NetworkTopologySpec])
-    return build(specs, [(node["name"], node.get("labels") or {}) for node in case["nodes"]])
+    nodes = [(node["name"], node.get("labels") or {}) for node in case["nodes"]]
+    return build(specs, nodes, as_reference=True)  # G14: a switch stays with the parent that was seen first
+
+
+def _by_leaf(made: TopologyTree, of_nodes: Mapping[str, int]) -> I64:
+    names = made.levels[-1].names
+    return np.array([of_nodes.get(name, 0) for name in names], np.int64)
 
 
 def tree(case: Case) -> Any:
@@ -39,7 +48,7 @@ def tree(case: Case) -> Any:
         made = _tree(case)
     except TopologySpecError as error:
         return {"error": str(error)}
-    left_out = [node["name"] for node in case["nodes"] if node["name"] not in made.nodes]
+    left_out = [node["name"] for node in case["nodes"] if node["name"] not in made.leaf_of]
     return {"detailStatus": msgspec.to_builtins(details(made)), "nodesLeftOut": left_out}
 
 
@@ -77,10 +86,14 @@ def place(case: Case) -> Any:
     }
     rules = msgspec.convert(case.get("gatherStrategy") or [], list[GatherStrategy])
     demand = placement.demand_of(rules, made.layers)
-    found = placement.plan(made, demand, members, slots, attracting)
-    is_placed = found.reason is placement.PlanReason.OK
-    answer: Case = {"scheduled": is_placed, "nodeSlots": slots, "mustGatherLayer": demand.must_layer}
-    if is_placed:
+    # G10: the index orders the test only, members are assigned by name.
+    found = placement.plan(made, demand, sorted(members), _by_leaf(made, slots), _by_leaf(made, attracting))
+    answer: Case = {
+        "scheduled": found.is_placed,
+        "nodeSlots": slots,
+        "mustGatherLayer": demand.must_layer,
+    }
+    if found.is_placed:
         answer["plan"] = dict(found.nodes)
         answer["candidate"] = {"layer": found.place_layer, "name": found.place_name}
         return answer
@@ -92,7 +105,14 @@ def place(case: Case) -> Any:
 
 
 def _slots(members: Sequence[str], cpu: dict[str, int], free: int) -> int:
-    return placement.count_slots(members, lambda chosen: sum(cpu[name] for name in chosen) <= free)
+    """Members that fit next to each other, in order: the first that does not ends the count."""
+    count = 0
+    for name in members:
+        free -= cpu[name]
+        if free < 0:
+            break
+        count += 1
+    return count
 
 
 def same_place(expected: Any, actual: Any) -> bool:
@@ -101,9 +121,12 @@ def same_place(expected: Any, actual: Any) -> bool:
 
 
 def score(case: Case) -> Any:
+    made = _tree(case)
     existing = Counter(each["node"] for each in case["existing"] if each.get("selector") == case["selector"])
-    order = placement.rank_nodes(_tree(case), case["candidates"], existing)
-    return {"order": order, "score": placement.scores(order)}
+    feasible = np.array([made.leaf_of[name] for name in case["candidates"]], np.intp)
+    ranked = ranking.rank(made, feasible, _by_leaf(made, existing))
+    order = [made.levels[-1].names[leaf] for leaf in ranked.tolist()]
+    return {"order": order, "score": dict(zip(order, ranking.scores(len(order)).tolist(), strict=True))}
 
 
 ADAPTERS = {"topology-tree": tree, "topology-placement": place, "topology-score": score}

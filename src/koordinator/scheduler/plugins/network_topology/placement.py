@@ -1,16 +1,25 @@
-"""Where the members of a gang go, so that they sit close together. Source: spec 05, sections 14 to 16."""
+"""Where the members of a gang go, so that they sit close together. Source: spec 05, sections 14 and 15.
+
+Numbers are per level of the tree and per place; nodes are the places of the last level.
+"""
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
-from koordinator.api.network_topology import NODE_LAYER
-from koordinator.scheduler.plugins.network_topology.tree import Place, TopologyTree
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.plugins.network_topology.tree import Indices, TopologyTree
 
-MUST_GATHER = "MustGather"
-SCORE_MAX = 100
+MUST_GATHER, PREFER_GATHER = "MustGather", "PreferGather"
+
+OFFERS_MAX = 100
+"""Places named in a message at most: with a node as the place, it would be the whole cluster."""
+COMPARED_MAX = 64
+"""Candidates of which the spread over preferred layers is worked out: about 0.2 ms each for 1,000 members."""
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -20,6 +29,8 @@ class Demand(msgspec.Struct, frozen=True):
     """The gang must sit below one place of this layer; empty: anywhere."""
     multiples: Mapping[str, int] = {}
     """Layer → each place of it takes a multiple of this many members."""
+    preferred: tuple[str, ...] = ()
+    """Layers of which the gang should use as few places as it can, the most important first."""
 
 
 def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> Demand:
@@ -32,7 +43,8 @@ def demand_of(rules: Iterable[GatherStrategy], layers: Sequence[str]) -> Demand:
     depth = {layer: number for number, layer in enumerate(layers)}
     deepest = max(must, key=lambda layer: depth.get(layer, len(layers)), default="")
     multiples = {rule.layer: rule.pod_count_multiple for rule in rules if rule.pod_count_multiple > 1}
-    return Demand(deepest, multiples)
+    preferred = [rule.layer for rule in rules if rule.strategy == PREFER_GATHER and rule.layer in depth]
+    return Demand(deepest, multiples, tuple(preferred))
 
 
 class PlanReason(enum.Enum):
@@ -41,6 +53,15 @@ class PlanReason(enum.Enum):
     OK = "placed"
     NO_MEMBERS = "no pending pods"
     NO_ROOM = "no candidate topology nodes can accommodate job"
+    NO_MULTIPLE = "the number of members is no multiple of what places take"
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """How many members a place could take."""
+
+    title: str
+    """`layer/name`"""
+    slots: int
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,19 +74,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     place_name: str = ""
     """The place that holds all members."""
     wanted: int = 0
-    offers: tuple[tuple[str, str, int], ...] = ()
-    """Layer, name and slots of the places that could have held the gang."""
+    offers: tuple[Offer, ...] = ()
+    """The places that could have held the gang."""
+    offer_count: int = 0
+    """How many there are of them; no more than `OFFERS_MAX` are in `offers`, those with most slots."""
     multiples: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_placed(self) -> bool:
+        return self.reason is PlanReason.OK
 
     def message(self, fit_error: str) -> str:
         """The words for people; `fit_error` tells what the nodes lack. Empty when placed."""
-        if self.reason is PlanReason.OK:
+        if self.is_placed:
             return ""
         if self.reason is PlanReason.NO_MEMBERS:
             return PlanReason.NO_MEMBERS.value
-        offers = ";".join(
-            sorted(f"topology topologyNode {layer}/{name}: {slots}" for layer, name, slots in self.offers)
-        )
+        offers = ";".join(sorted(f"topology topologyNode {each.title}: {each.slots}" for each in self.offers))
+        if more := self.offer_count - len(self.offers):
+            offers += f";{more} more with fewer"
         text = f"{PlanReason.NO_ROOM.value}, desiredOfferSlot: {self.wanted}, {offers}, {fit_error}"
         if self.multiples:
             rules = ", ".join(f"{layer}={count}" for layer, count in sorted(self.multiples))
@@ -74,124 +101,190 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offers:
-    """How many members each place can take, and how many pods there attract them."""
+    """How many members each place can take at once, and how many pods there attract them.
+
+    `slots` (nodes,) are members that each node can take, `existing` (nodes,) pods that attract, `bound` (nodes,)
+    members that are there already: they count towards the multiples. Multiples of layers below a place bind the
+    place, too: its own numbers are multiples of all of them.
+    """
 
     def __init__(
-        self,
-        tree: TopologyTree,
-        slots: Mapping[str, int],
-        existing: Mapping[str, int],
-        multiples: Mapping[str, int],
+        self, tree: TopologyTree, demand: Demand, slots: I64, existing: I64, bound: I64 | None = None
     ) -> None:
-        self._multiples = multiples
-        self.slots: dict[Place, int] = {}
-        self.existing: dict[Place, int] = {}
-        levels = list(tree.levels([tree.root]))
-        for level in reversed(levels):
-            for place in level:
-                self.existing[place] = self._sum(place, existing, self.existing)
-                self.slots[place] = self.floor(place, self._sum(place, slots, self.slots))
+        self.tree = tree
+        self._preferred = [depth for layer in demand.preferred if (depth := tree.depth_of(layer)) is not None]
+        self.existing = tree.sums(existing)
+        self._bound = tree.sums(bound) if bound is not None and bound.any() and demand.multiples else None
+        self._multiples: list[int] = []
+        self.slots: list[I64] = []
+        multiple, total = 1, slots
+        for depth in range(tree.depth, -1, -1):
+            level = tree.levels[depth]
+            if depth < tree.depth:
+                total = tree.sum_of_children(level, self.slots[0])
+            multiple = math.lcm(multiple, demand.multiples.get(level.layer, 1))
+            self._multiples.insert(0, multiple)
+            self.slots.insert(0, self._floored(depth, total, multiple))
 
-    @staticmethod
-    def _sum(place: Place, of_nodes: Mapping[str, int], of_places: Mapping[Place, int]) -> int:
-        if place.layer == NODE_LAYER:
-            return of_nodes.get(place.name, 0)
-        return sum(of_places[child] for child in place.children.values())
-
-    def floor(self, place: Place, count: int) -> int:
-        """The most members up to `count` that the place may take at once."""
-        multiple = self._multiples.get(place.layer, 1)
-        return count // multiple * multiple
-
-    def key(self, place: Place, *, most_slots_first: bool = False) -> tuple[object, ...]:
-        """Sorts places, the best first: near pods that attract, then the tightest fit, then by name."""
-        sign = -1 if most_slots_first else 1
-        upwards = list(place.upwards)
-        return (
-            tuple(-self.existing[each] for each in upwards),
-            tuple(sign * self.slots[each] for each in upwards),
-            place.name,
-        )
-
-    def distribute(self, place: Place, wanted: int) -> list[tuple[str, int]]:
-        """Nodes below the place with how many members each takes, up to `wanted` in all."""
-        most = self.floor(place, min(self.slots[place], wanted))
-        if most <= 0:
-            return []
-        if place.layer == NODE_LAYER:
-            return [(place.name, most)]
-        taken: list[tuple[str, int]] = []
-        children = place.children.values()
-        for child in sorted(children, key=lambda each: self.key(each, most_slots_first=True)):
-            left = most - sum(count for _, count in taken)
-            if left <= 0:
-                break
-            taken += self.distribute(child, left)
-        return taken
-
-
-def count_slots(members: Sequence[str], fits: Callable[[Sequence[str]], bool]) -> int:
-    """How many of the members, in order, fit on a node together: the first that does not ends the count."""
-    for count in range(len(members)):
-        if not fits(members[: count + 1]):
+    def _floored(self, depth: int, count: I64, multiple: int) -> I64:
+        if multiple == 1:
             return count
-    return len(members)
+        if self._bound is None:
+            return count // multiple * multiple
+        bound = self._bound[depth]
+        return np.asarray(np.maximum((bound + count) // multiple * multiple - bound, 0), np.int64)
+
+    def floor(self, depth: int, index: int, count: int) -> int:
+        """The most members up to `count` that the place may take at once."""
+        multiple = self._multiples[depth]
+        bound = 0 if self._bound is None else int(self._bound[depth][index])
+        return max((bound + count) // multiple * multiple - bound, 0)
+
+    @property
+    def multiple(self) -> int:
+        """What the number of all members must be a multiple of."""
+        return self._multiples[0]
+
+    def candidates(self, depth: int, top: Indices, wanted: int) -> Iterator[tuple[int, int]]:
+        """Places (depth, index) at or below `top` with room for `wanted`, the best first: of the lowest layer that
+        has any, then of the layers above."""
+        levels: list[Indices] = []
+        kept = top[self.slots[depth][top] >= wanted]
+        while kept.size:
+            levels.append(kept)
+            if depth + len(levels) > self.tree.depth:
+                break
+            below = depth + len(levels)
+            is_kept = np.zeros(len(self.tree.levels[below - 1]), np.bool_)
+            is_kept[kept] = True
+            has_room = is_kept[self.tree.levels[below].parents] & (self.slots[below] >= wanted)
+            kept = np.flatnonzero(has_room)
+        for position in range(len(levels) - 1, -1, -1):
+            at = depth + position
+            ordered = self.sorted(at, levels[position])
+            for index in self._gathered(at, ordered, wanted):
+                yield at, index
+
+    def sorted(self, depth: int, indices: Indices) -> Indices:
+        """Places of one level, the best first: near pods that attract, then the tightest fit, then by name."""
+        if indices.size < 2:
+            return indices
+        level = self.tree.levels[depth]
+        above = [self.tree.ancestors(depth, indices, each) for each in range(depth + 1)]
+        keys = [level.name_ranks[indices]]
+        keys += [self.slots[each][above[each]] for each in range(depth + 1)]
+        keys += [-self.existing[each][above[each]] for each in range(depth + 1)]
+        return indices[np.lexsort(keys)]
+
+    def _gathered(self, depth: int, ordered: Indices, wanted: int) -> list[int]:
+        """The same places, those first that need fewer places of the preferred layers."""
+        indices: list[int] = ordered.tolist()
+        deeper = [each for each in self._preferred if each > depth]
+        if not deeper or len(indices) < 2:
+            return indices
+        compared = indices[:COMPARED_MAX]
+        spread: dict[int, tuple[int, ...]] = {}
+        for index in compared:
+            shares = self.distribute(depth, index, wanted)
+            leaves = np.array([leaf for leaf, _ in shares], np.intp)
+            used = [np.unique(self.tree.ancestors(self.tree.depth, leaves, each)).size for each in deeper]
+            spread[index] = tuple(used)
+        return sorted(compared, key=spread.__getitem__) + indices[COMPARED_MAX:]
+
+    def distribute(self, depth: int, index: int, wanted: int) -> list[tuple[int, int]]:
+        """Nodes below the place with how many members each takes, in order, up to `wanted` in all."""
+        most = self.floor(depth, index, min(int(self.slots[depth][index]), wanted))
+        shares = [(index, most)] if most > 0 else []
+        for at in range(depth, self.tree.depth):
+            shares = [share for place, count in shares for share in self._shared(at, place, count)]
+        return shares
+
+    def _shared(self, depth: int, place: int, wanted: int) -> Iterator[tuple[int, int]]:
+        """The children that take `wanted` members among them: near pods that attract, then those with most
+        slots, then by name."""
+        level = self.tree.levels[depth]
+        first, end = int(level.first_child[place]), int(level.first_child[place + 1])
+        slots, existing = self.slots[depth + 1][first:end], self.existing[depth + 1][first:end]
+        positions = np.flatnonzero(slots)
+        positions = positions[
+            np.lexsort((-slots[positions], -existing[positions]))
+        ]  # stable: by name at last
+        left = wanted
+        for child, most in zip((positions + first).tolist(), slots[positions].tolist(), strict=True):
+            if left <= 0:
+                return
+            count = self.floor(depth + 1, child, min(most, left))
+            if count > 0:
+                yield child, count
+                left -= count
 
 
 def plan(
     tree: TopologyTree,
     demand: Demand,
-    members: Iterable[str],
-    slots: Mapping[str, int],
-    existing: Mapping[str, int],
+    members: Sequence[str],
+    slots: I64,
+    existing: I64,
+    bound: I64 | None = None,
 ) -> Plan:
-    """Nodes for all members, in the lowest and tightest place that holds them.
+    """Nodes for all members, who are alike, in the lowest and tightest place that holds them.
 
-    `slots` tells how many members each node can take, `existing` how many pods on it attract them. Nodes
-    that are in no place do not count.
+    Shapes: all (nodes of the tree,): how many members each node can take, how many pods on it attract them, and
+    how many members it has already. Members go to the nodes in their order.
     """
-    names = sorted(members)
-    wanted = len(names)
-    if not names:
+    if not members:
         return Plan(reason=PlanReason.NO_MEMBERS)
-    offers = Offers(tree, slots, existing, demand.multiples)
-    top = tree.of_layer(demand.must_layer) if demand.must_layer else [tree.root]
-    candidates: list[Place] = []
-    kept = [place for place in top if offers.slots[place] >= wanted]
-    while kept:
-        candidates = kept
-        below = [child for place in kept for child in place.children.values()]
-        kept = [place for place in below if offers.slots[place] >= wanted]
-    for place in sorted(candidates, key=offers.key):
-        shares = offers.distribute(place, wanted)
+    wanted = len(members)
+    offers = Offers(tree, demand, slots, existing, bound)
+    depth, top = places_to_gather(tree, demand, bound)
+    total = wanted + (int(bound.sum()) if bound is not None else 0)
+    if total % offers.multiple:
+        return no_room(PlanReason.NO_MULTIPLE, demand, offers, depth, top, wanted)
+    for at, index in offers.candidates(depth, top, wanted):
+        shares = offers.distribute(at, index, wanted)
         if sum(count for _, count in shares) == wanted:
-            nodes = [node for node, count in shares for _ in range(count)]
-            return Plan(
-                reason=PlanReason.OK,
-                nodes=dict(zip(names, nodes, strict=True)),
-                place_layer=place.layer,
-                place_name=place.name,
-                wanted=wanted,
-            )
+            return placed(tree, at, index, members, shares)
+    return no_room(PlanReason.NO_ROOM, demand, offers, depth, top, wanted)
+
+
+def places_to_gather(tree: TopologyTree, demand: Demand, bound: I64 | None = None) -> tuple[int, Indices]:
+    """The places (depth, indices) of which one must hold the gang: those that hold members of it already, if
+    any do; none when there is no such layer."""
+    depth = tree.depth_of(demand.must_layer) if demand.must_layer else 0
+    if depth is None:
+        return 0, np.empty(0, np.intp)
+    if bound is not None and (leaves := np.flatnonzero(bound)).size:
+        return depth, np.unique(tree.ancestors(tree.depth, leaves, depth))
+    return depth, np.arange(len(tree.levels[depth]))
+
+
+def placed(
+    tree: TopologyTree, depth: int, index: int, members: Sequence[str], shares: Iterable[tuple[int, int]]
+) -> Plan:
+    """The members on their nodes, in the order of both."""
+    level, names = tree.levels[depth], tree.levels[-1].names
+    nodes = [names[leaf] for leaf, count in shares for _ in range(count)]
     return Plan(
-        reason=PlanReason.NO_ROOM,
-        wanted=wanted,
-        offers=tuple((place.layer, place.name, offers.slots[place]) for place in top),
-        multiples=tuple(sorted(demand.multiples.items())),
+        reason=PlanReason.OK,
+        nodes=dict(zip(members, nodes, strict=True)),
+        place_layer=level.layer,
+        place_name=level.names[index],
+        wanted=len(members),
     )
 
 
-def rank_nodes(tree: TopologyTree, feasible: Sequence[str], existing: Mapping[str, int]) -> list[str]:
-    """Feasible nodes for a single pod, nearest to the pods that attract it first; those without a place last."""
-    offers = Offers(tree, dict.fromkeys(feasible, 1), existing, {})
-    inside = [tree.nodes[name] for name in feasible if name in tree.nodes]
-    outside = sorted(name for name in feasible if name not in tree.nodes)
-    return [place.name for place in sorted(inside, key=offers.key)] + outside
-
-
-def scores(order: Sequence[str]) -> dict[str, int]:
-    """Scores of nodes by their rank: 100 for the first, 0 for the last."""
-    last = len(order) - 1
-    if last <= 0:
-        return dict.fromkeys(order, SCORE_MAX)
-    return {name: SCORE_MAX - SCORE_MAX * position // last for position, name in enumerate(order)}
+def no_room(
+    reason: PlanReason, demand: Demand, offers: Offers, depth: int, top: Indices, wanted: int
+) -> Plan:
+    """Why not, with what the places offer."""
+    slots = offers.slots[depth][top]
+    shown = top[np.argsort(-slots, kind="stable")[:OFFERS_MAX]].tolist()
+    return Plan(
+        reason=reason,
+        wanted=wanted,
+        offers=tuple(
+            Offer(offers.tree.title(depth, index), int(offers.slots[depth][index])) for index in shown
+        ),
+        offer_count=int(top.size),
+        multiples=tuple(sorted(demand.multiples.items())),
+    )

@@ -1,8 +1,11 @@
 """The network as a tree: switches of each layer, nodes as leaves. Source: spec 05, section 13."""
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.network_topology import (
@@ -12,6 +15,11 @@ from koordinator.api.network_topology import (
     TopologyDetail,
     TopologyInfo,
 )
+from koordinator.api.resource_vector import I64
+
+Indices = npt.NDArray[np.intp]
+Path = tuple[str, ...]
+"""Names from below the root down to the place itself."""
 
 
 class TopologySpecError(KoordinatorError, ValueError):
@@ -25,51 +33,96 @@ class TopologySpecError(KoordinatorError, ValueError):
         return f'topology layer "{self.layer}" not found in spec'
 
 
-class Place(msgspec.Struct, eq=False):
-    """A switch, a node, or the whole cluster (the root). Places are compared by identity."""
+class Level(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """All places of one layer: those below one parent are neighbours, by name.
+
+    Shapes: `parents` (places,), indices of the level above; `first_child` (places + 1,), where the children of
+    each place begin in the level below (empty for the nodes, which have none).
+    """
 
     layer: str
-    name: str
-    parent: "Place | None" = None
-    children: "dict[str, Place]" = msgspec.field(default_factory=dict)
+    names: tuple[str, ...]
+    parents: Indices
+    first_child: Indices
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @functools.cached_property
+    def repeated_names(self) -> frozenset[str]:
+        """Names that several places of the layer have, below different parents."""
+        if len(set(self.names)) == len(self.names):
+            return frozenset()
+        seen: set[str] = set()
+        return frozenset(name for name in self.names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+
+    @functools.cached_property
+    def name_ranks(self) -> Indices:
+        """(places,): the position of each place among all of the layer by name."""
+        ranks = np.empty(len(self.names), np.intp)
+        ranks[sorted(range(len(self.names)), key=self.names.__getitem__)] = np.arange(len(self.names))
+        return ranks
+
+
+class TopologyTree(msgspec.Struct, frozen=True, eq=False):
+    """The tree as arrays, one level per layer from the cluster down to the nodes; never changed once built.
+
+    `leaf_of` finds nodes in the last level. Nodes that have no place are left out. `version` grows with each
+    tree that a manager builds.
+    """
+
+    levels: tuple[Level, ...]
+    leaf_of: Mapping[str, int]
+    version: int = 0
 
     @property
-    def upwards(self) -> "Iterator[Place]":
-        """The place itself, the one above, and so on to the root."""
-        place: Place | None = self
-        while place is not None:
-            yield place
-            place = place.parent
+    def layers(self) -> tuple[str, ...]:
+        """From the cluster down to the nodes."""
+        return tuple(level.layer for level in self.levels)
 
     @property
-    def node_count(self) -> int:
-        """Nodes at or below the place."""
-        if self.layer == NODE_LAYER:
-            return 1
-        return sum(child.node_count for child in self.children.values())
+    def depth(self) -> int:
+        """Position of the node layer."""
+        return len(self.levels) - 1
 
+    def depth_of(self, layer: str) -> int | None:
+        """Position of a layer, 0 for the cluster; None when there is no such layer."""
+        return next((depth for depth, level in enumerate(self.levels) if level.layer == layer), None)
 
-class TopologyTree(msgspec.Struct, frozen=True):
-    """The tree; `nodes` are its leaves by name. Nodes that have no place are left out."""
+    def sums(self, of_leaves: I64) -> list[I64]:
+        """Per level the sums over all nodes at or below each place."""
+        found = [of_leaves]
+        for level in reversed(self.levels[:-1]):
+            found.append(self.sum_of_children(level, found[-1]))
+        return found[::-1]
 
-    root: Place
-    layers: tuple[str, ...]
-    """From the cluster down to the nodes."""
-    nodes: dict[str, Place]
+    @staticmethod
+    def sum_of_children(level: Level, of_children: I64) -> I64:
+        """(places,) of a level from numbers of the places below."""
+        total = np.zeros(of_children.size + 1, np.int64)
+        np.cumsum(of_children, out=total[1:])
+        return total[level.first_child[1:]] - total[level.first_child[:-1]]
 
-    def levels(self, top: Iterable[Place]) -> Iterator[list[Place]]:
-        """The places, then those one layer below, and so on."""
-        level = list(top)
-        while level:
-            yield level
-            level = [child for place in level for child in place.children.values()]
+    def leaves_below(self, depth: int, index: int) -> tuple[int, int]:
+        """The nodes at or below a place: from, to (exclusive)."""
+        first, end = index, index + 1
+        for level in self.levels[depth:-1]:
+            first, end = int(level.first_child[first]), int(level.first_child[end])
+        return first, end
 
-    def of_layer(self, layer: str) -> list[Place]:
-        """All places of a layer; none when there is no such layer."""
-        if layer not in self.layers:
-            return []
-        depth = self.layers.index(layer)
-        return next((level for number, level in enumerate(self.levels([self.root])) if number == depth), [])
+    def ancestors(self, depth: int, indices: Indices, above: int) -> Indices:
+        """For places of the level at `depth` those of the level `above` that they are below of."""
+        for level in reversed(self.levels[above + 1 : depth + 1]):
+            indices = level.parents[indices]
+        return indices
+
+    def title(self, depth: int, index: int) -> str:
+        """`layer/name`, with the parent's name in between where the layer has several places of the name."""
+        level = self.levels[depth]
+        name = level.names[index]
+        if name in level.repeated_names:
+            name = f"{self.levels[depth - 1].names[level.parents[index]]}/{name}"
+        return f"{level.layer}/{name}"
 
 
 def order(specs: Sequence[NetworkTopologySpec]) -> list[NetworkTopologySpec]:
@@ -88,62 +141,106 @@ def order(specs: Sequence[NetworkTopologySpec]) -> list[NetworkTopologySpec]:
     return ordered
 
 
-def build(
-    specs: Sequence[NetworkTopologySpec], nodes: Iterable[tuple[str, Mapping[str, str]]]
-) -> TopologyTree:
-    """The tree of these nodes (name, labels), in their order.
+class PathFinder:
+    """Where nodes belong, by their labels.
 
-    A node without a name for its lowest switch gets one of its own; one without a name for another switch is
-    left out. A switch that seems to hang below two others stays with the first.
+    A node without a name for its lowest switch gets one of its own; one without a name for another switch has
+    no place.
+    """
+
+    def __init__(self, specs: Sequence[NetworkTopologySpec]) -> None:
+        """Raises: TopologySpecError."""
+        upwards = order(specs)
+        downwards = list(reversed(upwards[1:]))
+        self.layers = (CLUSTER_LAYER, *(spec.topology_layer for spec in reversed(upwards)))
+        self._keys = [spec.label_key for spec in downwards]
+
+    def path(self, node: str, labels: Mapping[str, str]) -> Path | None:
+        """The names of the switches above a node and its own; None when it has no place."""
+        names = [next((labels[key] for key in keys if labels.get(key)), "") for keys in self._keys]
+        if names and not names[-1]:
+            names[-1] = node
+        return (*names, node) if all(names) else None
+
+
+def assemble(layers: Sequence[str], paths: Iterable[Path], *, version: int = 0) -> TopologyTree:
+    """The tree of these nodes. Paths that end above the nodes are switches without any."""
+    of_depth: list[set[Path]] = [set() for _ in layers]
+    for path in paths:
+        of_depth[len(path)].add(path)
+    levels: list[Level] = []
+    no_children = np.empty(0, np.intp)
+    child_parents: Indices = no_children
+    for depth in range(len(layers) - 1, -1, -1):
+        found = sorted(of_depth[depth]) if depth else [()]
+        if depth:
+            of_depth[depth - 1].update({path[:-1] for path in found})
+        first_child = no_children
+        if depth + 1 < len(layers):
+            numbers = {path: number for number, path in enumerate(found)}
+            below = sorted(of_depth[depth + 1])
+            child_parents = np.fromiter((numbers[path[:-1]] for path in below), np.intp, len(below))
+            first_child = np.searchsorted(child_parents, np.arange(len(found) + 1))
+            levels[-1] = msgspec.structs.replace(levels[-1], parents=child_parents)
+        names = tuple([path[-1] for path in found]) if depth else ("",)
+        levels.append(Level(layers[depth], names, no_children, first_child))
+    levels.reverse()
+    return TopologyTree(tuple(levels), {name: index for index, name in enumerate(levels[-1].names)}, version)
+
+
+def build(
+    specs: Sequence[NetworkTopologySpec],
+    nodes: Iterable[tuple[str, Mapping[str, str]]],
+    *,
+    as_reference: bool = False,
+) -> TopologyTree:
+    """The tree of these nodes (name, labels).
+
+    Switches of one name below different parents are different ones. `as_reference`: such a switch stays with the
+    parent that was seen first, with all nodes that name it, as upstream has it.
 
     Raises: TopologySpecError.
     """
-    upwards = order(specs)
-    downwards = list(reversed(upwards[1:]))
-    layers = (CLUSTER_LAYER, *(spec.topology_layer for spec in reversed(upwards)))
-    root = Place(CLUSTER_LAYER, "")
-    known: dict[tuple[str, str], Place] = {}
-    leaves: dict[str, Place] = {}
-    for node, labels in nodes:
-        names = [next((labels[key] for key in spec.label_key if labels.get(key)), "") for spec in downwards]
-        if names and not names[-1]:
-            names[-1] = node
-        if not all(names):
-            continue
-        path = [(spec.topology_layer, name) for spec, name in zip(downwards, names, strict=True)]
-        place = root
-        for layer, name in (*path, (NODE_LAYER, node)):
-            below = known.get((layer, name))
-            if below is None:
-                below = known[(layer, name)] = Place(layer, name, place)
-                place.children[name] = below
-            place = below
-        leaves[node] = place
-    return TopologyTree(root, layers, leaves)
+    finder = PathFinder(specs)
+    paths = [path for name, labels in nodes if (path := finder.path(name, labels)) is not None]
+    return assemble(finder.layers, _merged(paths) if as_reference else paths)
+
+
+def _merged(paths: Iterable[Path]) -> Iterator[Path]:
+    """The paths, in which a name stands for one place of its layer: below the parent that it had first."""
+    known: dict[tuple[int, str], Path] = {}
+    for path in paths:
+        place: Path = ()
+        for depth, name in enumerate(path):
+            place = known.setdefault((depth, name), (*place, name))
+            yield place
 
 
 def details(tree: TopologyTree) -> list[TopologyDetail]:
     """What the status of the ClusterNetworkTopology says: all switches, each before those below it."""
+    counts = tree.sums(np.ones(len(tree.levels[-1]), np.int64))
     found: list[TopologyDetail] = []
 
-    def visit(place: Place) -> None:
-        if place.layer == NODE_LAYER:
-            return
-        parent, names = place.parent, sorted(place.children)
-        child_layer = place.children[names[0]].layer if names else ""
+    def info(depth: int, index: int) -> TopologyInfo:
+        level = tree.levels[depth]
+        return TopologyInfo(topology_layer=level.layer, topology_name=level.names[index])
+
+    def visit(depth: int, index: int) -> None:
+        level, below = tree.levels[depth], tree.levels[depth + 1]
+        first, end = int(level.first_child[index]), int(level.first_child[index + 1])
+        is_lowest = depth + 1 == tree.depth
         found.append(
             TopologyDetail(
-                topology_info=TopologyInfo(topology_layer=place.layer, topology_name=place.name),
-                parent_topology_info=None
-                if parent is None
-                else TopologyInfo(topology_layer=parent.layer, topology_name=parent.name),
-                child_topology_layer=child_layer,
-                child_topology_names=[] if child_layer == NODE_LAYER else names,
-                node_num=place.node_count,
+                topology_info=info(depth, index),
+                parent_topology_info=info(depth - 1, int(level.parents[index])) if depth else None,
+                child_topology_layer=below.layer if end > first else "",
+                child_topology_names=[] if is_lowest else list(below.names[first:end]),
+                node_num=int(counts[depth][index]),
             )
         )
-        for name in names:
-            visit(place.children[name])
+        if not is_lowest:
+            for child in range(first, end):
+                visit(depth + 1, child)
 
-    visit(tree.root)
+    visit(0, 0)
     return found
