@@ -82,13 +82,12 @@ class World:
         return "" if used + self.cpu[member.key] <= self.nodes[node]["cpu"] else SHORT
 
     def _slots(self, node: str, pods: Sequence[Occupant], wanted: Sequence[JobMember]) -> int:
-        by_key = {each.key: each for each in wanted}
-
-        def fits(keys: Sequence[str]) -> bool:
-            chosen = [by_key[key] for key in keys]
-            return not self.fit(node, pods, chosen[:-1], chosen[-1])
-
-        return placement.count_slots(list(by_key), fits)
+        placed: list[JobMember] = []
+        for each in wanted:
+            if self.fit(node, pods, placed, each):
+                break
+            placed.append(each)
+        return len(placed)
 
     def placer(self) -> Placer | None:
         if not self._is_aware():
@@ -103,7 +102,9 @@ class World:
         rules = msgspec.convert(self.gang["gatherStrategy"], list[GatherStrategy])
         slots = {name: self._slots(name, pods, self.members) for name, pods in staying.items()}
         keys = [each.key for each in self.members]
-        found = placement.plan(tree, placement.demand_of(rules, tree.layers), keys, slots, {})
+        found = placement.plan(
+            tree, placement.demand_of(rules, tree.layers), keys, tree.by_leaf(slots), tree.by_leaf({})
+        )
         reasons = {name: SHORT for name, count in slots.items() if count < len(keys)}
         return Placing(found.nodes, found.message(fit_error(len(self.nodes), reasons)))
 

@@ -1,7 +1,7 @@
 """Areas `topology-tree`, `topology-placement`, `topology-score`."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,6 @@ import numpy as np
 from koordinator.api import gang_labels, labels
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
-from koordinator.api.resource_vector import I64
 from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology import score as ranking
 from koordinator.scheduler.plugins.network_topology.tree import (
@@ -36,11 +35,6 @@ def _tree(case: Case) -> TopologyTree:
     specs = msgspec.convert(case.get("networkTopologySpec") or LAYERS, list[NetworkTopologySpec])
     nodes = [(node["name"], node.get("labels") or {}) for node in case["nodes"]]
     return build(specs, nodes, as_reference=True)  # G14: a switch stays with the parent that was seen first
-
-
-def _by_leaf(made: TopologyTree, of_nodes: Mapping[str, int]) -> I64:
-    names = made.levels[-1].names
-    return np.array([of_nodes.get(name, 0) for name in names], np.int64)
 
 
 def tree(case: Case) -> Any:
@@ -87,7 +81,7 @@ def place(case: Case) -> Any:
     rules = msgspec.convert(case.get("gatherStrategy") or [], list[GatherStrategy])
     demand = placement.demand_of(rules, made.layers)
     # G10: the index orders the test only, members are assigned by name.
-    found = placement.plan(made, demand, sorted(members), _by_leaf(made, slots), _by_leaf(made, attracting))
+    found = placement.plan(made, demand, sorted(members), made.by_leaf(slots), made.by_leaf(attracting))
     answer: Case = {
         "scheduled": found.is_placed,
         "nodeSlots": slots,
@@ -124,7 +118,7 @@ def score(case: Case) -> Any:
     made = _tree(case)
     existing = Counter(each["node"] for each in case["existing"] if each.get("selector") == case["selector"])
     feasible = np.array([made.leaf_of[name] for name in case["candidates"]], np.intp)
-    ranked = ranking.rank(made, feasible, _by_leaf(made, existing))
+    ranked = ranking.rank(made, feasible, made.by_leaf(existing))
     order = [made.levels[-1].names[leaf] for leaf in ranked.tolist()]
     return {"order": order, "score": dict(zip(order, ranking.scores(len(order)).tolist(), strict=True))}
 

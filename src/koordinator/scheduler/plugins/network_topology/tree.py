@@ -89,6 +89,14 @@ class TopologyTree(msgspec.Struct, frozen=True, eq=False):
         """Position of a layer, 0 for the cluster; None when there is no such layer."""
         return next((depth for depth, level in enumerate(self.levels) if level.layer == layer), None)
 
+    def by_leaf(self, of_nodes: Mapping[str, int]) -> I64:
+        """(nodes,) from numbers by name; 0 for those that are not named."""
+        found = np.zeros(len(self.levels[-1]), np.int64)
+        for name, number in of_nodes.items():
+            if (leaf := self.leaf_of.get(name)) is not None:
+                found[leaf] = number
+        return found
+
     def sums(self, of_leaves: I64) -> list[I64]:
         """Per level the sums over all nodes at or below each place."""
         found = [of_leaves]
