@@ -41,7 +41,13 @@ HEADS = {
         True,
         ("Phase", "Status", "Age", "Node", "Reservation", "PodNamespace", "Pod", "NewPod", "TTL"),
     ),
-    "clusternetworktopologies.scheduling.koordinator.sh": ("ClusterNetworkTopology", (), "Cluster", True, ()),
+    "clusternetworktopologies.scheduling.koordinator.sh": (
+        "ClusterNetworkTopology",
+        (),
+        "Cluster",
+        True,
+        ("Top Layer", "Nodes", "Age"),
+    ),
     "scheduleexplanations.scheduling.koordinator.sh": (
         "ScheduleExplanation",
         ("sched-exp",),
@@ -72,12 +78,21 @@ HEADS = {
     ),
     "elasticquotas.scheduling.sigs.k8s.io": (
         "ElasticQuota",
-        (),
+        ("eq", "eqs"),
         "Namespaced",
         False,
-        ("Parent", "Used CPU", "Min CPU", "Max CPU", "Used Memory", "Min Memory", "Max Memory", "Age"),
+        (
+            *("Parent", "Used CPU", "Min CPU", "Max CPU", "Used Memory", "Min Memory", "Max Memory", "Age"),
+            *("Tree", "Runtime", "Request"),
+        ),
     ),
-    "podgroups.scheduling.sigs.k8s.io": ("PodGroup", (), "Namespaced", False, ()),
+    "podgroups.scheduling.sigs.k8s.io": (
+        "PodGroup",
+        ("pg", "pgs"),
+        "Namespaced",
+        False,
+        ("Phase", "MinMember", "Scheduled", "Running", "Age", "Succeeded", "Failed", "OccupiedBy"),
+    ),
     "noderesourcetopologies.topology.node.k8s.io": (
         "NodeResourceTopology",
         ("node-res-topo",),
@@ -112,9 +127,12 @@ def test_columns_point_at_fields() -> None:
         paths = {path for path, _ in openapi.nodes(object_schema(definition.views[0]))}
 
         for column in definition.columns:
-            of_map, _, _ = column.path.rpartition(".")
-            is_metadata = column.path.startswith((".metadata.labels.", ".metadata.creationTimestamp"))
-            assert column.path in paths or of_map in paths or is_metadata, column
+            path = column.path.replace("[0]", "[]")
+            of_map, _, _ = path.rpartition(".")
+            is_metadata = path.startswith(
+                (".metadata.labels.", ".metadata.annotations.", ".metadata.creationTimestamp")
+            )
+            assert path in paths or of_map in paths or is_metadata, column
 
 
 @pytest.mark.parametrize(

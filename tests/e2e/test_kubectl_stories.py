@@ -1,5 +1,6 @@
 """What people do with kubectl all day, on a running `koordinator up`: no word on stderr that they would not expect."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, until
 
 pytestmark = [
     pytest.mark.kubectl,
@@ -45,6 +46,62 @@ def test_autoscale_keeps_an_object_in_both_versions(cluster: Cluster) -> None:
     assert older["spec"]["targetCPUUtilizationPercentage"] == 80
     (metric,) = cluster.get("hpa", "scaled")["spec"]["metrics"]
     assert metric["resource"]["target"]["averageUtilization"] == 80
+
+
+def test_the_list_of_pod_groups_shows_how_far_gangs_are(cluster: Cluster) -> None:
+    group = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "train"},
+        "spec": {"minMember": 2},
+    }
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"train-{number}",
+                "labels": {"pod-group.scheduling.sigs.k8s.io": "train"},
+            },
+            "spec": {"containers": [{"name": "main", "image": "train"}]},
+        }
+        for number in range(2)
+    ]
+
+    def line(*arguments: str) -> list[str]:
+        heads, line = cluster.kubectl("get", "pg", "train", *arguments).splitlines()
+        assert heads.split()[:6] == ["NAME", "PHASE", "MINMEMBER", "SCHEDULED", "RUNNING", "AGE"]
+        return line.split()
+
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(group))
+    until(lambda: line()[1] == "Pending", 20, cluster.process)
+    cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    until(lambda: line()[1:5] == ["Running", "2", "2", "2"], 30, cluster.process)
+    cluster.kubectl("delete", "pod", "train-0")
+    until(lambda: line()[1:5] == ["Scheduling", "2", "1", "1"], 30, cluster.process)
+    cluster.kubectl("delete", "podgroup/train", "pod/train-1")
+
+
+def test_the_list_of_network_topologies_shows_how_many_nodes_have_a_place(cluster: Cluster) -> None:
+    topology = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "ClusterNetworkTopology",
+        "metadata": {"name": "other"},
+        "spec": {"networkTopologySpec": [{"topologyLayer": "NodeTopologyLayer"}]},
+    }
+    root = {"topologyLayer": "ClusterTopologyLayer", "topologyName": ""}
+    detail = {"topologyInfo": root, "childTopologyLayer": "SpineLayer", "nodeNum": 8}
+    status = json.dumps({"status": {"detailStatus": [detail]}})
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(topology))
+    cluster.kubectl(
+        "patch", "clusternetworktopology", "other", "--subresource=status", "--type=merge", "-p", status
+    )
+
+    heads, line = cluster.kubectl("get", "clusternetworktopologies").splitlines()
+
+    assert heads.split() == ["NAME", "TOP", "LAYER", "NODES", "AGE"]
+    assert line.split()[:3] == ["other", "SpineLayer", "8"]
+    cluster.kubectl("delete", "clusternetworktopology", "other")
 
 
 def test_a_drain_waits_for_the_budget_and_a_taint_does_not(cluster: Cluster) -> None:

@@ -239,6 +239,19 @@ def test_a_list_of_quotas_shows_the_tree_and_the_amounts(cluster: Cluster, tree:
     assert "team" in web and "3" in web.split() and "8Gi" in web.split()
 
 
+def test_what_a_quota_may_use_now_shows_in_the_wide_list(cluster: Cluster, tree: dict[str, Any]) -> None:
+    def said() -> list[str]:
+        heads, line = cluster.kubectl("get", "eq", "web", "-n", "quotas", "-o", "wide").splitlines()
+        assert heads.split()[-4:] == ["AGE", "TREE", "RUNTIME", "REQUEST"]
+        return [text for text in line.split() if text.startswith("{")]
+
+    until(lambda: len(said()) == 2, 20, cluster.process)
+    runtime, request = map(json.loads, said())
+    annotations = cluster.get("eq", "web", "-n", "quotas")["metadata"]["annotations"]
+    assert runtime == json.loads(annotations[f"{Q}/runtime"])
+    assert request["cpu"] == "1"
+
+
 @pytest.mark.parametrize("rule", BROKEN_RULES)
 def test_a_broken_rule_is_named_and_changes_nothing(
     cluster: Cluster, tree: dict[str, Any], rule: str

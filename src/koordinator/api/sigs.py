@@ -24,7 +24,11 @@ class ElasticQuota(Object, frozen=True, kw_only=True):
     """A share of the cluster that lends what it does not use; quotas form trees by their labels."""
 
     resource: ClassVar[Resource] = Resource(
-        group="scheduling.sigs.k8s.io", version="v1alpha1", kind="ElasticQuota", plural="elasticquotas"
+        group="scheduling.sigs.k8s.io",
+        version="v1alpha1",
+        kind="ElasticQuota",
+        plural="elasticquotas",
+        short_names=("eq", "eqs"),
     )
 
     spec: ElasticQuotaSpec = ElasticQuotaSpec()
@@ -58,7 +62,11 @@ class PodGroup(Object, frozen=True, kw_only=True):
     """A gang: pods that start together or not at all."""
 
     resource: ClassVar[Resource] = Resource(
-        group="scheduling.sigs.k8s.io", version="v1alpha1", kind="PodGroup", plural="podgroups"
+        group="scheduling.sigs.k8s.io",
+        version="v1alpha1",
+        kind="PodGroup",
+        plural="podgroups",
+        short_names=("pg", "pgs"),
     )
 
     spec: PodGroupSpec = PodGroupSpec()

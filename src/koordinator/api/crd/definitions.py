@@ -21,12 +21,14 @@ from koordinator.api.slo import NodeSLO
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of `kubectl get`."""
+    """A column of `kubectl get`. Of several values at a path real API servers show the first one only."""
 
     name: str
     path: str
     type: str = "string"
     description: str = ""
+    is_wide: bool = False
+    """Shown by `-o wide` only."""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +41,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
-_QUOTA_LABEL = r".metadata.labels.quota\.scheduling\.koordinator\.sh/"
+_QUOTA_KEY = r"quota\.scheduling\.koordinator\.sh/"
+_QUOTA_LABEL = ".metadata.labels." + _QUOTA_KEY
+_QUOTA_ANNOTATION = ".metadata.annotations." + _QUOTA_KEY
 _SCHEDULER_PLUGINS = "https://github.com/kubernetes-sigs/scheduler-plugins/pull/52"
 _ENHANCEMENTS = "https://github.com/kubernetes/enhancements/pull/1870"
 
@@ -71,7 +75,20 @@ DEFINITIONS: tuple[Definition, ...] = (
             Column("TTL", ".spec.ttl"),
         ),
     ),
-    Definition(views=(ClusterNetworkTopology,)),
+    Definition(
+        views=(ClusterNetworkTopology,),
+        columns=(
+            Column(
+                "Top Layer",
+                ".status.detailStatus[0].childTopologyLayer",
+                description="Layer below the whole cluster; empty until the scheduler has built the tree",
+            ),
+            Column(
+                "Nodes", ".status.detailStatus[0].nodeNum", "integer", "Nodes that have a place in the tree"
+            ),
+            AGE,
+        ),
+    ),
     Definition(views=(ScheduleExplanation,)),
     Definition(views=(ClusterColocationProfile,)),
     Definition(
@@ -105,8 +122,34 @@ DEFINITIONS: tuple[Definition, ...] = (
             Column("Min Memory", ".spec.min.memory"),
             Column("Max Memory", ".spec.max.memory"),
             AGE,
+            Column("Tree", _QUOTA_LABEL + "tree-id", description="Tree of the quota", is_wide=True),
+            Column(
+                "Runtime",
+                _QUOTA_ANNOTATION + "runtime",
+                description="Amounts that the quota may use now",
+                is_wide=True,
+            ),
+            Column(
+                "Request",
+                _QUOTA_ANNOTATION + "request",
+                description="Amounts that its pods and children ask for, up to max",
+                is_wide=True,
+            ),
         ),
     ),
-    Definition(views=(PodGroup,), approved=_SCHEDULER_PLUGINS),
+    Definition(
+        views=(PodGroup,),
+        approved=_SCHEDULER_PLUGINS,
+        columns=(
+            Column("Phase", ".status.phase", description="How far the gang is"),
+            Column("MinMember", ".spec.minMember", "integer", "Pods that must be placed together"),
+            Column("Scheduled", ".status.scheduled", "integer", "Pods that have a node"),
+            Column("Running", ".status.running", "integer", "Pods that run"),
+            AGE,
+            Column("Succeeded", ".status.succeeded", "integer", "Pods that ended well", is_wide=True),
+            Column("Failed", ".status.failed", "integer", "Pods that ended badly", is_wide=True),
+            Column("OccupiedBy", ".status.occupiedBy", description="Owner of the pods", is_wide=True),
+        ),
+    ),
     Definition(views=(NodeResourceTopology, NodeResourceTopologyV1Alpha2), approved=_ENHANCEMENTS),
 )

@@ -71,7 +71,9 @@ def object_schema(view: type[Object]) -> dict[str, Any]:
 
 
 def _column(column: Column) -> dict[str, Any]:
-    entry = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    entry: dict[str, Any] = {"name": column.name, "type": column.type, "jsonPath": column.path}
     if column.description:
         entry["description"] = column.description
+    if column.is_wide:
+        entry["priority"] = 1
     return entry

@@ -95,6 +95,11 @@ class PodGroupController:
         handle.watch(Watch(PodGroup, self._group_set, lambda _, new: self._group_set(new), self._group_gone))
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
 
+    @classmethod
+    def of(cls, handle: Handle, workers: int) -> "PodGroupController":
+        """The scheduler's one; it has as many workers as its first profile says."""
+        return handle.shared(cls, lambda first: cls(first, workers))
+
     def loops(self) -> Sequence[BackgroundController]:
         """What runs beside scheduling."""
         return (BackgroundController(NAME, self.run),)

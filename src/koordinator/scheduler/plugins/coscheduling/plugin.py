@@ -65,7 +65,7 @@ class Coscheduling(
         super().__init__(args, handle)
         self.gangs = RunningGangs.of(handle, args)
         self.rounds = self.gangs.rounds
-        self._pod_groups = PodGroupController(handle, args.controller_workers)
+        self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
 
