@@ -42,9 +42,9 @@ spec:
 class Process:
     """A scheduler with an insecure and a secure port."""
 
-    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, config: str = CONFIG) -> None:
         self.port, self.secure_port = free_port(), free_port()
-        (folder / "config.yaml").write_text(CONFIG)
+        (folder / "config.yaml").write_text(config)
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "koordinator.cli.scheduler"),

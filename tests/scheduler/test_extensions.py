@@ -26,6 +26,7 @@ from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.framework import (
     PermitPlugin,
     PermitResult,
+    PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
     QueueSortPlugin,
@@ -33,6 +34,7 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status, unschedulable
 from tests.scheduler.extending import with_plugins
 from tests.scheduler.world import World, node, play, pod
 
@@ -327,3 +329,34 @@ def test_a_pod_that_waits_when_the_scheduler_stops_waits_no_more() -> None:
     play(story, **with_plugins(Pairing))
     assert list(worlds[0].scheduler.waiting) == []
     assert worlds[0].scheduler.table.assumed_count == 0
+
+
+class Counting(PreEnqueuePlugin[None]):
+    """Knows the pods that it heard of, and lets no other one into the queue."""
+
+    name = "Counting"
+
+    def __init__(self, args: Any, handle: Any) -> None:
+        super().__init__(args, handle)
+        self.known: set[str] = set()
+        handle.watch(Watch(Pod, self._heard, lambda _, pod: self._heard(pod), lambda _: None))
+
+    def _heard(self, pod: Pod) -> None:
+        self.known.add(pod.metadata.uid)
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        return SUCCESS if pod.uid in self.known else unschedulable("never heard of it")
+
+
+def test_a_plugin_that_follows_pods_hears_of_each_before_the_queue_asks_about_it() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1)
+        for number in range(3):
+            world.api.put("Pod", pod(f"pod-{number}"))
+        await world.settle()
+
+        assert set(world.api.placements().values()) == {"node-0"}
+        [follower] = [each for each in world.scheduler.caches.informers if each.view is Pod]
+        assert follower is world.scheduler.caches.pods, "and nobody follows pods twice"
+
+    play(story, **with_plugins(Counting))

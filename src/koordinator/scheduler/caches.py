@@ -33,15 +33,14 @@ class Caches:
         self._transforms = normalization.by_view(normalization.PodSteps.of(gates))
         self.pods = self._informer(Pod)
         self.nodes = self._informer(Node)
-        self._of_plugins: dict[type[Object], Informer[Any]] = {}
+        self._informers: dict[type[Object], Informer[Any]] = {Node: self.nodes, Pod: self.pods}
 
     def watch(self, watches: Iterable[Watch[Any]]) -> None:
         """Keep plugins informed, too: before the queue when they are added before its handlers are."""
         for watch in watches:
-            own: dict[type[Object], Informer[Any]] = {Pod: self.pods, Node: self.nodes}
-            informer = own.get(watch.view) or self._of_plugins.get(watch.view)
+            informer = self._informers.get(watch.view)
             if informer is None:
-                informer = self._of_plugins[watch.view] = self._informer(watch.view)
+                informer = self._informers[watch.view] = self._informer(watch.view)
             informer.add_handler(watch.on_add, watch.on_update, watch.on_delete)
 
     def live(self, pod: Pod) -> Pod | None:
@@ -62,7 +61,7 @@ class Caches:
     @property
     def informers(self) -> list[Informer[Any]]:
         """All, pods and nodes first."""
-        return [self.nodes, self.pods, *self._of_plugins.values()]
+        return list(self._informers.values())
 
     def _informer(self, view: type[T]) -> Informer[T]:
         """Its objects are as everyone should see them: with current names of resources, for one."""
