@@ -9,6 +9,7 @@ from koordinator.api.meta import Object
 from koordinator.cluster.events import EventRecorder, Severity
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import Auditor
+from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.framework import Actions
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_status import StatusWriter, Verdict
@@ -83,6 +84,10 @@ class RunningActions(Actions):
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
         if self.auditor is not None:
             self.auditor.evicting(preemptor, node_name, victims)
+
+    def gang_record(self, pod: Pod, kind: Kind) -> None:
+        if self.auditor is not None:
+            self.auditor.gang(pod, kind)
 
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         self._recorders[profile_name].event(obj, Severity(kind), reason, message)

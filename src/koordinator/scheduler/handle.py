@@ -10,6 +10,7 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
 from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.columns import Column
 from koordinator.scheduler.events import Happening
 from koordinator.scheduler.failures import After, Before
@@ -66,6 +67,9 @@ class Actions:
 
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Sequence[PodInfo]) -> None:
         """Tell who keeps records that pods are about to be deleted in favour of another."""
+
+    def gang_record(self, pod: Pod, kind: Kind) -> None:
+        """Tell who keeps records what happened to the whole gang of a pod."""
 
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
         """Tell users what happened to an object; `kind` is Normal or Warning."""

@@ -1,14 +1,25 @@
 """The auditor beside a running scheduler."""
 
 import logging
+from typing import Any
 
 import pytest
 
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.api.resource_vector import ResourceRegistry
+from koordinator.clock import FixedClock
 from koordinator.prometheus import Registry
 from koordinator.scheduler.auditor.auditor import AuditOptions, Auditor
+from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.auditor.metrics import AuditMetrics, LabelClash, label_names
-from tests.scheduler.world import World, play, pod
+from koordinator.scheduler.cycle import Unplaced
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.queue import QueuedPod
+from koordinator.scheduler.status import unschedulable
+from tests.scheduler.world import World, node, play, pod
 
+Json = dict[str, Any]
 PREFIX = "scheduler_workload_auditor_"
 
 
@@ -89,6 +100,134 @@ def test_a_victim_that_finds_another_node_at_once_is_told_of(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         play(story, auditing=AuditOptions())
     assert "need not have been evicted" in caplog.text
+
+
+def member(name: str, gang: str, minimum: int, *, cpu: str = "1") -> Json:
+    body = pod(name, cpu=cpu)
+    prefix = "gang.scheduling.koordinator.sh"
+    body["metadata"]["annotations"] = {f"{prefix}/name": gang, f"{prefix}/min-available": str(minimum)}
+    return body
+
+
+def test_a_gang_has_one_history_that_tells_each_step_once() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="2")
+        for number in range(3):
+            world.api.put("Pod", member(f"m-{number}", "job", 4))
+        await world.settle(2)
+        assert kinds(world, "m-0") == ["create", "gatedByQueueAdmission"]
+
+        world.api.put("Pod", member("m-3", "job", 4))
+        await world.settle(0.5)
+        assert kinds(world, "m-0") == [
+            "create",
+            "gatedByQueueAdmission",
+            "gangMinMemberSatisfied",
+            "preemptFailure",
+            "scheduleFailure",
+            "gangAllPodsAlreadyAttempted",
+        ]
+
+        world.api.put("Node", {**node("node-0", cpu="4")})
+        await world.settle(400)
+        assert sorted(name for name, where in world.api.placements().items() if where) == [
+            f"m-{number}" for number in range(4)
+        ]
+        assert len(auditor_of(world)) == 0
+        assert value(world, "scheduling_events_before_outcome_count") == 1
+
+    play(story, auditing=AuditOptions())
+
+
+class Job:
+    """A job of two members that preempts, as the auditor is told of it."""
+
+    def __init__(self, auditor: Auditor, registry: ResourceRegistry) -> None:
+        self.auditor = auditor
+        self.entries = [
+            QueuedPod(PodInfo.of(self.pod(member(name, "job", 2)), registry), "koord-scheduler", None, 0.0)
+            for name in ("a", "b")
+        ]
+        self.victims = [PodInfo.of(self.pod(pod(name)), registry) for name in ("x", "y")]
+        for entry in self.entries:
+            auditor.created(entry.pod.pod)
+
+    @staticmethod
+    def pod(body: Json) -> Pod:
+        return from_builtins({**body, "metadata": {**body["metadata"], "uid": body["metadata"]["name"]}}, Pod)
+
+    def fails(self, number: int, by: str, nominated: str | None = None) -> None:
+        entry = self.entries[number]
+        self.auditor.failed(entry, Unplaced(entry.pod, unschedulable(), frozenset((by,)), nominated))
+
+    def makes_room(self) -> None:
+        for victim, node_name in zip(self.victims, ("n1", "n2"), strict=True):
+            self.auditor.evicting(self.entries[0].pod, node_name, [victim])
+        self.fails(0, "NodeResourcesFit", "n1")
+        self.fails(1, "JobPreemptionSuccessPlugin", "n2")
+
+    @property
+    def kinds(self) -> list[str]:
+        return [str(each.kind) for each in self.auditor.history(self.entries[0].pod.pod).records]
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def job(registry: Registry) -> Job:
+    auditor = Auditor(AuditOptions(), registry, FixedClock(1000.0), lambda _: True)
+    return Job(auditor, ResourceRegistry())
+
+
+def measured(registry: Registry, name: str) -> float:
+    found = [each for each in registry.text().splitlines() if each.startswith(f"{PREFIX}{name} ")]
+    return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
+
+
+def test_a_job_that_makes_room_on_several_nodes_is_followed_to_the_last_victim_of_all(
+    job: Job, registry: Registry
+) -> None:
+    job.makes_room()
+    job.auditor.deleted(job.victims[0].pod)
+    assert job.kinds == ["create", "preemptNominated"]
+
+    job.auditor.deleted(job.victims[1].pod)
+    assert job.kinds == ["create", "preemptNominated", "victimAllDeleted"]
+    assert measured(registry, "preemption_to_victim_deleted_seconds_count") == 1
+    assert measured(registry, "repeated_preemptions_total") == 0, "the second member is of the same job"
+
+
+def test_a_round_in_vain_while_victims_leave_counts_once_whoever_of_the_job_was_tried(
+    job: Job, registry: Registry
+) -> None:
+    job.makes_room()
+    for _ in range(2):
+        job.fails(1, "NodeResourcesFit")
+        job.fails(0, "Coscheduling")
+        job.auditor.gang(job.entries[0].pod.pod, Kind.ALL_TRIED)
+    for victim in job.victims:
+        job.auditor.deleted(victim.pod)
+
+    assert measured(registry, "preemption_victim_deleting_retries_sum") == 2
+
+
+def test_members_that_go_where_room_was_made_for_each_of_them_use_it(job: Job, registry: Registry) -> None:
+    job.makes_room()
+    for entry, node_name in zip(reversed(job.entries), ("n2", "n1"), strict=True):
+        job.auditor.placed(entry, node_name)
+
+    assert measured(registry, "preemption_invalidations_total") == 0
+    assert job.kinds == [], "nobody of the job waits any more"
+
+
+def test_a_job_that_goes_elsewhere_made_room_for_nothing(job: Job, registry: Registry) -> None:
+    job.makes_room()
+    job.auditor.placed(job.entries[1], "n3")
+
+    assert measured(registry, "preemption_invalidations_total") == 1
 
 
 def test_nothing_is_kept_of_pods_that_left() -> None:

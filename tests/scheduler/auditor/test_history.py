@@ -1,5 +1,7 @@
 """What records of a workload tell."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,17 +14,18 @@ from koordinator.scheduler.auditor.history import (
     Limits,
     Measured,
     Record,
+    is_news,
     step,
 )
 
 LIMITS = Limits()
 
 
-def told(*records: tuple[Kind, float, str]) -> tuple[History, list[Measured]]:
+def told(*records: tuple[Kind, float, str] | tuple[Kind, float, str, str]) -> tuple[History, list[Measured]]:
     """The history after all records, and what the last one told (without intervals)."""
     history, found = History(), []
-    for kind, at_s, node in records:
-        history, found = step(history, Record(kind, at_s, node), LIMITS)
+    for each in records:
+        history, found = step(history, Record(*each), LIMITS)
     return history, [each for each in found if each.finding is not Finding.EVENT_INTERVAL]
 
 
@@ -38,7 +41,7 @@ NOMINATED = (Kind.PREEMPT_NOMINATED, 10.0, "n")
             id="room made twice",
         ),
         pytest.param(
-            [NOMINATED, (Kind.SCHEDULED, 15.0, "n"), NOMINATED],
+            [NOMINATED, (Kind.SCHEDULED, 15.0, "n", "n"), NOMINATED],
             [],
             id="room made again after it was used",
         ),
@@ -48,7 +51,7 @@ NOMINATED = (Kind.PREEMPT_NOMINATED, 10.0, "n")
             id="room given up",
         ),
         pytest.param(
-            [NOMINATED, (Kind.SCHEDULED, 14.0, "elsewhere")],
+            [NOMINATED, (Kind.SCHEDULED, 14.0, "elsewhere", "n")],
             [
                 Measured(Finding.EVENTS_BEFORE_OUTCOME, 1),
                 Measured(Finding.PREEMPTION_INVALIDATED, 1, True),
@@ -57,7 +60,7 @@ NOMINATED = (Kind.PREEMPT_NOMINATED, 10.0, "n")
             id="placed elsewhere",
         ),
         pytest.param(
-            [NOMINATED, (Kind.SCHEDULED, 14.0, "n")],
+            [NOMINATED, (Kind.SCHEDULED, 14.0, "n", "n")],
             [Measured(Finding.EVENTS_BEFORE_OUTCOME, 1)],
             id="placed where room was made",
         ),
@@ -89,7 +92,7 @@ NOMINATED = (Kind.PREEMPT_NOMINATED, 10.0, "n")
     ],
 )
 def test_a_record_tells_what_follows_from_those_before(
-    records: list[tuple[Kind, float, str]], measured: list[Measured]
+    records: list[tuple[Kind, float, str] | tuple[Kind, float, str, str]], measured: list[Measured]
 ) -> None:
     assert told(*records)[1] == measured
 
@@ -110,3 +113,24 @@ def test_a_history_stays_small_and_counts_since_the_last_outcome(kinds: list[Kin
 
     assert len(history.records) <= RECORDS_MAX
     assert history.event_count == since
+
+
+def test_what_all_members_of_a_gang_go_through_is_told_once_until_the_gang_takes_a_turn() -> None:
+    history, _ = told((Kind.CREATED, 0.0, ""), (Kind.GATED, 0.0, ""))
+    assert not is_news(history, Kind.CREATED)
+    assert is_news(history, Kind.ADMITTED)
+
+    history, _ = told((Kind.SCHEDULE_FAILED, 0.0, ""), (Kind.ALL_TRIED, 0.0, ""))
+    assert is_news(history, Kind.SCHEDULE_FAILED)
+    assert not is_news(history, Kind.ALL_TRIED)
+
+
+@given(kinds=st.lists(st.sampled_from(Kind), max_size=60))
+def test_a_gang_takes_no_turn_twice_in_a_row(kinds: list[Kind]) -> None:
+    history = History()
+    for kind in kinds:
+        if is_news(history, kind):
+            history, _ = step(history, Record(kind, 0.0), LIMITS)
+
+    said = [record.kind for record in history.records]
+    assert all(one is not other for one, other in itertools.pairwise(said))

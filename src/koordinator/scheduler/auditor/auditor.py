@@ -20,10 +20,12 @@ from koordinator.scheduler.auditor.history import (
     Limits,
     Measured,
     Record,
+    is_news,
     step,
 )
 from koordinator.scheduler.auditor.metrics import AuditMetrics
 from koordinator.scheduler.cycle import Unplaced
+from koordinator.scheduler.failures import JOB_PLUGINS
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.queue import QueuedPod
 from koordinator.scheduler.status import Status
@@ -34,6 +36,10 @@ WORKLOADS_MAX = 16_384
 """Workloads remembered; those heard of longest ago go first. About 2 kB each."""
 
 
+FOLLOWING = JOB_PLUGINS | {"Coscheduling"}
+"""Who refuses a member because of another one, or because others are missing: that is no attempt in vain."""
+
+
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`metric_labels` are labels of pods that metrics carry."""
 
@@ -42,11 +48,13 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preemption(msgspec.Struct):
-    """Victims of a workload that are not gone yet."""
+    """Victims of a workload that are not gone yet; on the way to `is_told` a job may name nodes one by one."""
 
     pod: Pod
     node_name: str
     victims: set[str]
+    is_told: bool = False
+    """The attempt that made room has ended."""
 
 
 class Auditor:
@@ -68,7 +76,10 @@ class Auditor:
         self._histories: OrderedDict[str, History] = OrderedDict()
         self._members: dict[str, set[str]] = {}
         self._gated: set[str] = set()
+        self._rooms: dict[str, str] = {}
+        """Pod → the node where room was made for it."""
         self._preemptions: dict[str, Preemption] = {}
+        """By the workload that preempts."""
         self._preemptor_of: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -95,12 +106,13 @@ class Auditor:
         began_s = self._clock.now()
         uid, name = _uid(pod), workload_of(pod)
         self._gated.discard(uid)
+        self._rooms.pop(uid, None)
         self._victim_gone(uid)
         if uid in self._members.get(name, ()):
             if len(self._members[name]) == 1:
                 self._record(pod, Kind.GONE)
+                self._preemption_ended(name)
             self._leave(uid, name)
-        self._preemption_ended(uid)
         self._took("deleted", began_s)
 
     # The scheduler
@@ -124,39 +136,55 @@ class Auditor:
     def failed(self, entry: QueuedPod, result: Unplaced) -> None:
         """An attempt ended without a binding."""
         began_s = self._clock.now()
-        pod = entry.pod.pod
-        waits_for = self._preemptions.get(_uid(pod))
+        pod, uid = entry.pod.pod, _uid(entry.pod.pod)
+        is_following = bool(_gang_of(pod) and result.rejected_by & FOLLOWING)
+        waits_for = self._preemptions.get(workload_of(pod))
+        if result.nominated_node is not None:
+            self._rooms.pop(uid, None)
         if result.nominated_node:
+            self._rooms[uid] = result.nominated_node
             self._record(pod, Kind.PREEMPT_NOMINATED, result.nominated_node)
-        elif waits_for is not None and waits_for.victims:
-            self._record(pod, Kind.VICTIM_DELETING, waits_for.node_name)
         elif result.nominated_node == "":
             self._record(pod, Kind.PREEMPT_FAILED)
+        elif waits_for is not None and waits_for.victims and not is_following:
+            self._record(pod, Kind.VICTIM_DELETING, waits_for.node_name)
         else:
             self._record(pod, Kind.SCHEDULE_FAILED)
+        if waits_for is not None and not is_following:
+            waits_for.is_told = True
         self._took("failed", began_s)
 
     def placed(self, entry: QueuedPod, node_name: str) -> None:
         """A pod was bound."""
         began_s = self._clock.now()
         pod = entry.pod.pod
-        self._record(pod, Kind.SCHEDULED, node_name)
+        self._record(pod, Kind.SCHEDULED, node_name, self._rooms.pop(_uid(pod), ""))
+        self._preemption_ended(workload_of(pod))
         self._leave(_uid(pod), workload_of(pod))
-        self._preemption_ended(_uid(pod))
         self._took("placed", began_s)
 
     def evicting(self, preemptor: PodInfo, node_name: str, victims: Iterable[PodInfo]) -> None:
-        """Pods are about to be deleted in favour of another."""
+        """Pods are about to be deleted in favour of another; a job says so for each of its nodes."""
         began_s = self._clock.now()
-        self._preemption_ended(preemptor.uid)
-        leaving = list(victims)
-        for victim in leaving:
-            self._preemptor_of[victim.uid] = preemptor.uid
+        name = workload_of(preemptor.pod)
+        under_way = self._preemptions.get(name)
+        if under_way is None or under_way.is_told:
+            self._preemption_ended(name)
+            under_way = Preemption(preemptor.pod, node_name, set())
+        for victim in victims:
+            self._preemptor_of[victim.uid] = name
+            under_way.victims.add(victim.uid)
             self._record(victim.pod, Kind.EVICTED, node_name)
-        if leaving:
-            uids = {victim.uid for victim in leaving}
-            self._preemptions[preemptor.uid] = Preemption(preemptor.pod, node_name, uids)
+        if under_way.victims:
+            self._preemptions[name] = under_way
         self._took("evicting", began_s)
+
+    def gang(self, pod: Pod, kind: Kind) -> None:
+        """Something happened to the gang of a pod as a whole; of gangs of which nobody waits nothing is kept."""
+        if workload_of(pod) in self._members:
+            began_s = self._clock.now()
+            self._record(pod, kind)
+            self._took("gang", began_s)
 
     # Books
 
@@ -180,15 +208,18 @@ class Auditor:
             del self._preemptions[preemptor]
             self._record(under_way.pod, Kind.VICTIMS_DELETED, under_way.node_name)
 
-    def _preemption_ended(self, uid: str) -> None:
-        under_way = self._preemptions.pop(uid, None)
+    def _preemption_ended(self, name: str) -> None:
+        under_way = self._preemptions.pop(name, None)
         for victim in under_way.victims if under_way is not None else ():
             self._preemptor_of.pop(victim, None)
 
-    def _record(self, pod: Pod, kind: Kind, node_name: str = "") -> None:
+    def _record(self, pod: Pod, kind: Kind, node_name: str = "", room: str = "") -> None:
         name = workload_of(pod)
-        record = Record(kind, self._clock.now(), node_name)
-        history, found = step(self._histories.get(name, History()), record, self._options.limits)
+        known = self._histories.get(name, History())
+        if _gang_of(pod) and not is_news(known, kind):
+            return
+        record = Record(kind, self._clock.now(), node_name, room)
+        history, found = step(known, record, self._options.limits)
         self._histories[name] = history
         self._histories.move_to_end(name)
         if len(self._histories) > WORKLOADS_MAX:
@@ -209,9 +240,12 @@ def _uid(pod: Pod) -> str:
 
 def workload_of(pod: Pod) -> str:
     """The gang that a pod belongs to, else the pod itself, as `namespace/name`."""
-    meta = pod.metadata
-    gang = gang_labels.gang_name(meta.labels, meta.annotations)
+    meta, gang = pod.metadata, _gang_of(pod)
     return f"gang {meta.namespace}/{gang}" if gang else f"{meta.namespace}/{meta.name}"
+
+
+def _gang_of(pod: Pod) -> str:
+    return gang_labels.gang_name(pod.metadata.labels, pod.metadata.annotations)
 
 
 _WORDS = {

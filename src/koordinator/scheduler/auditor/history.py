@@ -12,7 +12,7 @@ RECORDS_MAX = 16
 
 
 class Kind(enum.StrEnum):
-    """What can happen. Upstream's two further kinds, about whole gangs, come with gang scheduling."""
+    """What can happen."""
 
     CREATED = "create"
     GATED = "gatedByQueueAdmission"
@@ -27,14 +27,36 @@ class Kind(enum.StrEnum):
     """Itself a victim."""
     GONE = "gone"
     """Its last pod was deleted."""
+    MIN_SATISFIED = "gangMinMemberSatisfied"
+    """A gang has as many pods as it needs to start."""
+    ALL_TRIED = "gangAllPodsAlreadyAttempted"
+    """A gang was tried pod by pod, and is not placed."""
+
+
+TURNS = frozenset(
+    (
+        Kind.SCHEDULED,
+        Kind.PREEMPT_NOMINATED,
+        Kind.PREEMPT_FAILED,
+        Kind.VICTIM_DELETING,
+        Kind.VICTIMS_DELETED,
+        Kind.EVICTED,
+        Kind.GONE,
+        Kind.MIN_SATISFIED,
+        Kind.ALL_TRIED,
+    )
+)
+"""After these a gang is not where it was: what happened before may happen again."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One happening; `node` where it is about one."""
+    """One happening; `node` where it is about one, `room` the node where room had been made for a pod that is
+    placed now."""
 
     kind: Kind
     at_s: float
     node: str = ""
+    room: str = ""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +67,6 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     event_count: int = 0
     """Since the last outcome."""
     nominated_s: float | None = None
-    nominated_node: str = ""
     deleting_retry_count: int = 0
     """Attempts in vain while victims were being deleted."""
     evicted_s: float | None = None
@@ -82,8 +103,22 @@ class Measured(msgspec.Struct, frozen=True):
     is_odd: bool = False
 
 
+def is_news(history: History, kind: Kind) -> bool:
+    """Whether a record of one member tells something of the gang: what all its members go through is told once, until
+    the gang takes a turn."""
+    for record in reversed(history.records):
+        if record.kind is kind:
+            return False
+        if record.kind in TURNS:
+            return True
+    return True
+
+
 def step(history: History, record: Record, limits: Limits) -> tuple[History, list[Measured]]:
     """The history with one more record, and what it tells.
+
+    A gang has one history for all its members: it is scheduled when the first of them is, and room that was made for it
+    counts as used when that one goes where its own room is.
 
     * Room made again for a workload that has not been scheduled since the last time: a repeated preemption.
     * Room that is given up, or a pod that goes to another node than the one where it was made: an invalidated
@@ -121,13 +156,11 @@ def step(history: History, record: Record, limits: Limits) -> tuple[History, lis
 
 
 def _nominated(seen: History, record: Record) -> History:
-    return msgspec.structs.replace(
-        seen, nominated_s=record.at_s, nominated_node=record.node, deleting_retry_count=0
-    )
+    return msgspec.structs.replace(seen, nominated_s=record.at_s, deleting_retry_count=0)
 
 
 def _given_up(seen: History) -> History:
-    return msgspec.structs.replace(seen, nominated_s=None, nominated_node="", deleting_retry_count=0)
+    return msgspec.structs.replace(seen, nominated_s=None, deleting_retry_count=0)
 
 
 def _outcome(seen: History) -> History:
@@ -165,7 +198,7 @@ def _invalidated(history: History, now_s: float) -> list[Measured]:
 
 def _scheduled(history: History, record: Record, limits: Limits) -> list[Measured]:
     found = [Measured(Finding.EVENTS_BEFORE_OUTCOME, history.event_count)]
-    if history.nominated_node != record.node:
+    if record.room and record.room != record.node:
         found += _invalidated(history, record.at_s)
     if history.evicted_s is not None:
         seconds = max(0.0, record.at_s - history.evicted_s)

@@ -4,7 +4,7 @@ There is one of these per scheduler, however many profiles run Coscheduling: a g
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from koordinator.api import duration, gang_labels
 from koordinator.api.core import Pod
@@ -12,6 +12,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.prometheus import Histogram, Reading
+from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.failures import JOB_REJECT
 from koordinator.scheduler.framework import Handle, Watch
 from koordinator.scheduler.plugin_args import CoschedulingArgs
@@ -44,8 +45,8 @@ class RunningGangs:
         handle.watch(
             Watch(
                 PodGroup,
-                lambda group: self.activate(self.rounds.on_pod_group_add(group)),
-                lambda _, group: self.activate(self.rounds.on_pod_group_update(group)),
+                lambda group: self._group_set(group, self.rounds.on_pod_group_add),
+                lambda _, group: self._group_set(group, self.rounds.on_pod_group_update),
                 self.rounds.on_pod_group_delete,
             )
         )
@@ -130,7 +131,9 @@ class RunningGangs:
 
     def _pod_added(self, pod: Pod) -> None:
         self._remember(pod)
+        was_complete = self._is_complete(gang_id_of(pod))
         self.activate(self.rounds.on_pod_add(pod))
+        self._tell_completed(gang_id_of(pod), was_complete)
 
     def _pod_updated(self, old: Pod, pod: Pod) -> None:
         if gang_id_of(old) != gang_id_of(pod):
@@ -146,6 +149,27 @@ class RunningGangs:
         self._infos.pop(key, None)
         self.activate(self.rounds.on_pod_delete(pod))
 
+    def _group_set(self, group: PodGroup, tell: Callable[[PodGroup], Iterable[str]]) -> None:
+        was_complete = self._is_complete(group.key)
+        self.activate(tell(group))
+        self._tell_completed(group.key, was_complete)
+
+    def _is_complete(self, gang_id: str) -> bool:
+        gang = self.rounds.cache.get(gang_id)
+        return gang is not None and gang.is_complete
+
+    def _tell_completed(self, gang_id: str, was_complete: bool) -> None:
+        if not was_complete and self._is_complete(gang_id):
+            self._record((gang_id,), Kind.MIN_SATISFIED)
+
+    def _record(self, gang_ids: Iterable[str], kind: Kind) -> None:
+        """Tell who keeps records what happened to whole gangs."""
+        for gang_id in gang_ids:
+            gang = self.rounds.cache.get(gang_id)
+            pod = self._pods.get(next(iter(gang.children), "")) if gang is not None else None
+            if pod is not None:
+                self._handle.actions.gang_record(pod, kind)
+
     def _remember(self, pod: Pod) -> None:
         if gang_id_of(pod):
             self._pods[key_of(pod)] = pod
@@ -155,8 +179,10 @@ class RunningGangs:
     def next_pod(self) -> str | None:
         """uid of the member that must be tried next."""
         while True:
-            found = self.rounds.next_pod()
+            now, found = self.rounds.round, self.rounds.next_pod()
             self._ended(found)
+            if now is not None and found.ended is EndReason.ALL_TRIED:
+                self._record(now.gangs, Kind.ALL_TRIED)
             if not found.pod:
                 return None
             if (uid := self._uid(found.pod)) is not None:
