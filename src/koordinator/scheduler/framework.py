@@ -300,13 +300,26 @@ class Diagnosis(Protocol):
         """Why no node took the pod, in the words that users see."""
         ...
 
+    def feasible_rows(self) -> Mask:
+        """(capacity,): rows that passed all filters in this cycle, if others are not kept free there."""
+        ...
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        """Equal for pods that get the same answers at this moment."""
+        ...
+
+    def about(self, pod: PodInfo) -> "Diagnosis":
+        """The same for another pod, as the table stands at this moment."""
+        ...
+
     def active_filters(self) -> "Sequence[tuple[FilterPlugin[Any], Any]] | None":
         """The filters that take part, in order, with their states; None when the pod was refused as a whole."""
         ...
 
 
 class PostFilterResult(msgspec.Struct, frozen=True):
-    """Success when the plugin made room (`nominated_node` set; None leaves the nomination alone)."""
+    """Success when the plugin made room (`nominated_node` set; None leaves the nomination alone). After an unresolvable
+    refusal no other plugin is asked."""
 
     status: Status
     nominated_node: str | None = None

@@ -165,8 +165,11 @@ class Outcomes:
             self._queue.done(entry.pod.uid)
             self._handlers.pod_set(None, live)  # it begins anew, if the other name is ours, too
             return None
+        nominations, said = self._engine.nominations, live.status.nominated_node_name
         if result.nominated_node is not None:
-            self._engine.nominations.set(entry.pod, result.nominated_node)
+            nominations.set(entry.pod, result.nominated_node)
+        elif said and not nominations.node_of(entry.pod.uid):
+            nominations.set(entry.pod, said)  # it gives its place back, and the room is kept for it as before
         now_s = self._clock.now()
         self._queue.retry(entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by)
         self._handlers.wake()

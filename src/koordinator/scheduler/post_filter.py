@@ -1,5 +1,6 @@
 """When no node passed: what PostFilter plugins may ask, and how they are asked. Source: spec 03, B4 and B7."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ class CycleDiagnosis:
     ) -> None:
         self.rejected_by = evaluation.rejected_by() | {status.plugin for status in kept_free.values()}
         self.profile_name = profile.name
+        self._profile = profile
         self._evaluation = evaluation
         self._kept_free = kept_free
         self._view = view
@@ -102,6 +104,20 @@ class CycleDiagnosis:
             hopeless[lost] = True
         return hopeless
 
+    def feasible_rows(self) -> Mask:
+        found = np.zeros(self._view.capacity, np.bool_)
+        if self._evaluation.status.is_success and self._steering is FREE:
+            found[self._evaluation.feasible] = True
+            found[list(self._kept_free)] = False
+        return found
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return self._profile.class_key(pod), self._profile.live_key(pod)
+
+    def about(self, pod: PodInfo) -> "CycleDiagnosis":
+        view = self._view.beside(pod)
+        return CycleDiagnosis(view, self._profile, view.evaluate(), {})
+
     def active_filters(self) -> list[tuple[FilterPlugin[Any], Any]] | None:
         return self._evaluation.active_filters()
 
@@ -117,7 +133,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:
-    """Ask PostFilter plugins in order, until one made room."""
+    """Ask PostFilter plugins in order, until one made room or says that nobody can (unresolvable)."""
     texts: list[str] = []
     nominated: str | None = None
     later: Later | None = None
@@ -131,6 +147,7 @@ def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:
         if not result.status.is_skip:
             ended = result.status.by(plugin.name)
         later = result.later
-        if later is not None or result.status.is_success or not result.status.is_rejected:
+        is_over = result.status.is_success or not result.status.is_rejected
+        if later is not None or is_over or result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             break
     return Answered(", ".join(texts), nominated, ended, later)

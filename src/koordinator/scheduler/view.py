@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.evaluation_cache import evaluate
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
@@ -33,9 +35,22 @@ class View:
     def node_count(self) -> int:
         return self._table.node_count
 
+    @property
+    def capacity(self) -> int:
+        """Rows of the table."""
+        return self._table.capacity
+
+    def beside(self, pod: PodInfo) -> "View":
+        """The same for another pod."""
+        return View(self._profile, self._table, self._nominations, pod)
+
     def row_of(self, node_name: str) -> int | None:
         """The row of an existing node."""
         return self._table.row_of(node_name)
+
+    def evaluate(self) -> Evaluation:
+        """What all filters say about all nodes at this moment."""
+        return evaluate(self._profile, self._table, self._pod)
 
     def check(self, row: int) -> Status:
         """Success when the node takes the pod, also next to the pods nominated to it."""

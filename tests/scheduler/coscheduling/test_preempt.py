@@ -16,6 +16,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     preempt,
 )
 from koordinator.scheduler.status import Code
+from tests.vectors.adapters.scheduler_gang_preemption import SmallGround
 
 CPU = 8
 
@@ -30,15 +31,13 @@ class Cluster:
         self.size |= {member.key: size for member, size in zip(self.members, sizes, strict=True)}
         self.pods = {node: [pod for pod, _ in pods if pod.node == node] for node in self.nodes}
 
-    def fit(self, node: str, pods: Sequence[Occupant], placed: Sequence[JobMember], member: JobMember) -> str:
-        keys = [*(pod.key for pod in pods), *(other.key for other in placed), member.key]
-        used = sum(self.size[key] for key in keys)
-        return "" if used <= CPU else "Insufficient cpu"
+    def fit(self, node: str, keys: Sequence[str]) -> str:
+        return "" if sum(self.size[key] for key in keys) <= CPU else "Insufficient cpu"
 
     def preempt(self, priority: int = 10) -> JobPreemption:
-        job = JobPreemptor(trigger=self.members[0], priority=priority, members=self.members)
+        job = JobPreemptor(trigger=self.members[0], members=self.members)
         codes = dict.fromkeys(self.nodes, Code.UNSCHEDULABLE)
-        return preempt(job, codes, self.pods, self.fit)
+        return preempt(job, SmallGround(codes, self.pods, priority, self.fit))
 
 
 def occupant(
@@ -46,6 +45,7 @@ def occupant(
     node: str,
     priority: int = 0,
     *,
+    job: str = "",
     is_protected: bool = False,
     is_waiting: bool = False,
     is_terminating: bool = False,
@@ -54,6 +54,7 @@ def occupant(
         key=key,
         node=node,
         priority=priority,
+        job=job,
         is_protected=is_protected,
         is_waiting=is_waiting,
         is_terminating=is_terminating,
@@ -88,10 +89,15 @@ def test_victims_are_less_important_and_make_room_for_all_members_or_nobody_goes
     gone = {each.victim.key for each in found.evictions}
     assert all(each.victim.priority < 10 and not each.victim.is_protected for each in found.evictions)
     assert set(found.nominations) == {member.key for member in cluster.members}
-    for node in set(found.nominations.values()):
+    for node in cluster.nodes:
         stay = [pod.key for pod in cluster.pods[node] if pod.key not in gone]
         come = [key for key, where in found.nominations.items() if where == node]
-        assert sum(cluster.size[key] for key in (*stay, *come)) <= CPU
+        used = sum(cluster.size[key] for key in (*stay, *come))
+        assert used <= CPU or not come
+        # Nobody goes who could stay.
+        assert all(
+            used + cluster.size[each.victim.key] > CPU for each in found.evictions if each.victim.node == node
+        )
 
 
 def test_members_that_do_not_fit_on_one_node_together_are_spread() -> None:
@@ -122,3 +128,36 @@ def test_victims_that_wait_or_leave_already_are_not_deleted() -> None:
 
     actions = {each.victim.key: each.action for each in found.evictions}
     assert actions == {"a": VictimAction.REJECT, "b": VictimAction.NOTHING}
+
+
+def test_victims_of_one_job_are_preferred_to_those_of_several() -> None:
+    pods = [(occupant(f"p{number}", f"n{number}", job=f"job-{number % 2}"), 8) for number in range(6)]
+
+    found = Cluster(pods, [8, 8, 8], 6).preempt()
+
+    assert {each.victim.job for each in found.evictions} == {"job-0"}
+
+
+def test_pods_without_a_job_cost_as_much_as_jobs_of_their_own() -> None:
+    pods = [
+        (occupant("a", "n0", 5), 4),
+        (occupant("b", "n0", 5), 4),
+        (occupant("c", "n1", 5, job="j"), 4),
+        (occupant("d", "n1", 5, job="j"), 4),
+    ]
+
+    found = Cluster(pods, [8], 2).preempt()
+
+    assert found.nominations == {"m0": "n1"}
+
+
+def test_of_equally_important_pods_that_goes_whose_job_loses_others_already() -> None:
+    pods = [
+        (occupant("a", "n0", job="broken"), 8),
+        (occupant("b", "n1", job="a-healthy-one"), 4),
+        (occupant("c", "n1", job="broken"), 4),
+    ]
+
+    found = Cluster(pods, [8, 4], 2).preempt()
+
+    assert {each.victim.key for each in found.evictions} == {"a", "c"}

@@ -1,21 +1,26 @@
 """Area `gang-preemption`: only cpu counts for fitting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
 from koordinator.scheduler.plugins.coscheduling.preempt import (
+    NO_VICTIMS,
+    NOT_HELPFUL,
+    Ground,
     JobMember,
     JobPreemptor,
     Occupant,
     Placer,
     Placing,
     PreemptReason,
-    fit_error,
     preempt,
+    reasons_text,
 )
 from koordinator.scheduler.plugins.network_topology import placement
 from koordinator.scheduler.plugins.network_topology.tree import build
@@ -31,6 +36,108 @@ UNTOUCHED = (
     PreemptReason.TERMINATING,
 )
 
+Fit = Callable[[str, Sequence[str]], str]
+"""Why a node does not hold pods (keys), empty when it does."""
+
+
+class SmallGround:
+    """A cluster whose nodes and pods are listed; `may_evict` tells which of them the job may evict."""
+
+    def __init__(
+        self,
+        codes: Mapping[str, Code],
+        occupants: Mapping[str, Sequence[Occupant]],
+        priority: int,
+        fit: Fit,
+        *,
+        as_reference: bool = False,
+    ) -> None:
+        self._codes, self._fit = codes, fit
+        self._candidates = sorted(node for node, code in codes.items() if code is Code.UNSCHEDULABLE)
+        self._pods = {node: [each.key for each in occupants.get(node, ())] for node in codes}
+        self._all = occupants
+
+        def evictable(node: str) -> list[Occupant]:
+            return [p for p in occupants.get(node, ()) if p.priority < priority and not p.is_protected]
+
+        self._evictable = {node: evictable(node) for node in codes}
+        self._cleared: list[str] = []
+        self.members: dict[str, list[str]] = {node: [] for node in codes}
+        self._costs = self._emptying_costs(as_reference)
+        self._reasons: dict[str, str] = {}
+
+    def _emptying_costs(self, as_reference: bool) -> EmptyingCosts:
+        pods = [(index, pod) for index, node in enumerate(self._candidates) for pod in self._evictable[node]]
+        jobs: dict[str, int] = {}
+        for _, pod in pods:
+            jobs.setdefault(pod.job if pod.job or as_reference else f"pod {pod.key}", len(jobs))
+        return EmptyingCosts(
+            np.array([index for index, _ in pods], np.int64),
+            np.array([pod.priority for _, pod in pods], np.int64),
+            np.array([jobs[p.job if p.job or as_reference else f"pod {p.key}"] for _, p in pods], np.int64),
+            len(self._candidates),
+            as_reference=as_reference,
+        )
+
+    def code_of(self, node: str) -> Code:
+        return self._codes[node]
+
+    def is_vacating(self, node: str) -> bool:
+        return any(pod.is_preempted for pod in self._evictable[node])
+
+    @property
+    def has_victims(self) -> bool:
+        return any(self._evictable[node] for node in self._candidates)
+
+    def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
+        """One node at a time."""
+        left = [index for index, node in enumerate(self._candidates) if node not in self._cleared]
+        if not left:
+            return ()
+        rows = np.array(left, np.intp)
+        index = left[self._costs.cheapest(rows, np.arange(len(self._candidates)))]
+        self._costs.hit(index)
+        node = self._candidates[index]
+        self._cleared.append(node)
+        self.take(self._evictable[node])
+        return (node,)
+
+    def place(self, node: str, member: JobMember) -> bool:
+        reason = self._fit(node, [*self._pods[node], *self.members[node], member.key])
+        if reason:
+            self._reasons.setdefault(node, reason)
+            return False
+        self.members[node].append(member.key)
+        return True
+
+    def cleared(self) -> Mapping[str, Sequence[Occupant]]:
+        return {node: self._evictable[node] for node in self._cleared}
+
+    def put_back(self, pods: Sequence[Occupant]) -> None:
+        for pod in pods:
+            self._pods[pod.node].append(pod.key)
+
+    def take(self, pods: Sequence[Occupant]) -> None:
+        for pod in pods:
+            self._pods[pod.node].remove(pod.key)
+
+    def holds(self, nodes: Collection[str]) -> bool:
+        return not any(
+            self._fit(node, [*self._pods[node], *self.members[node]]) for node in nodes if self.members[node]
+        )
+
+    def failure(self, members: Sequence[JobMember]) -> str:
+        hopeless = [code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE for code in self._codes.values()]
+        if not members:
+            reasons = [NO_VICTIMS] * len(self._candidates) + [NOT_HELPFUL] * sum(hopeless)
+        else:
+            reasons = [
+                reason
+                for node in self._candidates
+                if (reason := self._fit(node, [*self._pods[node], *self.members[node], members[0].key]))
+            ]
+        return reasons_text(len(self._codes), reasons)
+
 
 class World:
     """The nodes of a case and the pods on them."""
@@ -42,12 +149,12 @@ class World:
         self.nodes = {node["name"]: node for node in case["nodes"]}
         pending = case.get("pending") or ([] if gang else [trigger])
         self.members = [_member(each) for each in pending]
+        self.priority = trigger.get("priority", 0)
         self.job = JobPreemptor(
             trigger=_member(trigger),
-            priority=trigger.get("priority", 0),
             never=trigger.get("preemptionPolicy") == "Never",
             members=tuple(self.members),
-            waiting_count=len(self.waiting),
+            waiting=tuple(JobMember(key=_key(each)) for each in self.waiting),
             earlier=gang.get("preemptionMessage", ""),
         )
         existing = case.get("existing") or []
@@ -70,43 +177,51 @@ class World:
                 codes[name] = words[given.get(name, "UnschedulableAndUnresolvable")]
                 continue
             wanted = self.members if self._is_aware() else [self.job.trigger]
-            is_refused = self._slots(name, self.occupants[name], wanted) < len(wanted)
+            there = [each.key for each in self.occupants[name]]
+            is_refused = self._slots(name, there, wanted) < len(wanted)
             codes[name] = Code.UNSCHEDULABLE if is_refused else Code.SUCCESS
         return codes
 
     def _is_aware(self) -> bool:
         return "gatherStrategy" in self.gang
 
-    def fit(self, node: str, pods: Sequence[Occupant], placed: Sequence[JobMember], member: JobMember) -> str:
-        used = sum(self.cpu[each.key] for each in pods) + sum(self.cpu[each.key] for each in placed)
-        return "" if used + self.cpu[member.key] <= self.nodes[node]["cpu"] else SHORT
+    def fit(self, node: str, keys: Sequence[str]) -> str:
+        return "" if sum(self.cpu[key] for key in keys) <= self.nodes[node]["cpu"] else SHORT
 
-    def _slots(self, node: str, pods: Sequence[Occupant], wanted: Sequence[JobMember]) -> int:
-        placed: list[JobMember] = []
-        for each in wanted:
-            if self.fit(node, pods, placed, each):
-                break
-            placed.append(each)
-        return len(placed)
+    def ground(self) -> SmallGround:
+        return SmallGround(self.codes, self.occupants, self.priority, self.fit, as_reference=True)
+
+    def _slots(self, node: str, there: Sequence[str], wanted: Sequence[JobMember]) -> int:
+        keys = [each.key for each in wanted]
+        counts = range(1, len(keys) + 1)
+        return next((n - 1 for n in counts if self.fit(node, [*there, *keys[:n]])), len(keys))
 
     def placer(self) -> Placer | None:
         if not self._is_aware():
             return None
         if self.gang.get("attempted", 1) > 1:
-            return lambda staying: Placing(failure=PLAN_INVALID)
+            return lambda members, ground: Placing(failure=PLAN_INVALID)
         return self._place
 
-    def _place(self, staying: Mapping[str, Sequence[Occupant]]) -> Placing:
+    def _place(self, members: Sequence[JobMember], ground: Ground) -> Placing:
+        while ground.clear(members):
+            pass
         specs = msgspec.convert(self.gang["networkTopologySpec"], list[NetworkTopologySpec])
         tree = build(specs, [(name, node.get("labels") or {}) for name, node in self.nodes.items()])
         rules = msgspec.convert(self.gang["gatherStrategy"], list[GatherStrategy])
-        slots = {name: self._slots(name, pods, self.members) for name, pods in staying.items()}
-        keys = [each.key for each in self.members]
-        found = placement.plan(
-            tree, placement.demand_of(rules, tree.layers), keys, tree.by_leaf(slots), tree.by_leaf({})
-        )
-        reasons = {name: SHORT for name, count in slots.items() if count < len(keys)}
-        return Placing(found.nodes, found.message(fit_error(len(self.nodes), reasons)))
+        gone = ground.cleared()
+        slots = {
+            name: self._slots(name, [p.key for p in self.occupants[name] if p not in gone[name]], members)
+            for name in gone
+        }
+        keys = [each.key for each in members]
+        demand = placement.demand_of(rules, tree.layers)
+        found = placement.plan(tree, demand, keys, tree.by_leaf(slots), tree.by_leaf({}))
+        reasons = [SHORT for count in slots.values() if count < len(keys)]
+        for member in members:
+            if member.key in found.nodes:
+                assert ground.place(found.nodes[member.key], member), member
+        return Placing(found.nodes, found.message(reasons_text(len(self.nodes), reasons)))
 
 
 def _key(pod: Case) -> str:
@@ -138,7 +253,7 @@ def _occupant(pod: Case) -> Occupant:
 def preemption(case: Case) -> Any:
     world = World(case)
     job = world.job
-    found = preempt(job, world.codes, world.occupants, world.fit, world.placer())
+    found = preempt(job, world.ground(), world.placer(), as_reference=True)
     is_success = found.reason is PreemptReason.SUCCESS
     answer: Case = {
         "outcome": "success" if is_success else "unschedulable",

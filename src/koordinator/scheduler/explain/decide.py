@@ -24,7 +24,7 @@ from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import Status
+from koordinator.scheduler.status import Code, Status
 from koordinator.scheduler.steering import FREE, Steering, steer
 from koordinator.scheduler.view import View
 
@@ -287,7 +287,7 @@ def _preemption(found: Survey, asked: CycleDiagnosis) -> Preemption:
 
 
 def _goes_on(status: Status) -> bool:
-    return status.is_rejected and not status.is_success
+    return status.is_rejected and status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
 
 
 def _unbound(pod: PodInfo) -> PodInfo:

@@ -18,6 +18,7 @@ from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import (
     Diagnosis,
     Handle,
+    Outlook,
     PermitPlugin,
     PermitResult,
     PostBindPlugin,
@@ -35,6 +36,7 @@ from koordinator.scheduler.framework import (
 from koordinator.scheduler.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
+from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
@@ -65,6 +67,7 @@ class Coscheduling(
         super().__init__(args, handle)
         self.gangs = RunningGangs.of(handle, args)
         self.rounds = self.gangs.rounds
+        self._preemption = GangPreemption(args, handle, self.gangs)
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
@@ -72,6 +75,9 @@ class Coscheduling(
     # The way into the queue, and the start of an attempt
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
+        busy = self._preemption.pre_enqueue(pod)
+        if not busy.is_success:
+            return busy
         gate = self.rounds.pre_enqueue(pod.pod)
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 
@@ -87,7 +93,10 @@ class Coscheduling(
 
     def begin_attempt(self, pod: PodInfo) -> Status:
         self._failed_by_another = ""
-        gate = self.gangs.begin(pod.pod).gate
+        begin = self.gangs.begin(pod.pod)
+        gate = begin.gate
+        if begin.has_started:
+            self._preemption.round_began()
         if gate.is_open:
             return SUCCESS
         if gate.reason is GateReason.ROUND_FAILED:
@@ -100,12 +109,16 @@ class Coscheduling(
     # No node
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        is_root_cause = self.is_root_cause(pod)
         now = self.gangs.round_of(pod.pod)
-        if now is None or self.is_root_cause(pod):
-            return PostFilterResult(unschedulable())
-        if now.suggestion is not None:
+        if now is not None and now.suggestion is not None and not is_root_cause:
             diagnosis.suggest(now.suggestion.type, now.suggestion.message)
-        return PostFilterResult(unschedulable(now.preemption_message))
+        if is_root_cause:
+            self.rounds.fail_round(pod.pod, diagnosis.fit_error(""))
+        return self._preemption.post_filter(pod, diagnosis, is_root_cause=is_root_cause)
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        return self._preemption.outlook(pod, diagnosis)
 
     def after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
         is_root_cause = self.is_root_cause(pod)

@@ -1,15 +1,17 @@
 """Preemption for a whole job: room for all members of a gang, or nobody is evicted. Source: spec 05, section 12.
 
 Other than upstream, each member is assumed on its node before the next one is placed, so that victims make
-room for all members at once.
+room for all members at once; and victims of one job are preferred to those of several.
 """
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
+from koordinator.scheduler.diagnosis import fit_error
 from koordinator.scheduler.status import Code
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -23,7 +25,7 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     priority: int
     job: str = ""
-    """Pods of one job cost as much as one of them; pods without a job count as one job together."""
+    """Pods of one job cost as much as one of them; a pod without one is a job of its own."""
     is_protected: bool = False
     """By itself, or by its quota."""
     is_terminating: bool = False
@@ -39,8 +41,50 @@ class JobMember(msgspec.Struct, frozen=True, kw_only=True):
     nominated: str = ""
 
 
-Fit = Callable[[str, Sequence[Occupant], Sequence[JobMember], JobMember], str]
-"""Why a node (its name, the pods left on it, the members placed there before) does not hold a member."""
+class Ground(Protocol):
+    """The cluster in thought: pods leave nodes and members take their room, and nothing really happens."""
+
+    def code_of(self, node: str) -> Code:
+        """What the node answered in the failed attempt."""
+        ...
+
+    def is_vacating(self, node: str) -> bool:
+        """Whether a pod that the job may evict is leaving the node because it was preempted."""
+        ...
+
+    @property
+    def has_victims(self) -> bool:
+        """Whether the job may evict anybody from the nodes that come into question."""
+        ...
+
+    def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
+        """Take all that the job may evict off more nodes, the cheapest ones first: about as many nodes as these
+        members need. The nodes to try now; none when there are no more."""
+        ...
+
+    def place(self, node: str, member: JobMember) -> bool:
+        """Put a member on a node if that takes it beside what is there."""
+        ...
+
+    def cleared(self) -> Mapping[str, Sequence[Occupant]]:
+        """Node → the pods that were taken off it, in the order of clearing."""
+        ...
+
+    def put_back(self, pods: Sequence[Occupant]) -> None:
+        """Where they were."""
+        ...
+
+    def take(self, pods: Sequence[Occupant]) -> None:
+        """Off their nodes."""
+        ...
+
+    def holds(self, nodes: Collection[str]) -> bool:
+        """Whether the members that pods on these nodes matter to can be where they are."""
+        ...
+
+    def failure(self, members: Sequence[JobMember]) -> str:
+        """Why no node takes the first of these members, in words."""
+        ...
 
 
 class Placing(msgspec.Struct, frozen=True):
@@ -50,8 +94,8 @@ class Placing(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-Placer = Callable[[Mapping[str, Sequence[Occupant]]], Placing]
-"""Places all members on nodes, given the pods that stay on each."""
+Placer = Callable[[Sequence[JobMember], Ground], Placing]
+"""Places all members on nodes that it clears."""
 
 
 class PreemptReason(enum.Enum):
@@ -92,6 +136,10 @@ class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
     evictions: tuple[Eviction, ...] = ()
 
     @property
+    def is_success(self) -> bool:
+        return self.reason is PreemptReason.SUCCESS
+
+    @property
     def clears_nominations(self) -> bool:
         """Whether all members lose the nodes that were kept for them."""
         return self.reason is PreemptReason.NO_ROOM
@@ -102,149 +150,118 @@ class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
-    """The job in question: the pod that failed, all pending members, and how many wait already."""
+    """The job in question: the pod that failed, all pending members, and those that wait in Permit already."""
 
     trigger: JobMember
-    priority: int
     never: bool = False
     members: tuple[JobMember, ...]
-    waiting_count: int = 0
+    waiting: tuple[JobMember, ...] = ()
     earlier: str = ""
     """What was kept of an earlier attempt in the round."""
 
 
 def preempt(
-    job: JobPreemptor,
-    codes: Mapping[str, Code],
-    occupants: Mapping[str, Sequence[Occupant]],
-    fit: Fit,
-    placer: Placer | None = None,
+    job: JobPreemptor, ground: Ground, placer: Placer | None = None, *, as_reference: bool = False
 ) -> JobPreemption:
     """Whom to evict so that all pending members of the job find room.
 
-    `codes` are the answers of the nodes in the failed attempt, `occupants` the pods of each node. Without a
-    `placer` members go to the nodes with the cheapest victims.
+    Without a `placer` members go to the nodes with the cheapest victims. Upstream (`as_reference`) does not
+    care which of equally important pods of a node stay.
     """
     if job.earlier:
         return JobPreemption(reason=PreemptReason.ATTEMPTED, message=job.earlier)
     if not job.members:
         return JobPreemption(reason=PreemptReason.NO_MEMBERS, message=PreemptReason.NO_MEMBERS.value)
-    reason = _objection(job, codes, occupants)
+    reason = _objection(job, ground)
     if reason is not PreemptReason.SUCCESS:
         return JobPreemption(reason=reason, message=reason.value)
-    candidates = sorted(node for node, code in codes.items() if code is Code.UNSCHEDULABLE)
-    hopeless = (node for node, code in codes.items() if code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
-    reasons = dict.fromkeys(hopeless, NOT_HELPFUL)
-    evictable = {
-        node: [each for each in occupants.get(node, ()) if _may_evict(job, each)] for node in candidates
-    }
-    if not any(evictable.values()):
-        reasons.update(dict.fromkeys(candidates, NO_VICTIMS))
-        return _no_room(fit_error(len(codes), reasons))
-    staying = {
-        node: [each for each in occupants.get(node, ()) if not _may_evict(job, each)] for node in candidates
-    }
-    placing = placer(staying) if placer is not None else _cheapest(job, evictable, staying, fit, len(codes))
+    if not ground.has_victims:
+        return JobPreemption(reason=PreemptReason.NO_ROOM, message=ground.failure(()))
+    placing = (placer or cheapest)(job.members, ground)
     if placing.failure:
-        return _no_room(placing.failure)
-    evictions: list[Eviction] = []
-    for node in sorted(set(placing.nodes.values())):
-        placed = [member for member in job.members if placing.nodes[member.key] == node]
-        evictions += _victims(node, evictable[node], staying[node], placed, fit)
-    waiting, pending = job.waiting_count, len(job.members)
+        return JobPreemption(reason=PreemptReason.NO_ROOM, message=placing.failure)
+    waiting, pending = len(job.waiting), len(job.members)
     return JobPreemption(
         reason=PreemptReason.SUCCESS,
         message=f"preempt success, alreadyWaitingForBound: {waiting}/{waiting + pending}",
         nominations=placing.nodes,
-        evictions=tuple(evictions),
+        evictions=tuple(_evictions(set(placing.nodes.values()), ground, as_reference=as_reference)),
     )
 
 
-def _objection(
-    job: JobPreemptor, codes: Mapping[str, Code], occupants: Mapping[str, Sequence[Occupant]]
-) -> PreemptReason:
+def _objection(job: JobPreemptor, ground: Ground) -> PreemptReason:
     if job.never:
         return PreemptReason.NEVER
-    for member in job.members:
+    for member in (*job.members, *job.waiting):
         is_trigger = member.key == job.trigger.key
-        if is_trigger and codes.get(member.nominated) is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+        if not member.nominated or (
+            is_trigger and ground.code_of(member.nominated) is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+        ):
             continue
-        there = occupants.get(member.nominated, ())
-        if any(each.is_preempted and _may_evict(job, each) for each in there):
+        if ground.is_vacating(member.nominated):
             return PreemptReason.TERMINATING
     return PreemptReason.SUCCESS
 
 
-def _may_evict(job: JobPreemptor, pod: Occupant) -> bool:
-    return pod.priority < job.priority and not pod.is_protected
-
-
-def _no_room(message: str) -> JobPreemption:
-    return JobPreemption(reason=PreemptReason.NO_ROOM, message=message)
-
-
-def fit_error(node_count: int, reasons: Mapping[str, str]) -> str:
-    """`0/5 nodes are available: 3 Insufficient cpu.`; a node without a reason is not listed."""
-    counts = Counter(reasons.values())
-    listed = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
-    return f"0/{node_count} nodes are available: {listed}."
-
-
-def costs(evictable: Mapping[str, Sequence[Occupant]]) -> dict[str, int]:
-    """What it costs to empty each node: the rank of the priority, once per job; the lowest costs nothing."""
-    priorities = sorted({pod.priority for pods in evictable.values() for pod in pods})
-    rank = {priority: number for number, priority in enumerate(priorities)}
-    return {
-        node: sum(rank[priority] for priority, _ in {(pod.priority, pod.job) for pod in pods})
-        for node, pods in evictable.items()
-    }
-
-
-def _cheapest(
-    job: JobPreemptor,
-    evictable: Mapping[str, Sequence[Occupant]],
-    staying: Mapping[str, Sequence[Occupant]],
-    fit: Fit,
-    node_count: int,
-) -> Placing:
-    """Each member on the cheapest node that holds it beside those placed before it."""
-    cost = costs(evictable)
-    order = sorted(evictable, key=lambda node: (cost[node], node))
-    placed: dict[str, list[JobMember]] = {node: [] for node in order}
+def cheapest(members: Sequence[JobMember], ground: Ground) -> Placing:
+    """Each member on the cheapest node that takes it beside those placed before it."""
     nodes: dict[str, str] = {}
-    for member in job.members:
-        reasons: dict[str, str] = {}
-        for node in order:
-            reason = fit(node, staying[node], placed[node], member)
-            if not reason:
-                placed[node].append(member)
-                nodes[member.key] = node
+    left = list(members)
+    while left:
+        cleared = ground.clear(left)
+        if not cleared:
+            return Placing(failure=ground.failure(left))
+        for node in cleared:
+            # Node by node places as member by member would: each goes to the first node that takes it.
+            placed = [member for member in left if ground.place(node, member)]
+            nodes.update((member.key, node) for member in placed)
+            left = [member for member in left if member.key not in nodes]
+            if not left:
                 break
-            reasons[node] = reason
-        else:
-            return Placing(failure=fit_error(node_count, reasons))
     return Placing(nodes)
 
 
-def _victims(
-    node: str,
-    evictable: Sequence[Occupant],
-    staying: Sequence[Occupant],
-    placed: Sequence[JobMember],
-    fit: Fit,
-) -> list[Eviction]:
-    """The pods of a node that must go for the members placed there; the most important may stay first."""
-    stay, evictions = list(staying), []
-    for pod in sorted(evictable, key=lambda each: (-each.priority, each.job, each.key)):
-        beside = [*stay, pod]
-        if all(not fit(node, beside, placed[:count], member) for count, member in enumerate(placed)):
-            stay = beside
-        else:
-            evictions.append(Eviction(pod, _action(pod)))
-    return evictions
+def _evictions(used: set[str], ground: Ground, *, as_reference: bool) -> Iterable[Eviction]:
+    """The pods that must go for the members; of all others those come back first that matter most."""
+    cleared = ground.cleared()
+    idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
+    hit: set[str] = set()
+    victims = restore(_by_importance(idle, hit, as_reference=as_reference), ground)
+    for node in (node for node in cleared if node in used):
+        hit.update(pod.job for pod in victims if pod.job)
+        victims += restore(_by_importance(cleared[node], hit, as_reference=as_reference), ground)
+    return (Eviction(pod, _action(pod)) for pod in victims)
+
+
+def _by_importance(pods: Iterable[Occupant], hit: set[str], *, as_reference: bool) -> list[Occupant]:
+    """The most important first. Whoever leaves anyhow goes before all others, and of equally important pods
+    those whose job loses others already."""
+    if as_reference:
+        return sorted(pods, key=lambda pod: (-pod.priority, pod.job, pod.key))
+    return sorted(pods, key=lambda pod: (pod.is_terminating, -pod.priority, pod.job in hit, pod.job, pod.key))
+
+
+def restore(pods: Sequence[Occupant], ground: Ground) -> list[Occupant]:
+    """Put pods back one after the other as long as all members can stay where they are; those that cannot come
+    back. Asks about many pods at once where nobody objects to any of them."""
+    if not pods:
+        return []
+    ground.put_back(pods)
+    if ground.holds({pod.node for pod in pods}):
+        return []
+    ground.take(pods)
+    if len(pods) == 1:
+        return list(pods)
+    half = len(pods) // 2
+    return restore(pods[:half], ground) + restore(pods[half:], ground)
 
 
 def _action(pod: Occupant) -> VictimAction:
     if pod.is_waiting:
         return VictimAction.REJECT
     return VictimAction.NOTHING if pod.is_terminating else VictimAction.DELETE
+
+
+def reasons_text(node_count: int, reasons: Iterable[str]) -> str:
+    """`0/5 nodes are available: 3 Insufficient cpu.` from the reason of each node that has one."""
+    return fit_error(node_count, Counter(reasons))

@@ -3,13 +3,15 @@
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
 
 from koordinator import clock
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import PatchType
+from koordinator.cluster.protocol import Cluster, PatchType
 from koordinator.scheduler.framework import Handle
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.pod_info import PodInfo
@@ -19,6 +21,11 @@ log = logging.getLogger(__name__)
 DISRUPTION_TARGET = "DisruptionTarget"
 PREEMPTION = "PreemptionByScheduler"
 PLUGIN = "DefaultPreemption"
+REQUESTS_AT_ONCE = 16
+"""Requests of one preemption under way: a large job has hundreds of victims, and others want to be served, too."""
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 class End(enum.Enum):
@@ -28,6 +35,22 @@ class End(enum.Enum):
     GONE = enum.auto()
     """It was not there any more."""
     FAILED = enum.auto()
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What is particular about a preemption."""
+
+    accommodates: str = "a higher priority pod"
+    """Whom it makes room for, in the condition of the victims."""
+    plugin: str = PLUGIN
+    """In whose name victims are turned down that wait in Permit."""
+    nominations: tuple[tuple[PodInfo, str], ...] = ()
+    """Nodes that other pods of the preemptor's job are promised, to be told in their status."""
+    always_wakes: bool = False
+    """Whether to try the preemptor again after the last request, whatever became of the victims."""
+
+
+STOCK = Terms()
 
 
 class Eviction:
@@ -44,101 +67,156 @@ class Eviction:
     def start(self, preemptor: PodInfo, candidate: Candidate, profile_name: str) -> None:
         """Evict the victims in the background. Less important pods lose their nomination to the node at once,
         and may look for another."""
+        victims = [victim.pod for victim in candidate.victims]
+        self.start_many(preemptor, {candidate.node_name: victims}, profile_name)
+
+    def start_many(
+        self,
+        preemptor: PodInfo,
+        victims: Mapping[str, Sequence[PodInfo]],
+        profile_name: str,
+        terms: Terms = STOCK,
+    ) -> list[str]:
+        """The same for several nodes; uids of the victims that waited in Permit and give their places back."""
         actions, nominations = self._handle.actions, self._handle.nominations
+        own = {pod.uid for pod, _ in terms.nominations}
         losers = [
-            other for other in nominations.on(candidate.node_name) if other.priority < preemptor.priority
+            other
+            for node_name in victims
+            for other in nominations.on(node_name)
+            if other.priority < preemptor.priority and other.uid not in own
         ]
         for loser in losers:
             nominations.remove(loser.uid)
         actions.activate([loser.uid for loser in losers])
-        leaving: list[PodInfo] = []
-        for victim in candidate.victims:
-            if actions.reject_waiting(victim.pod.uid, PLUGIN, "preempted"):
-                self._tell(victim.pod.pod, preemptor, candidate.node_name, profile_name)
-            else:
-                leaving.append(victim.pod)
-        actions.evicting(preemptor, candidate.node_name, leaving)
-        work = self._run(preemptor, candidate.node_name, leaving, losers, profile_name)
+        work = _Work(self._handle, preemptor, profile_name, terms)
+        rejected: list[str] = []
+        leaving: list[tuple[str, PodInfo]] = []
+        for node_name, pods in victims.items():
+            gone = [pod for pod in pods if actions.reject_waiting(pod.uid, terms.plugin, "preempted")]
+            for pod in gone:
+                rejected.append(pod.uid)
+                work.tell(pod.pod, node_name)
+            staying = [pod for pod in pods if pod not in gone]
+            if staying:
+                actions.evicting(preemptor, node_name, staying)
+            leaving += [(node_name, pod) for pod in staying]
         uid = preemptor.uid
-        name = f"preemption by {preemptor.key}"
-        if actions.spawn(work, name, lambda: self._under_way.discard(uid)) and leaving:
+
+        def ended() -> None:
+            self._under_way.discard(uid)
+
+        told = [*terms.nominations, *((loser, "") for loser in losers)]
+        running = work.run(leaving, told, ended)
+        if actions.spawn(running, f"preemption by {preemptor.key}", ended) and leaving:
             self._under_way.add(uid)
+        return rejected
 
-    async def _run(
+    def renominate(self, promised: Sequence[tuple[PodInfo, str]], name: str) -> None:
+        """Tell pods in their status which node they are promised, "" for none, in the background."""
+        if promised:
+            self._handle.actions.spawn(tell_nominations(self._handle.cluster, promised), name)
+
+
+class _Work:
+    """The requests of one preemption."""
+
+    def __init__(self, handle: Handle, preemptor: PodInfo, profile_name: str, terms: Terms) -> None:
+        self._handle = handle
+        self._preemptor = preemptor
+        self._profile_name = profile_name
+        self._terms = terms
+
+    async def run(
         self,
-        preemptor: PodInfo,
-        node_name: str,
-        leaving: list[PodInfo],
-        losers: list[PodInfo],
-        profile_name: str,
+        leaving: Sequence[tuple[str, PodInfo]],
+        told: Sequence[tuple[PodInfo, str]],
+        nearly_done: Callable[[], None],
     ) -> None:
-        def evict(victim: PodInfo) -> Awaitable[End]:
-            return self._evict(victim.pod, preemptor, node_name, profile_name)
-
         ends: list[End] = []
         began_s = self._handle.clock.now()
         try:
-            await asyncio.gather(*(self._clear_nomination(loser.pod) for loser in losers))
-            ends += await asyncio.gather(*(evict(victim) for victim in leaving[:-1]))
+            await tell_nominations(self._handle.cluster, told)
+            ends += await _some_at_a_time(self._evict, leaving[:-1])
         finally:
-            self._under_way.discard(preemptor.uid)
+            nearly_done()
         # The last one goes after the others: its end wakes the preemptor, and there is room then.
         if End.FAILED not in ends:
-            ends += [await evict(victim) for victim in leaving[-1:]]
+            ends += [await self._evict(last) for last in leaving[-1:]]
         self._measured(began_s, "error" if End.FAILED in ends else "success")
-        if leaving and (End.FAILED in ends or End.DELETED not in ends):
+        if self._terms.always_wakes or (leaving and (End.FAILED in ends or End.DELETED not in ends)):
             # No end of a pod is to be expected that would wake it.
-            self._handle.actions.activate([preemptor.uid])
+            self._handle.actions.activate([self._preemptor.uid])
 
     def _measured(self, began_s: float, result: str) -> None:
         metrics = self._handle.metrics
         metrics.preemption_count.inc(result)
         metrics.preemption_duration.of(result).observe(max(0.0, self._handle.clock.now() - began_s))
 
-    async def _evict(self, victim: Pod, preemptor: PodInfo, node_name: str, profile_name: str) -> End:
+    async def _evict(self, leaving: tuple[str, PodInfo]) -> End:
+        node_name, victim = leaving[0], leaving[1].pod
         meta = victim.metadata
         try:
             if not has_condition(victim, PREEMPTION):
-                await self._mark(victim, profile_name)
+                await self._mark(victim)
             await self._handle.cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
         except (errors.NotFound, errors.Conflict):
             return End.GONE  # or another pod has its name
         except errors.ApiError as failure:
             log.warning("victim not evicted: %s", failure, extra={"pod": victim.key})
             return End.FAILED
-        self._tell(victim, preemptor, node_name, profile_name)
+        self.tell(victim, node_name)
         return End.DELETED
 
-    def _tell(self, victim: Pod, preemptor: PodInfo, node_name: str, profile_name: str) -> None:
-        note = f"Preempted by pod {preemptor.uid} on node {node_name}"
-        self._handle.actions.event(profile_name, victim, "Normal", "Preempted", note)
+    def tell(self, victim: Pod, node_name: str) -> None:
+        note = f"Preempted by pod {self._preemptor.uid} on node {node_name}"
+        self._handle.actions.event(self._profile_name, victim, "Normal", "Preempted", note)
 
-    async def _mark(self, victim: Pod, profile_name: str) -> None:
+    async def _mark(self, victim: Pod) -> None:
         condition = {
             "type": DISRUPTION_TARGET,
             "status": "True",
             "reason": PREEMPTION,
-            "message": f"{profile_name}: preempting to accommodate a higher priority pod",
+            "message": f"{self._profile_name}: preempting to accommodate {self._terms.accommodates}",
             "lastTransitionTime": clock.rfc3339(self._handle.clock.now()),
         }
         body: dict[str, Any] = {
             "metadata": {"uid": victim.metadata.uid},
             "status": {"conditions": [condition]},
         }
-        await self._patch_status(victim, body)
+        await _patch_status(self._handle.cluster, victim, body)
 
-    async def _clear_nomination(self, pod: Pod) -> None:
-        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": None}}
+
+async def tell_nominations(cluster: Cluster, promised: Sequence[tuple[PodInfo, str]]) -> None:
+    """Patch the nomination of each pod, "" takes it back; whom it cannot be told is tried again some day anyhow."""
+
+    async def tell(promise: tuple[PodInfo, str]) -> None:
+        pod, node_name = promise[0].pod, promise[1]
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node_name or None}}
         try:
-            await self._patch_status(pod, body)
+            await _patch_status(cluster, pod, body)
         except errors.ApiError as failure:
-            log.info("nomination not cleared: %s", failure, extra={"pod": pod.key})
+            log.info("nomination not written: %s", failure, extra={"pod": pod.key})
 
-    async def _patch_status(self, pod: Pod, body: dict[str, Any]) -> None:
-        meta = pod.metadata
-        await self._handle.cluster.patch(
-            Pod, meta.name, body, meta.namespace, patch_type=PatchType.STRATEGIC, subresource="status"
-        )
+    await _some_at_a_time(tell, promised)
+
+
+async def _patch_status(cluster: Cluster, pod: Pod, body: dict[str, Any]) -> None:
+    meta = pod.metadata
+    await cluster.patch(
+        Pod, meta.name, body, meta.namespace, patch_type=PatchType.STRATEGIC, subresource="status"
+    )
+
+
+async def _some_at_a_time(ask: Callable[[A], Awaitable[T]], about: Iterable[A]) -> list[T]:
+    """All answers, in order."""
+    slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+    async def in_turn(each: A) -> T:
+        async with slots:
+            return await ask(each)
+
+    return list(await asyncio.gather(*map(in_turn, about)))
 
 
 def has_condition(pod: Pod, reason: str) -> bool:

@@ -1,0 +1,407 @@
+"""Where a job could go if less important pods went: trials on the node table.
+
+What pods that may go hold is a sum over columns, so that only nodes are tried that can take a member as far as
+resources are concerned, the cheapest ones first, and only as many as are needed. Source: spec 05, section 12.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler import diagnosis as words
+from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.framework import Diagnosis, Mask, Plugin
+from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.plugins.coscheduling.costs import EmptyingCosts
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, job_name, may_go
+from koordinator.scheduler.plugins.coscheduling.preempt import (
+    NO_VICTIMS,
+    NOT_HELPFUL,
+    JobMember,
+    Occupant,
+)
+from koordinator.scheduler.plugins.node_resources_fit import FitState, NodeResourcesFit
+from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, has_condition
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import Code, Status
+from koordinator.scheduler.trial import Trial
+
+TAKEN_MAX = 16_384
+"""Pods taken off nodes in one attempt, at about 10 µs each. Only a job that the columns let hope in vain on
+hundreds of nodes gets there; its next attempt begins with other nodes."""
+
+MANY = 1 << 40
+"""Members that a node takes of a pod that asks for nothing."""
+
+
+class Kind(msgspec.Struct, eq=False):
+    """Equal members: one of them is asked about for all. Masks are (table rows,)."""
+
+    pod: PodInfo
+    asked: Diagnosis
+    is_open: Mask
+    """Nodes that evictions may help."""
+    is_free: Mask
+    """Nodes that take such a pod as they are."""
+    fit: tuple[NodeResourcesFit, FitState] | None
+    is_wide: bool
+    """Whether pods elsewhere matter to it."""
+
+    @classmethod
+    def of(cls, pod: PodInfo, asked: Diagnosis, rows: Rows) -> "Kind":
+        is_there = np.zeros(asked.unresolvable_rows().size, np.bool_)
+        is_there[rows] = True
+        filters = asked.active_filters() or ()
+        fit = next(((each, state) for each, state in filters if isinstance(each, NodeResourcesFit)), None)
+        is_wide = any(_looks_further(plugin) for plugin, _ in filters)
+        is_open = is_there & ~asked.unresolvable_rows()
+        return cls(pod, asked, is_open, asked.feasible_rows() & is_there, fit, is_wide)
+
+    @property
+    def wanted(self) -> tuple[tuple[int, int], ...]:
+        """(column, amount) that a node must have."""
+        return self.fit[1].checked if self.fit is not None else self.pod.requests
+
+
+def _looks_further(plugin: Plugin[object]) -> bool:
+    return type(plugin).epoch is not Plugin.epoch or type(plugin).live_key is not Plugin.live_key
+
+
+class TrialGround:
+    """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
+    are no victims. Lives as long as `trial`."""
+
+    def __init__(
+        self,
+        table: NodeTable,
+        residents: JobResidents,
+        trial: Trial,
+        diagnosis: Diagnosis,
+        trigger: PodInfo,
+        members: Mapping[str, PodInfo],
+        own: Collection[str],
+    ) -> None:
+        self._table = table
+        self._residents = residents
+        self._trial = trial
+        self._asked = diagnosis
+        self._trigger = trigger
+        self._members = members
+        self._own = own
+        self._infos: dict[str, PodInfo] = {}
+        self._kinds: list[Kind] = []
+        self._kind_of: dict[str, int] = {}
+        self._cleared: dict[int, list[Occupant]] = {}
+        self._visited: set[int] = set()
+        """Nodes that were tried as they are."""
+        self._placed: dict[int, dict[int, list[PodInfo]]] = {}
+        """Row → kind → members there."""
+        self._refused: dict[tuple[int, int], tuple[int, Status | None]] = {}
+        """(kind, row) → when the node refused such a pod, and why if it was asked."""
+        self._moves: Counter[int] = Counter()
+        self._taken_count = 0
+        self._clearings = 0
+        self._is_whole = diagnosis.active_filters() is None
+        self._see_kinds()
+        self._see_victims()
+
+    def _see_kinds(self) -> None:
+        numbers: dict[Hashable, int] = {}
+        rows = self._table.rows
+        for key, pod in self._members.items():
+            kind = self._asked.class_key(pod)
+            number = numbers.get(kind)
+            if number is None:
+                number = numbers[kind] = len(self._kinds)
+                is_trigger = kind == self._asked.class_key(self._trigger)
+                asked = self._asked if is_trigger else self._asked.about(pod)
+                self._kinds.append(Kind.of(pod, asked, rows))
+            self._kind_of[key] = number
+
+    def _see_victims(self) -> None:
+        residents, capacity = self._residents, self._table.capacity
+        is_candidate = np.zeros(capacity, np.bool_)
+        for kind in self._kinds:
+            is_candidate |= kind.is_open
+        slots = residents.victims_below(self._trigger.priority)
+        slots = slots[is_candidate[residents.rows[slots]]]
+        own = [residents.slot_of(uid) for uid in self._own if self._table.place_of(uid) is not None]
+        slots = slots[~np.isin(slots, own)] if own else slots
+        rows = residents.rows[slots]
+        self._columns = sorted({column for kind in self._kinds for column, _ in kind.wanted})
+        self._held = np.zeros((len(self._columns), capacity), np.int64)
+        for held, amounts in zip(self._held, residents.amounts_of(self._columns, slots), strict=True):
+            np.add.at(held, rows, amounts)
+        self._held_pods = np.bincount(rows, minlength=capacity)
+        staying = slots[~residents.is_leaving[slots]]
+        self._costs = EmptyingCosts(
+            residents.rows[staying], residents.priorities[staying], residents.jobs[staying], capacity
+        )
+        self._candidates = np.flatnonzero(is_candidate)
+        by_name = sorted(self._candidates.tolist(), key=self._table.name_of)
+        self._by_name: I64 = np.zeros(capacity, np.int64)
+        self._by_name[by_name] = np.arange(len(by_name))
+
+    def _may_go(self, pod: PodInfo) -> bool:
+        return pod.priority < self._trigger.priority and pod.uid not in self._own and may_go(pod.pod)
+
+    # What is the case
+
+    def code_of(self, node: str) -> Code:
+        row = self._table.row_of(node)
+        return self._asked.status_of(row).code if row is not None else Code.SUCCESS
+
+    def is_vacating(self, node: str) -> bool:
+        row = self._table.row_of(node)
+        return row is not None and any(
+            pod.pod.metadata.deletion_timestamp is not None
+            and has_condition(pod.pod, PREEMPTION)
+            and self._may_go(pod)
+            for pod in self._table.pods_at(row).values()
+        )
+
+    @property
+    def has_victims(self) -> bool:
+        return bool(self._held_pods.any())
+
+    # Choosing nodes
+
+    def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
+        needed = Counter(self._kind_of[member.key] for member in members)
+        visited = list(self._free_rows(needed))
+        self._visited.update(visited)
+        # Where the columns are no guide, more nodes each time.
+        factor = 1 << self._clearings
+        chosen = self._cheapest(
+            Counter({kind: count * factor for kind, count in needed.items() if count > 0})
+        )
+        self._clearings += bool(chosen)
+        for row in chosen:
+            self._clear(row)
+        if self._is_whole and chosen:
+            # A pod that is refused as a whole is so until enough others are gone, wherever they were.
+            return [self._table.name_of(row) for row in self._cleared]
+        return [self._table.name_of(row) for row in (*visited, *chosen)]
+
+    def _free_rows(self, needed: Counter[int]) -> Iterator[int]:
+        """Nodes that take members as they are, enough for all of them; these members are needed no more."""
+        for number, kind in enumerate(self._kinds):
+            if needed[number] <= 0:
+                continue
+            rows = np.flatnonzero(kind.is_free)
+            slots = self._slots(kind, rows, with_held=False)
+            for row, count in sorted(
+                zip(rows.tolist(), slots.tolist(), strict=True), key=lambda pair: self._table.name_of(pair[0])
+            ):
+                if needed[number] <= 0:
+                    break
+                if count > 0 and row not in self._visited and row not in self._cleared:
+                    needed[number] -= count
+                    yield row
+
+    def _cheapest(self, needed: Counter[int]) -> list[int]:
+        """Nodes that hold so many members of each kind once they are cleared, as far as the columns tell."""
+        slots = {
+            number: np.where(self._kinds[number].is_open, self._slots(self._kinds[number]), 0)
+            for number in needed
+        }
+        is_left = self._held_pods > 0
+        is_left[list(self._cleared)] = False
+        chosen: list[int] = []
+        count = self._taken_count
+        while needed and count < TAKEN_MAX:
+            is_useful = is_left & np.logical_or.reduce([slots[number] > 0 for number in needed])
+            rows = np.flatnonzero(is_useful)
+            if not rows.size:
+                break
+            while rows.size and count < TAKEN_MAX:
+                position = self._costs.cheapest(rows, self._by_name)
+                row = int(rows[position])
+                rows = np.delete(rows, position)
+                is_left[row] = False
+                self._costs.hit(row)
+                chosen.append(row)
+                count += int(self._held_pods[row])
+                if self._fill(row, needed, slots):
+                    break  # one kind is complete: nodes for that kind alone are of no use any more
+        return chosen
+
+    def _fill(self, row: int, needed: Counter[int], slots: Mapping[int, I64]) -> bool:
+        """Count members as placed on a cleared node; whether a kind is complete by that."""
+        room = {column: int(held[row]) for column, held in zip(self._columns, self._room(), strict=True)}
+        is_complete = False
+        for number in list(needed):
+            kind, fitting = self._kinds[number], int(slots[number][row])
+            for column, amount in kind.wanted:
+                fitting = min(fitting, room[column] // amount)
+            fitting = max(0, min(fitting, needed[number]))
+            for column, amount in kind.wanted:
+                room[column] -= fitting * amount
+            needed[number] -= fitting
+            if needed[number] == 0:
+                del needed[number]
+                is_complete = True
+        return is_complete
+
+    def _room(self) -> Iterator[I64]:
+        """Per column (table rows,): what is free once all that may go has gone."""
+        table = self._table
+        for column, held in zip(self._columns, self._held, strict=True):
+            yield table.free[column] + held
+
+    def _slots(self, kind: Kind, rows: Rows | None = None, *, with_held: bool = True) -> I64:
+        """How many such members nodes take as far as resources go: (rows,), of all table rows without `rows`."""
+        table = self._table
+        which: Rows | slice = slice(None) if rows is None else rows
+        found: I64 = table.free_pods[which] + (self._held_pods[which] if with_held else 0)
+        found = np.minimum(found, MANY)
+        for column, amount in kind.wanted:
+            held = self._held[self._columns.index(column)][which] if with_held else 0
+            found = np.minimum(found, (table.free[column][which] + held) // amount)
+        return found
+
+    # Moving pods
+
+    def _clear(self, row: int) -> None:
+        table, name = self._table, self._table.name_of(row)
+        gone = [pod for pod in table.pods_at(row).values() if self._may_go(pod)]
+        for pod in gone:
+            self._infos[pod.key] = pod
+        self._cleared[row] = [occupant(table, pod, name) for pod in gone]
+        for pod in gone:
+            self._trial.take(pod)
+        self._taken_count += len(gone)
+        self._moves[row] += 1
+        # They are free now, and held no more.
+        self._held[:, row] = 0
+        self._held_pods[row] = 0
+
+    def cleared(self) -> Mapping[str, Sequence[Occupant]]:
+        return {self._table.name_of(row): pods for row, pods in self._cleared.items()}
+
+    def info(self, pod: Occupant) -> PodInfo:
+        """A pod that was taken off its node."""
+        return self._infos[pod.key]
+
+    def put_back(self, pods: Sequence[Occupant]) -> None:
+        for pod in pods:
+            self._trial.add(self._infos[pod.key], pod.node)
+
+    def take(self, pods: Sequence[Occupant]) -> None:
+        for pod in pods:
+            self._trial.take(self._infos[pod.key])
+
+    def place(self, node: str, member: JobMember) -> bool:
+        row = self._table.row_of(node)
+        assert row is not None, node
+        number = self._kind_of[member.key]
+        kind, pod = self._kinds[number], self._members[member.key]
+        stamp = self._clearings if self._is_whole or kind.is_wide else 0
+        stamp = stamp << 32 | self._moves[row]
+        known = self._refused.get((number, row))
+        if known is not None and known[0] == stamp:
+            return False
+        status: Status | None = None
+        if not self._is_short(kind, row, kind.wanted):
+            status = kind.asked.check(row)
+        if status is None or not status.is_success:
+            self._refused[number, row] = (stamp, status)
+            return False
+        self._trial.add(pod, node)
+        self._moves[row] += 1
+        self._placed.setdefault(row, {}).setdefault(number, []).append(pod)
+        return True
+
+    def _is_short(self, kind: Kind, row: int, wanted: Sequence[tuple[int, int]]) -> bool:
+        """Whether resources are known to refuse a pod on the node that asks for so much more."""
+        if kind.fit is None:
+            return False
+        free = self._table.free
+        return any(int(free[column, row]) < amount for column, amount in wanted)
+
+    def holds(self, nodes: Collection[str]) -> bool:
+        rows = {row for name in nodes if (row := self._table.row_of(name)) is not None}
+        if any(
+            self._is_short(
+                self._kinds[number], row, [(column, 0) for column, _ in self._kinds[number].wanted]
+            )
+            for row in rows
+            for number in self._placed.get(row, ())
+        ):
+            return False
+        return all(self._still_fits(number, row) for number, row in self._concerned(rows))
+
+    def _concerned(self, rows: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Kinds with a node, of which one member has to be asked about when pods came back to `rows`."""
+        seen: set[int] = set()
+        for row in rows:
+            for number in self._placed.get(row, ()):
+                seen.add(number)
+                yield number, row
+        is_everywhere = any(kind.is_wide for kind in self._kinds)
+        for row, kinds in self._placed.items():
+            for number in kinds if row not in rows else ():
+                if is_everywhere or number not in seen:
+                    seen.add(number)
+                    yield number, row
+
+    def _still_fits(self, number: int, row: int) -> bool:
+        with self._table.trial() as without:
+            without.take(self._placed[row][number][-1])
+            return self._kinds[number].asked.check(row).is_success
+
+    # Words
+
+    def failure(self, members: Sequence[JobMember]) -> str:
+        reasons: Counter[str] = Counter()
+        number = self._kind_of[members[0].key] if members else 0
+        kind = self._kinds[number]
+        rows = self._table.rows
+        if hopeless := int((~kind.is_open & ~kind.is_free)[rows].sum()):
+            reasons[NOT_HELPFUL] = hopeless
+        if not members:
+            reasons[NO_VICTIMS] = int(kind.is_open.sum())
+            return words.fit_error(self._table.node_count, reasons)
+        asked = [(status, 1) for status in self._answers(number)]
+        reasons.update(words.count_reasons([*asked, *self._short(number)]))
+        return words.fit_error(self._table.node_count, reasons)
+
+    def _answers(self, number: int) -> Iterator[Status]:
+        for row in {*self._cleared, *self._visited}:
+            _, status = self._refused.get((number, row), (0, None))
+            yield status or self._kinds[number].asked.check(row)
+
+    def _short(self, number: int) -> Iterator[tuple[Status, int]]:
+        """Refusals of nodes that were left alone because resources would not do, with how many there are."""
+        kind = self._kinds[number]
+        if kind.fit is None:
+            return
+        plugin, state = kind.fit
+        is_left = kind.is_open.copy()
+        is_left[[*self._cleared, *self._visited]] = False
+        rows = np.flatnonzero(is_left)
+        held = self._held[[self._columns.index(column) for column, _ in state.checked]]
+        codes = plugin.filter_without(state, rows, held, self._held_pods)
+        for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
+            if code:
+                yield plugin.refusal(state, int(code)), int(count)
+
+
+def occupant(table: NodeTable, pod: PodInfo, node: str) -> Occupant:
+    """A pod on a node as a possible victim."""
+    place = table.place_of(pod.uid)
+    meta = pod.pod.metadata
+    is_leaving = meta.deletion_timestamp is not None
+    return Occupant(
+        key=pod.key,
+        node=node,
+        priority=pod.priority,
+        job=job_name(pod.pod),
+        is_protected=not may_go(pod.pod),
+        is_terminating=is_leaving,
+        is_preempted=is_leaving and has_condition(pod.pod, PREEMPTION),
+        is_waiting=place is not None and place.assumed,
+    )

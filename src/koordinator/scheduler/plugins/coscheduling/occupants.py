@@ -1,0 +1,78 @@
+"""All pods on nodes as columns, with the job that each belongs to and whether it may be evicted for another one."""
+
+import numpy as np
+import numpy.typing as npt
+
+from koordinator.api import labels, quota_labels
+from koordinator.api.core import Pod
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.nominations import job_of
+from koordinator.scheduler.plugins.preemption.residents import NOWHERE, Residents
+from koordinator.scheduler.pod_info import PodInfo
+
+
+class JobResidents(Residents):
+    """As `Residents`, with (slots,) columns `jobs` (a number for each job, as long as it has pods on nodes),
+    `may_go` and `is_leaving`."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.jobs: I64 = np.zeros(0, np.int64)
+        self.may_go: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.is_leaving: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._job_numbers: dict[str, tuple[int, int]] = {}
+        """Job → its number, and how many pods have it."""
+        self._next_number = 0
+        super().__init__(table)
+
+    def victims_below(self, priority: int) -> I64:
+        """Slots of pods that may be evicted for one of this priority."""
+        found: I64 = np.flatnonzero((self.rows != NOWHERE) & self.may_go & (self.priorities < priority))
+        return found
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        super().pod_unassigned(row, pod)
+        self._leave_job(pod.pod)
+
+    def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
+        super().pod_changed(row, old, new)
+        self._leave_job(old.pod)
+
+    def _describe(self, slot: int, pod: PodInfo) -> None:
+        super()._describe(slot, pod)
+        missing = self.rows.size - self.jobs.size
+        if missing:
+            self.jobs = np.concatenate([self.jobs, np.zeros(missing, np.int64)])
+            self.may_go = np.concatenate([self.may_go, np.zeros(missing, np.bool_)])
+            self.is_leaving = np.concatenate([self.is_leaving, np.zeros(missing, np.bool_)])
+        self.jobs[slot] = self._join_job(job_name(pod.pod))
+        self.may_go[slot] = may_go(pod.pod)
+        self.is_leaving[slot] = pod.pod.metadata.deletion_timestamp is not None
+
+    def _join_job(self, job: str) -> int:
+        number, count = self._job_numbers.get(job, (self._next_number, 0))
+        if count == 0:
+            self._next_number += 1
+        if job:
+            self._job_numbers[job] = (number, count + 1)
+        return number
+
+    def _leave_job(self, pod: Pod) -> None:
+        job = job_name(pod)
+        if not job:
+            return
+        number, count = self._job_numbers.pop(job)
+        if count > 1:
+            self._job_numbers[job] = (number, count - 1)
+
+
+def job_name(pod: Pod) -> str:
+    """The job that a pod says it belongs to, else its gangs; empty for a pod on its own."""
+    return pod.metadata.labels.get(labels.QUESTIONED_OBJECT_KEY) or ",".join(job_of(pod))
+
+
+def may_go(pod: Pod) -> bool:
+    """Whether a pod may be evicted for a more important job at all."""
+    marks = pod.metadata.labels
+    is_protected = marks.get(labels.DISABLE_PREEMPTIBLE) == "true"
+    return not (is_protected or quota_labels.is_pod_non_preemptible(marks))

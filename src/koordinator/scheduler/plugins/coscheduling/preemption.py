@@ -1,0 +1,294 @@
+"""Job preemption in the running scheduler: `preempt` decides on trials of the node table, here its decision is
+carried out. Source: spec 05, section 12.
+
+The preemptor is a group of gangs whose round has failed at a member, or a single pod. Without `enablePreemption`
+stock preemption makes room for the member that failed its round, and for no other one.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from koordinator.prometheus import Histogram, exponential
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.failures import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
+from koordinator.scheduler.framework import Diagnosis, Handle, Outlook, PostFilterResult
+from koordinator.scheduler.framework import Eviction as EvictionWay
+from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang
+from koordinator.scheduler.plugins.coscheduling.ground import TrialGround
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
+from koordinator.scheduler.plugins.coscheduling.preempt import (
+    JobMember,
+    JobPreemption,
+    JobPreemptor,
+    PreemptReason,
+    VictimAction,
+    preempt,
+)
+from koordinator.scheduler.plugins.coscheduling.rounds import Round, is_on_its_own
+from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, Terms, has_condition
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+
+WAITING = unresolvable("waiting for the preemption for this pod to be finished")
+JOBS_MEASURED_MAX = 1_000
+"""Jobs with a time series of their own: names of jobs come and go for ever."""
+OTHER_JOBS = "others"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A preemptor: a gang group, or a single pod."""
+
+    name: str
+    trigger: PodInfo
+    members: Mapping[str, PodInfo]
+    """By key, in the order in which they choose nodes."""
+    waiting: tuple[PodInfo, ...] = ()
+    """Members that have a place and wait in Permit."""
+    is_gang: bool = False
+
+
+class GangPreemption:
+    """PostFilter of Coscheduling."""
+
+    def __init__(self, args: CoschedulingArgs, handle: Handle, gangs: RunningGangs) -> None:
+        self._handle = handle
+        self._gangs = gangs
+        self._residents = JobResidents(handle.table) if args.enable_preemption else None
+        self._eviction = Eviction(handle)
+        self._evicting: dict[str, str] = {}
+        """Gang group → the member whose victims are being deleted."""
+        self._giving_back: dict[str, str] = {}
+        """Victims that waited in Permit → the pod that waits for their room."""
+        self._duration = handle.metrics.registry.shared(
+            Histogram(
+                "scheduler_job_preemption_duration_seconds",
+                "Time to decide whom a job may evict, in seconds.",
+                exponential(0.001, 2, 20),
+                ("jobName", "result"),
+            )
+        )
+        self._measured: set[str] = set()
+        handle.on_forget(self._place_given_back)
+
+    def _place_given_back(self, pod: PodInfo, node_name: str) -> None:
+        trigger = self._giving_back.pop(pod.uid, None)
+        if trigger is not None and trigger not in self._giving_back.values():
+            self._handle.actions.activate([trigger])
+
+    # Gate and order
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        """Members stay out of the queue while the victims of their group are being deleted, all but the last."""
+        if not self._evicting:
+            return SUCCESS
+        gang = self._gang_of(pod)
+        group_id = gang.group.group_id if gang is not None else ""
+        trigger = self._evicting.get(group_id, "")
+        if not trigger:
+            return SUCCESS
+        if self._eviction.is_under_way(trigger):
+            return WAITING
+        del self._evicting[group_id]
+        return SUCCESS
+
+    def round_began(self) -> None:
+        """Members for whom room is kept are tried before the others, who might take it."""
+        nominations, cache, now = self._handle.nominations, self._gangs.rounds.cache, self._gangs.rounds.round
+        if now is None or not len(nominations):
+            return
+        for gang_id in now.gangs:
+            gang = cache.get(gang_id)
+            if gang is not None:
+                keys = (key for key in sorted(gang.pending) if nominations.node_of(gang.children[key]))
+                now.queue.extend((key, gang_id) for key in keys)
+
+    # Deciding
+
+    def post_filter(
+        self, pod: PodInfo, diagnosis: Diagnosis, *, is_root_cause: bool = True
+    ) -> PostFilterResult:
+        """Makes room for the whole job, or for nobody; after that nobody else is asked about a gang."""
+        now = self._gangs.round_of(pod.pod) if self._gang_of(pod) is not None else None
+        if not is_root_cause:
+            told = (
+                f"preemption: {now.preemption_message}" if now is not None and now.preemption_message else ""
+            )
+            return PostFilterResult(unresolvable(*filter(None, (told,))))
+        if self._residents is None:
+            if self._gang_of(pod) is not None and self._is_vacating_for(pod):
+                text = f"preemption: {PreemptReason.TERMINATING.value}"
+                return PostFilterResult(unresolvable(text))
+            return PostFilterResult(unschedulable())
+        began_s = self._handle.clock.now()
+        job = self._job_of(pod)
+        found, victims = self._decide(job, diagnosis, now.preemption_message if now is not None else "")
+        if now is not None and found.reason is not PreemptReason.ATTEMPTED:
+            now.preemption_message = found.kept(pod.key)
+        self._measure(job, found, began_s)
+        return self._carry_out(job, found, victims, diagnosis.profile_name)
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        """What `post_filter` would do."""
+        if self._residents is None:
+            return Outlook(PostFilterResult(unschedulable()))
+        job = self._job_of(pod)
+        found, victims = self._decide(job, diagnosis, "")
+        result = self._result(job, found)
+        ways = [EvictionWay(node, tuple(pods)) for node, pods in victims.items()]
+        return Outlook(result, tuple(ways))
+
+    def _told(self, now: Round | None) -> list[str]:
+        """What is said of preemption about members that fail because another one did."""
+        message = now.preemption_message if now is not None else ""
+        return [f"preemption: {message}" if self._residents is not None else message] if message else []
+
+    def _gang_of(self, pod: PodInfo) -> Gang | None:
+        """The gang that the pod is placed with; None for a pod on its own."""
+        gang = self._gangs.rounds.cache.get(gang_id_of(pod.pod))
+        return None if gang is None or is_on_its_own(gang) else gang
+
+    def _job_of(self, pod: PodInfo) -> Job:
+        gang = self._gang_of(pod)
+        if gang is None:
+            return Job(name=pod.key, trigger=pod, members={pod.key: pod})
+        members = {each.key: each for each in self._gangs.pending_of(gang.group)} | {pod.key: pod}
+        return Job(
+            name=gang.group.group_id,
+            trigger=pod,
+            # Large members first: small ones find room between them.
+            members=dict(sorted(members.items(), key=lambda item: (_size(item[1]), item[0]))),
+            waiting=tuple(each for each, _ in self._gangs.waiting_of(gang.group)),
+            is_gang=True,
+        )
+
+    def _nominated_node(self, pod: PodInfo) -> str:
+        return self._handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
+
+    def _is_vacating_for(self, pod: PodInfo) -> bool:
+        """Whether somebody still has to leave a node that is kept for a member of the pod's job."""
+        job, table = self._job_of(pod), self._handle.table
+        rows = {table.row_of(self._nominated_node(each)) for each in (*job.members.values(), *job.waiting)}
+        return any(
+            other.priority < pod.priority
+            and other.pod.metadata.deletion_timestamp is not None
+            and has_condition(other.pod, PREEMPTION)
+            for row in rows
+            if row is not None
+            for other in table.pods_at(row).values()
+        )
+
+    def _decide(
+        self, job: Job, diagnosis: Diagnosis, earlier: str
+    ) -> tuple[JobPreemption, Mapping[str, Sequence[PodInfo]]]:
+        """The decision, and on success whom to evict from each node."""
+        assert self._residents is not None
+        table, trigger = self._handle.table, job.trigger
+        preemptor = JobPreemptor(
+            trigger=self._member(trigger),
+            never=trigger.pod.spec.preemption_policy == "Never",
+            members=tuple(map(self._member, job.members.values())),
+            waiting=tuple(map(self._member, job.waiting)),
+            earlier=earlier,
+        )
+        own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
+        with self._without_nominations(job), table.trial() as trial:
+            ground = TrialGround(table, self._residents, trial, diagnosis, trigger, job.members, own)
+            found = preempt(preemptor, ground)
+            victims: dict[str, list[PodInfo]] = {}
+            for each in found.evictions:
+                if each.action is not VictimAction.NOTHING:
+                    victims.setdefault(each.victim.node, []).append(ground.info(each.victim))
+        return found, victims
+
+    def _member(self, pod: PodInfo) -> JobMember:
+        return JobMember(key=pod.key, nominated=self._nominated_node(pod))
+
+    @contextlib.contextmanager
+    def _without_nominations(self, job: Job) -> Iterator[None]:
+        """Members do not keep room from each other while all of them look for a node."""
+        nominations = self._handle.nominations
+        kept = [(pod, nominations.node_of(pod.uid)) for pod in (*job.members.values(), *job.waiting)]
+        for pod, _ in kept:
+            nominations.remove(pod.uid)
+        try:
+            yield
+        finally:
+            for pod, node in kept:
+                nominations.set(pod, node)
+
+    # Carrying out
+
+    def _result(self, job: Job, found: JobPreemption) -> PostFilterResult:
+        if found.is_success:
+            return PostFilterResult(SUCCESS, nominated_node=found.nominations[job.trigger.key])
+        text = f"preemption: {found.message}"
+        # Nobody shall evict pods for one member of a gang that does not fit as a whole.
+        status = unresolvable(text) if job.is_gang else unschedulable(text)
+        return PostFilterResult(status, nominated_node="" if found.clears_nominations else None)
+
+    def _carry_out(
+        self, job: Job, found: JobPreemption, victims: Mapping[str, Sequence[PodInfo]], profile_name: str
+    ) -> PostFilterResult:
+        if found.is_success:
+            self._make_room(job, found, victims, profile_name)
+        elif found.clears_nominations:
+            self._give_up(job)
+        return self._result(job, found)
+
+    def _make_room(
+        self, job: Job, found: JobPreemption, victims: Mapping[str, Sequence[PodInfo]], profile_name: str
+    ) -> None:
+        trigger = job.trigger
+        others = [pod for pod in job.members.values() if pod.uid != trigger.uid]
+        for pod in others:
+            self._handle.nominations.set(pod, found.nominations[pod.key])
+        promised = [(pod, found.nominations[pod.key]) for pod in others]
+        terms = Terms(
+            accommodates=f"higher priority pods, preemptor: {job.name}, triggerPod: {trigger.key}",
+            plugin=JOB_REJECT,
+            nominations=tuple(_news(promised)),
+            always_wakes=True,
+        )
+        for uid in self._eviction.start_many(trigger, victims, profile_name, terms):
+            self._giving_back[uid] = trigger.uid
+        if job.is_gang and self._eviction.is_under_way(trigger.uid):
+            self._evicting[job.name] = trigger.uid
+        for pod in job.waiting:
+            self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_SUCCESS, found.message)
+
+    def _give_up(self, job: Job) -> None:
+        nominations, table = self._handle.nominations, self._handle.table
+        pods = (*job.members.values(), *job.waiting)
+        for pod in pods:
+            row = table.row_of(nominations.node_of(pod.uid))
+            if nominations.remove(pod.uid) is not None and row is not None:
+                self._handle.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
+        told = [(pod, "") for pod in pods if pod.uid != job.trigger.uid]
+        self._eviction.renominate(_news(told), f"preemption by {job.name}")
+        for pod in job.waiting:
+            self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_FAILURE, "no room for its job")
+
+    def _measure(self, job: Job, found: JobPreemption, began_s: float) -> None:
+        name = job.name
+        if name not in self._measured:
+            if len(self._measured) < JOBS_MEASURED_MAX:
+                self._measured.add(name)
+            else:
+                name = OTHER_JOBS
+        result = "success" if found.is_success else "failure"
+        self._duration.of(name, result).observe(max(0.0, self._handle.clock.now() - began_s))
+
+
+def _news(promised: Sequence[tuple[PodInfo, str]]) -> list[tuple[PodInfo, str]]:
+    """Nominations that the pods' statuses do not tell yet."""
+    return [(pod, node) for pod, node in promised if pod.pod.status.nominated_node_name != node]
+
+
+def _size(pod: PodInfo) -> tuple[int, ...]:
+    """A sort key: more of the first resources first."""
+    return tuple(-amount for _, amount in sorted(pod.requests))

@@ -1,0 +1,175 @@
+"""Stories of gangs that take the place of less important pods."""
+
+from typing import Any
+
+import msgspec
+
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import PluginConfig, SchedulerConfig
+from tests.scheduler.coscheduling.stage import member
+from tests.scheduler.world import World, node, play, pod
+
+Json = dict[str, Any]
+
+
+def with_preemption(**args: Any) -> SchedulerConfig:
+    """What is shipped, with job preemption."""
+    shipped = default_plugins.shipped_config()
+    own = PluginConfig(name="Coscheduling", args={"enablePreemption": True, **args})
+    profiles = [
+        msgspec.structs.replace(profile, plugin_config=[*profile.plugin_config, own])
+        for profile in shipped.profiles
+    ]
+    return msgspec.structs.replace(shipped, profiles=profiles)
+
+
+def gang(world: World, name: str, count: int, *, minimum: int | None = None, **parts: Any) -> None:
+    """Members of a gang, of which all are needed unless said otherwise."""
+    for number in range(count):
+        world.api.put("Pod", member(f"{name}-{number}", name, count if minimum is None else minimum, **parts))
+
+
+def placed(world: World, prefix: str = "") -> dict[str, str]:
+    return {n: node for n, node in world.api.placements().items() if node and n.startswith(prefix)}
+
+
+def nominated(world: World) -> dict[str, str]:
+    """Pods without a node, and the node that is kept for them."""
+    return {
+        each["metadata"]["name"]: node
+        for each in world.api.pods()
+        if (node := each.get("status", {}).get("nominatedNodeName")) and not each["spec"].get("nodeName")
+    }
+
+
+def victims(world: World) -> list[str]:
+    return sorted(event["involvedObject"]["name"] for event in world.api.events("Preempted"))
+
+
+def test_a_job_takes_the_place_of_a_less_important_one_as_a_whole() -> None:
+    async def story(world: World) -> None:
+        world.nodes(4, cpu="4")
+        gang(world, "low", 4, cpu="4", priority=1)
+        await world.settle(2)
+        assert len(placed(world, "low")) == 4
+
+        gang(world, "high", 4, cpu="4", priority=1000)
+        await world.settle(30)
+
+        assert sorted(placed(world, "high").values()) == [f"node-{number}" for number in range(4)]
+        assert victims(world) == [f"low-{number}" for number in range(4)]
+        assert not placed(world, "low")
+        assert not len(world.scheduler.engine.nominations)
+
+    play(story, with_preemption())
+
+
+def test_of_two_jobs_on_the_same_nodes_only_one_loses_its_pods() -> None:
+    async def story(world: World) -> None:
+        for number in range(8):
+            world.api.put("Node", node(f"node-{number}", cpu="4"))
+            low = member(f"low-{number}", f"low-{number % 2}", 4, cpu="4", priority=1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            world.api.put("Pod", low)
+        await world.settle(2)
+
+        gang(world, "high", 4, cpu="4", priority=1000)
+        await world.settle(30)
+
+        assert len(placed(world, "high")) == 4
+        assert victims(world) == ["low-0", "low-2", "low-4", "low-6"]
+
+    play(story, with_preemption())
+
+
+def test_nobody_is_evicted_for_a_job_that_does_not_fit_as_a_whole() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        gang(world, "low", 3, cpu="4", priority=1)
+        await world.settle(2)
+
+        gang(world, "high", 4, cpu="4", priority=1000)
+        await world.settle(100)
+
+        assert victims(world) == []
+        assert len(placed(world, "low")) == 3
+        assert not nominated(world)
+        told = [world.condition(f"high-{number}")["message"] for number in range(4)]
+        assert all("preemption: " in message for message in told)
+        assert any("preemption: 0/3 nodes are available: 3 Insufficient cpu." in message for message in told)
+
+    play(story, with_preemption())
+
+
+def test_pods_that_must_not_be_preempted_and_equally_important_ones_stay() -> None:
+    async def story(world: World) -> None:
+        world.nodes(4, cpu="4")
+        for number, mark in enumerate(("disable-preemptible", "quota", "priority", "")):
+            low = pod(f"low-{number}", cpu="4", priority=1000 if mark == "priority" else 1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            if mark == "disable-preemptible":
+                low["metadata"]["labels"] = {"scheduling.koordinator.sh/disable-preemptible": "true"}
+            elif mark == "quota":
+                low["metadata"]["labels"] = {"quota.scheduling.koordinator.sh/preemptible": "false"}
+            world.api.put("Pod", low)
+        await world.settle(2)
+
+        gang(world, "high", 1, cpu="4", priority=1000)
+        await world.settle(30)
+
+        assert victims(world) == ["low-3"]
+        assert placed(world, "high") == {"high-0": "node-3"}
+
+    play(story, with_preemption())
+
+
+def test_only_as_many_go_as_the_job_needs_and_the_most_important_ones_stay() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        for number in range(8):
+            low = pod(f"low-{number}", cpu="1", priority=number)
+            low["spec"]["nodeName"] = f"node-{number % 2}"
+            world.api.put("Pod", low)
+        await world.settle(2)
+
+        gang(world, "high", 2, cpu="2", priority=1000)
+        await world.settle(30)
+
+        assert len(placed(world, "high")) == 2
+        # Both go where the least important pods are, until that node is full.
+        assert victims(world) == ["low-0", "low-2", "low-4", "low-6"]
+
+    play(story, with_preemption())
+
+
+def test_a_job_waits_for_its_victims_and_keeps_their_room() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        gang(world, "low", 3, cpu="4", priority=1)
+        await world.settle(2)
+        world.api.hold_deletions = True
+        gang(world, "high", 3, cpu="4", priority=1000)
+        await world.settle(120)
+
+        assert len(victims(world)) == 3
+        assert sorted(nominated(world).values()) == ["node-0", "node-1", "node-2"]
+
+        gang(world, "sneaky", 1, cpu="1", priority=5)
+        world.api.remove("Pod", "low-0", "default")
+        await world.settle(60)
+        assert not placed(world, "high")
+        assert not placed(world, "sneaky")
+        assert "terminating pod on the nominated node" in str(
+            [world.condition(f"high-{number}") for number in range(3)]
+        )
+        assert len(nominated(world)) == 3
+        assert len(world.scheduler.engine.nominations) == 3
+
+        world.api.remove("Pod", "low-1", "default")
+        world.api.remove("Pod", "low-2", "default")
+        await world.settle(60)
+        assert len(placed(world, "high")) == 3
+        assert not placed(world, "sneaky")
+        assert len(victims(world)) == 3
+
+    play(story, with_preemption())
