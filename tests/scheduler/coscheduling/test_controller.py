@@ -6,6 +6,7 @@ from typing import Any
 
 from koordinator.cluster import errors
 from koordinator.scheduler import default_plugins
+from koordinator.scheduler.plugins.coscheduling.controller import COUNTERS_RATE
 from koordinator.scheduler.scheduler import Scheduler
 from tests.scheduler.world import World, play, pod
 
@@ -209,6 +210,34 @@ def test_a_thousand_members_that_start_one_by_one_cost_a_write_per_second_not_pe
 
         assert scheduling <= 10
         assert starting <= seconds + 3
+
+    play(story)
+
+
+def test_many_gangs_that_start_at_once_share_the_writes_of_counters_and_all_are_right_in_the_end() -> None:
+    gangs, seconds = 400, 10
+
+    async def story(world: World) -> None:
+        world.nodes(8, cpu="300", memory="900Gi", pods=250)
+        names = [f"g-{number}" for number in range(gangs)]
+        for name in names:
+            world.api.put("PodGroup", pod_group(name, 2))
+            for letter in "abc":
+                world.api.put("Pod", member(f"{name}-{letter}", name))
+        await world.settle(60)
+        assert {status(world, name)["scheduled"] for name in names} == {3}
+        for letter in "ab":
+            for name in names:
+                turn(world, f"{name}-{letter}", "Running")
+        await world.settle(60)
+        before = len(world.api.patches)
+        for name in names:
+            turn(world, f"{name}-c", "Running")
+        await world.settle(1)
+        assert len(world.api.patches) - before <= COUNTERS_RATE.burst + COUNTERS_RATE.per_s + 1
+        await world.settle(seconds)
+        assert {status(world, name)["running"] for name in names} == {3}
+        assert len(world.api.patches) - before == gangs
 
     play(story)
 

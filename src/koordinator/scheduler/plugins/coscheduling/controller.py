@@ -6,6 +6,7 @@ speaks of a pod that the cache lacks.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from koordinator.api.sigs import PodGroup
 from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
+from koordinator.cluster.rate_limit import Rate, TokenBucket
 from koordinator.scheduler.capabilities import BackgroundController
 from koordinator.scheduler.framework import Handle, Watch
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
@@ -24,6 +26,8 @@ from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, 
 NAME = "PodGroupController"
 COUNTERS_PERIOD_S = 1.0
 """Counters of a gang are written this often at most; a new phase is written at once."""
+COUNTERS_RATE = Rate(per_s=50.0, burst=200)
+"""Counters of all gangs: the start of a thousand jobs must not crowd out the bindings of others."""
 
 
 TIMER_S = 1e-3
@@ -89,8 +93,11 @@ class PodGroupController:
         self._workers = workers
         self._groups: dict[str, PodGroup] = {}
         self._counts: dict[str, GangCount] = {}
+        self._wrote_s: dict[str, float] = {}
+        """When the status of a gang was written last, in the loop's time."""
         self._due_s: dict[str, float] = {}
-        """When counters of a gang may be written again, in the loop's time."""
+        """When it is the turn of a gang whose counters wait to be written."""
+        self._turns = TokenBucket(COUNTERS_RATE, 0.0)
         self._running: Controller[str] | None = None
         handle.watch(Watch(PodGroup, self._group_set, lambda _, new: self._group_set(new), self._group_gone))
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
@@ -110,6 +117,8 @@ class PodGroupController:
         self._handle.metrics.queues.watch(NAME, controller.queue)
         for gang_id in self._groups:
             controller.queue.add(gang_id)
+        self._turns = TokenBucket(COUNTERS_RATE, asyncio.get_running_loop().time())
+        self._due_s.clear()
         self._running = controller
         try:
             await controller.run()
@@ -124,6 +133,7 @@ class PodGroupController:
 
     def _group_gone(self, group: PodGroup) -> None:
         self._groups.pop(group.key, None)
+        self._wrote_s.pop(group.key, None)
         self._due_s.pop(group.key, None)
 
     def _pod_added(self, pod: Pod) -> None:
@@ -166,11 +176,20 @@ class PodGroupController:
         if not changed:
             return None
         now_s = asyncio.get_running_loop().time()
-        left_s = self._due_s.get(gang_id, now_s) - now_s
-        if "phase" not in changed and left_s > TIMER_S:
+        if "phase" not in changed and (left_s := self._turn_s(gang_id, now_s) - now_s) > TIMER_S:
             return left_s
         await self._write(group, {"metadata": {"uid": group.metadata.uid}, "status": changed}, now_s)
         return None
+
+    def _turn_s(self, gang_id: str, now_s: float) -> float:
+        """When the counters of a gang may be written."""
+        due_s = self._due_s.get(gang_id)
+        if due_s is None:
+            due_s = self._due_s[gang_id] = max(
+                now_s + self._turns.reserve(now_s),
+                self._wrote_s.get(gang_id, -math.inf) + COUNTERS_PERIOD_S,
+            )
+        return due_s
 
     async def _write(self, group: PodGroup, body: dict[str, object], now_s: float) -> None:
         """Raises: ApiError, which brings the gang back after a pause."""
@@ -181,4 +200,5 @@ class PodGroupController:
             return  # the watch will say so, too
         if self._groups.get(group.key) is group:  # the watch has brought nothing newer meanwhile
             self._groups[group.key] = stored
-        self._due_s[group.key] = now_s + COUNTERS_PERIOD_S
+        self._due_s.pop(group.key, None)
+        self._wrote_s[group.key] = now_s
