@@ -138,6 +138,11 @@ class Answers:
         wide_bytes = sum(scorer.size_bytes for scorer in self._wide_scorers)
         return per_row * self.totals.size + wide_bytes + ahead_bytes
 
+    @property
+    def is_of_table(self) -> bool:
+        """Whether the answers are about nodes as they stand in the table, not as transformers show them."""
+        return True
+
     def is_feasible(self, row: int) -> bool:
         return bool(self._is_feasible[row])
 

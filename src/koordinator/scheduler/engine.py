@@ -34,7 +34,9 @@ from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
+from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile, build_profiles, missing_plugins
+from koordinator.scheduler.prospects import Prospects
 from koordinator.scheduler.registry import PluginType, installed
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,13 @@ class Engine:
         self.cycle = Cycle(self.table, self.cache, seed, watch, self.nominations)
         self.seed = seed
 
+    def prospects(self, pod: PodInfo) -> Prospects | None:
+        """What nodes say to pods of the pod's profile; None for pods of other schedulers."""
+        profile = self.profiles.get(pod.pod.spec.scheduler_name)
+        if profile is None:
+            return None
+        return Prospects(profile, self.table, self.nominations, self.cache)
+
     def refresh(self, profile: Profile, now_s: float) -> None:
         """Bring the columns that depend on the time up to date, as each cycle does."""
         for plugin in profile.refreshers:
@@ -142,6 +151,7 @@ class Engine:
             metrics=self.metrics,
             shelf=self._shelf,
             network=self._network,
+            prospects=self.prospects,
         )
         plugin = kind(args, handle)
         if isinstance(plugin, RowKeeper):

@@ -22,6 +22,7 @@ from koordinator.scheduler.pod_info import PodInfo
 if TYPE_CHECKING:
     from koordinator.scheduler.framework import Plugin
     from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
+    from koordinator.scheduler.prospects import Prospects
 
 T = TypeVar("T", bound=Object)
 C = TypeVar("C")
@@ -88,7 +89,8 @@ class Handle:
     `columns` are those that the plugin declared (`Plugin.columns_of`). `watch` may be called in the
     constructor only. `happened` reports an event that may lift refusals. `nominations` are pods that nodes
     are kept free for. What a plugin counts goes into `metrics.registry` and is served at `/metrics`. `network()` is
-    the tree of the network, where that is followed and described.
+    the tree of the network, where that is followed and described; `prospects(pod)` is what nodes say to pods of the
+    pod's profile, None for pods of other schedulers.
     """
 
     def __init__(
@@ -105,7 +107,9 @@ class Handle:
         metrics: Metrics | None = None,
         shelf: dict[type, Any] | None = None,
         network: "Callable[[], TopologyTree | None]" = lambda: None,
+        prospects: "Callable[[PodInfo], Prospects | None]" = lambda _: None,
     ) -> None:
+        self.prospects = prospects
         self.network = network
         self.metrics = metrics if metrics is not None else Metrics()
         self.table = table

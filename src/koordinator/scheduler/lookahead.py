@@ -24,7 +24,8 @@ ROWS_MAX = 32_768
 """Rows with predictions at most: about 5 MB per class that places many pods in a row."""
 _WIDTH_FIRST, _DEPTH_FIRST = 32, 4
 
-_BY_PLACEMENT = int(Change.PODS | Change.USAGE)
+BY_PLACEMENT = int(Change.PODS | Change.USAGE)
+"""Kinds of changes that placing a pod on a row is."""
 
 LocalFilter = tuple[int, FilterPlugin[Any], Any, int]
 """Position, plugin, state, kinds of changes that it reads."""
@@ -98,7 +99,7 @@ def foresee(filters: Sequence[LocalFilter], scorers: Sequence[LocalScorer], rows
     """
     is_refused = np.zeros(rows.size, np.bool_)
     for _, plugin, state, reads in filters:
-        if reads & _BY_PLACEMENT:
+        if reads & BY_PLACEMENT:
             is_refused |= plugin.filter_ahead(state, rows, ahead) != 0
     total: Scores = np.zeros(rows.size, np.int64)
     for scorer, state, weight, _ in scorers:

@@ -24,6 +24,10 @@ class ShownEvaluation(Evaluation):
         else:
             super().update(pod)
 
+    @property
+    def is_of_table(self) -> bool:
+        return not self._is_changed
+
     def follow(self, row: int, sequence: int) -> None:
         """Transformers may show the next pod another row."""
 

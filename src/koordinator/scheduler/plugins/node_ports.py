@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.events import ClusterEvent
@@ -56,6 +57,12 @@ class NodePorts(PreFilterPlugin[tuple[HostPort, ...]], FilterPlugin[tuple[HostPo
             if is_taken(address, used)
         }
         return np.isin(rows, sorted(taken)).astype(np.uint16)
+
+    def foresees(self, state: tuple[HostPort, ...]) -> bool:
+        return True
+
+    def filter_ahead(self, state: tuple[HostPort, ...], rows: Rows, ahead: I64) -> ReasonCodes:
+        return self.filter(state, rows) | (ahead > 0)
 
     def facts(self, state: tuple[HostPort, ...], row: int) -> tuple[str, ...]:
         return tuple(

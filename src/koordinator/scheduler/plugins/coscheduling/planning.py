@@ -1,0 +1,172 @@
+"""Gangs that ask for a network topology: all members are planned when the first one of a round is tried.
+
+Source: spec 05, sections 7.2, 7.3, 15 and 16.
+"""
+
+import numpy as np
+
+from koordinator.api.core import Pod
+from koordinator.api.gang_labels import GangMatchPolicy
+from koordinator.scheduler import status
+from koordinator.scheduler.capabilities import FoundNode, Plan
+from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.framework import Handle, Scores
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup
+from koordinator.scheduler.plugins.coscheduling.rounds import Round, is_on_its_own, key_of
+from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.plugins.network_topology import score
+from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner, UnknownProfile
+from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
+from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import SKIP, SUCCESS, unschedulable
+
+NO_OPINION = FoundNode(SKIP)
+
+
+class GangPlanning:
+    """Plans of one profile's Coscheduling; `is_aware` is its argument awareNetworkTopology."""
+
+    def __init__(self, handle: Handle, gangs: RunningGangs, *, is_aware: bool) -> None:
+        self.is_aware = is_aware
+        self.planner = Planner(handle)
+        self._handle = handle
+        self._gangs = gangs
+        self._rows = handle.table.shared(TreeRows)
+        self._attraction = handle.table.shared(Attraction)
+
+    def lacks_tree(self) -> bool:
+        """Whether gangs that ask for a topology cannot be planned at all."""
+        return self.is_aware and self._handle.network() is None
+
+    def asks(self, pod: Pod) -> bool:
+        """Whether the pod is planned with its gang."""
+        if not self.is_aware:
+            return False
+        gang = self._gangs.rounds.cache.get(gang_id_of(pod))
+        return gang is not None and gang.config.topology is not None and not is_on_its_own(gang)
+
+    def wakes(self, pod: Pod) -> bool:
+        """Whether another tree may help the pod: one per gang group tries."""
+        group = self._gangs.group_of(pod) if self.asks(pod) else None
+        return group is not None and group.root_cause in ("", key_of(pod))
+
+    # Nodes
+
+    def find(self, pod: PodInfo) -> FoundNode:
+        """The node planned for the pod; for the first of a round the whole plan."""
+        now = self._gangs.round_of(pod.pod) if self.asks(pod.pod) else None
+        if now is None or now.failure:
+            return NO_OPINION
+        if now.planned:
+            node = now.planned.get(key_of(pod.pod), "")
+            return FoundNode(SUCCESS, node) if node else FoundNode(status.error("no planned pods"))
+        if now.first != key_of(pod.pod):
+            return FoundNode(status.error("no planned pods"))
+        return self._plan(pod, now)
+
+    def _plan(self, pod: PodInfo, now: Round) -> FoundNode:
+        tree, gang = self._handle.network(), self._gangs.rounds.cache.get(now.gang_id)
+        if tree is None or gang is None:
+            return FoundNode(unschedulable("no cluster network topology"))
+        job = self.job_of(gang, pod)
+        if not job.members:
+            return FoundNode(status.error("no pending pods"))
+        try:
+            found = self.planner.plan(tree, job)
+        except UnknownProfile as error:
+            return FoundNode(unschedulable(str(error)))
+        if not found.plan.is_placed:
+            return FoundNode(
+                unschedulable(found.message), rejected_by=found.rejected_by, verdict=_verdict(found)
+            )
+        by_uid = {member.uid: member for member in job.members}
+        planned = [by_uid[uid] for uid in found.plan.nodes]
+        self._gangs.rounds.plan({key_of(each.pod): found.plan.nodes[each.uid] for each in planned})
+        return FoundNode(SUCCESS, plan=Plan(tuple(planned), found.plan.nodes))
+
+    def plan_for(self, gang: Gang) -> JobPlan | None:
+        """Where a gang group would go now, whatever its state; None when it asks for no topology or there is none.
+
+        Raises: UnknownProfile.
+        """
+        tree = self._handle.network()
+        if tree is None or gang.config.topology is None:
+            return None
+        return self.planner.plan(tree, self.job_of(gang))
+
+    def job_of(self, gang: Gang, first: PodInfo | None = None) -> Job:
+        """What a gang group asks for; `first` is the member without which nothing is planned."""
+        group = gang.group
+        members = tuple(self._gangs.pending_of(group))
+        assert gang.config.topology is not None, gang.gang_id
+        return Job(
+            members=members,
+            rules=tuple(gang.config.topology.gather_strategy),
+            least=self._least(group, members, first),
+            bound=self._bound(group),
+        )
+
+    def _least(
+        self, group: GangGroup, members: tuple[PodInfo, ...], first: PodInfo | None
+    ) -> tuple[PodInfo, ...]:
+        """As many members as each gang of the group needs to be released, the first in planning order."""
+        missing = {gang.gang_id: _missing(gang) for gang in self._gangs.rounds.cache.members_of(group)}
+        chosen: set[str] = set()
+        ordered = members if first is None else (first, *members)
+        for member in ordered:
+            gang_id = gang_id_of(member.pod)
+            if member.uid not in chosen and missing.get(gang_id, 0) > 0:
+                missing[gang_id] -= 1
+                chosen.add(member.uid)
+        return tuple(member for member in members if member.uid in chosen)
+
+    def _bound(self, group: GangGroup) -> tuple[str, ...]:
+        """Nodes of members that have a place."""
+        table = self._handle.table
+        uids = [
+            uid
+            for gang in self._gangs.rounds.cache.members_of(group)
+            for key, uid in gang.children.items()
+            if key not in gang.pending
+        ]
+        places = [place for uid in uids if (place := table.place_of(uid)) is not None]
+        return tuple(table.name_of(place.row) for place in places)
+
+    # Score
+
+    def score_epoch(self, selector: str) -> tuple[int, int]:
+        """Changes when `scores` may."""
+        tree = self._handle.network()
+        return (tree.version if tree is not None else 0), self._attraction.version(selector)
+
+    def scores(self, selector: str, rows: Rows) -> Scores:
+        """Scores of feasible rows, 100 for the one nearest to pods with the selector. Nodes that the tree does not
+        know come last, by name; without a tree all are alike."""
+        tree = self._handle.network()
+        if tree is None:
+            return np.zeros(rows.size, np.int64)
+        leaves = self._rows.leaves(tree)[rows]
+        names = self._handle.table.name_of
+        outside = sorted(np.flatnonzero(leaves < 0).tolist(), key=lambda each: names(int(rows[each])))
+        positions = self._ranked(tree, selector, leaves)
+        found = np.empty(rows.size, np.int64)
+        found[np.concatenate([positions, np.array(outside, np.intp)])] = score.scores(rows.size)
+        return found
+
+    def _ranked(self, tree: TopologyTree, selector: str, leaves: Rows) -> Rows:
+        """Positions in `leaves` of those that are in the tree, the best first."""
+        position_of = np.full(len(tree.levels[-1]), -1, np.intp)
+        inside = np.flatnonzero(leaves >= 0)
+        position_of[leaves[inside]] = inside
+        existing = self._rows.by_leaf(tree, self._attraction.by_row(selector))
+        return position_of[score.rank(tree, leaves[inside], existing)]
+
+
+def _missing(gang: Gang) -> int:
+    """Members that need a place before the gang can be released."""
+    there = len(gang.waiting)
+    if gang.config.match_policy is GangMatchPolicy.WAITING_AND_RUNNING:
+        there += len(gang.bound)
+    return gang.config.minimum - there

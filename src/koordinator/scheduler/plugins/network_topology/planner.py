@@ -1,0 +1,315 @@
+"""A node for each member of a gang, by the network and by what the nodes really take. Source: spec 05, section 15.
+
+Members that are alike are planned in one go. Of members that differ, those that are hardest to place go first,
+each kind into what the kinds before it left. A plan that nodes cannot judge one by one is tried as a whole.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api.annotations.placement import GatherStrategy
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler import diagnosis
+from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.plugins.network_topology import placement, slots
+from koordinator.scheduler.plugins.network_topology.placement import Demand, Offer, Offers, Plan, PlanReason
+from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows, selector_of
+from koordinator.scheduler.plugins.network_topology.slots import Slots
+from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.prospects import Prospects
+from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.trial import Trial
+
+CANDIDATES_MAX = 64
+"""Places of one layer into which members that differ are tried to be packed."""
+CORRECTIONS_MAX = 8
+"""Plans made anew because a node did not take its members beside those on other nodes."""
+
+
+class Job(msgspec.Struct, frozen=True, eq=False):
+    """What is to be placed: `members` without a place, in planning order.
+
+    `least` are the fewest of them that are worth placing, `bound` the nodes of members that have a place.
+    """
+
+    members: tuple[PodInfo, ...]
+    rules: tuple[GatherStrategy, ...] = ()
+    least: tuple[PodInfo, ...] = ()
+    bound: tuple[str, ...] = ()
+
+
+class Kind(msgspec.Struct, frozen=True, eq=False):
+    """Members that are alike, and how many of them each node takes by itself."""
+
+    members: tuple[PodInfo, ...]
+    prospects: Prospects
+    slots: Slots
+    by_leaf: I64
+
+
+class JobPlan(msgspec.Struct, frozen=True, eq=False):
+    """`plan` names members by uid; `kinds` tell what nodes said, the hardest to place first."""
+
+    plan: Plan
+    kinds: tuple[Kind, ...]
+    node_count: int
+    must_layer: str = ""
+
+    @property
+    def message(self) -> str:
+        """Why there is no place; empty when there is one."""
+        fit_error = self.kinds[0].slots.fit_error(self.node_count) if self.kinds else diagnosis.fit_error(0, {})
+        return self.plan.message(fit_error)
+
+    @property
+    def rejected_by(self) -> frozenset[str]:
+        """Plugins whose events can mean more room."""
+        return frozenset().union(*(kind.slots.rejected_by() for kind in self.kinds))
+
+    def status_of(self, row: int) -> Status:
+        """Why a node does not take the whole job; success where it does."""
+        for kind in self.kinds:
+            status = kind.slots.status_of(row)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def slots_of(self, row: int) -> int:
+        """How many members the node takes by itself; of members that differ, of those it takes fewest of."""
+        return min(int(kind.slots.counts[row]) for kind in self.kinds)
+
+
+class Planner:
+    """Plans jobs over the node table as it stands, also within trials."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._rows = handle.table.shared(TreeRows)
+        self._attraction = handle.table.shared(Attraction)
+
+    def plan(self, tree: TopologyTree, job: Job) -> JobPlan:
+        """Nodes for all members; for the least of them where there is no room for all.
+
+        Raises: UnknownProfile.
+        """
+        return self.draft(tree, job).plan(job)
+
+    def draft(self, tree: TopologyTree, job: Job) -> "Draft":
+        """What nodes say to the members, before anything is decided.
+
+        Raises: UnknownProfile.
+        """
+        table = self._handle.table
+        members = job.members
+        selector = selector_of(members[0].pod) if members else ""
+        existing = self._rows.by_leaf(tree, self._attraction.by_row(selector))
+        bound = np.zeros(len(tree.levels[-1]), np.int64)
+        leaves = [leaf for name in job.bound if (leaf := tree.leaf_of.get(name)) is not None]
+        np.add.at(bound, leaves, 1)
+        kinds = tuple(self._kinds(tree, members))
+        demand = placement.demand_of(job.rules, tree.layers)
+        attracting = np.maximum(existing, bound)
+        return Draft(self._handle, tree, demand, kinds, attracting, bound, self._rows.rows(tree), table.node_count)
+
+    def _kinds(self, tree: TopologyTree, members: Sequence[PodInfo]) -> list[Kind]:
+        """The members by what nodes say to them, the hardest to place first."""
+        found: dict[Hashable, list[PodInfo]] = {}
+        by_key: dict[Hashable, Prospects] = {}
+        for member in members:
+            prospects = self._handle.prospects(member)
+            if prospects is None:
+                raise UnknownProfile(member)
+            key = prospects.class_key(member)
+            found.setdefault(key, []).append(member)
+            by_key[key] = prospects
+        kinds = []
+        for key, alike in found.items():
+            counted = slots.count(self._handle, by_key[key], alike, wanted=len(members))
+            kinds.append(Kind(tuple(alike), by_key[key], counted, self._rows.by_leaf(tree, counted.counts)))
+        return sorted(kinds, key=lambda kind: int(kind.by_leaf.sum()))
+
+
+class UnknownProfile(Exception):
+    """A member is of a scheduler that is none of ours."""
+
+    def __init__(self, member: PodInfo) -> None:
+        super().__init__(member.key)
+        self.member = member
+
+    def __str__(self) -> str:
+        return f"pod {self.member.key}: scheduler {self.member.pod.spec.scheduler_name!r} is none of ours"
+
+
+class Draft:
+    """One job over one tree: what each node takes of each kind of members, and plans made of that."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        tree: TopologyTree,
+        demand: Demand,
+        kinds: tuple[Kind, ...],
+        existing: I64,
+        bound: I64,
+        rows: placement.Indices,
+        node_count: int,
+    ) -> None:
+        self.tree = tree
+        self.demand = demand
+        self.kinds = kinds
+        self._handle = handle
+        self._existing = existing
+        self._bound = bound
+        self._rows = rows
+        self._node_count = node_count
+
+    def plan(self, job: Job) -> JobPlan:
+        """Nodes for all members of the job, for the least of them, or why not."""
+        found = self._plan(job.members)
+        if not found.is_placed and 0 < len(job.least) < len(job.members):
+            fewer = self._plan(job.least)
+            found = fewer if fewer.is_placed else found
+        return JobPlan(found, self.kinds, self._node_count, self.demand.must_layer)
+
+    def _plan(self, members: Sequence[PodInfo]) -> Plan:
+        uids = {member.uid for member in members}
+        kinds = [kind for kind in self.kinds if any(member.uid in uids for member in kind.members)]
+        if len(kinds) < 2:
+            return self._corrected(members, kinds)
+        if not self.demand.multiples:
+            packed = self._packed(members, kinds)
+            if packed.is_placed:
+                return packed
+        # As many members as the node takes of each kind it takes of any mixture.
+        found = self._corrected(members, kinds)
+        return found if found.is_placed or self.demand.multiples else packed
+
+    # Members that are alike
+
+    def _corrected(self, members: Sequence[PodInfo], kinds: Sequence[Kind]) -> Plan:
+        """A plan by what nodes take by themselves, tried as a whole where that is not all."""
+        uids = [member.uid for member in members]
+        taken = np.minimum.reduce([kind.by_leaf for kind in kinds]) if kinds else self._existing
+        for _ in range(CORRECTIONS_MAX):
+            found = placement.plan(self.tree, self.demand, uids, taken, self._existing, self._bound)
+            if not found.is_placed or (len(kinds) == 1 and not kinds[0].slots.looks_around):
+                return found
+            refused = self._refused(members, kinds, found.nodes)
+            if refused is None:
+                return found
+            node, count = refused
+            taken = taken.copy()
+            taken[self.tree.leaf_of[node]] = count
+        offers = Offers(self.tree, self.demand, taken, self._existing, self._bound)
+        depth, top = placement.places_to_gather(self.tree, self.demand, self._bound)
+        return placement.no_room(PlanReason.NO_ROOM, self.demand, offers, depth, top, len(uids))
+
+    def _refused(
+        self, members: Sequence[PodInfo], kinds: Sequence[Kind], nodes: Mapping[str, str]
+    ) -> tuple[str, int] | None:
+        """The first node that does not take its share beside all members placed before, and how many it took."""
+        table = self._handle.table
+        views = {
+            member.uid: view
+            for kind in kinds
+            for view in [kind.prospects.view(kind.members[0])]
+            for member in kind.members
+        }
+        taken: dict[str, int] = {}
+        with table.trial() as what_if:
+            for member in members:
+                node = nodes[member.uid]
+                row = table.row_of(node)
+                if row is None or not views[member.uid].check(row).is_success:
+                    return node, taken.get(node, 0)
+                what_if.add(member, node)
+                taken[node] = taken.get(node, 0) + 1
+        return None
+
+    # Members that differ
+
+    def _packed(self, members: Sequence[PodInfo], kinds: Sequence[Kind]) -> Plan:
+        """Each kind into what those before it left, in the lowest place where that works."""
+        uids = {member.uid for member in members}
+        wanted = [tuple(each for each in kind.members if each.uid in uids) for kind in kinds]
+        total = np.add.reduce([kind.by_leaf for kind in kinds])
+        offers = Offers(self.tree, msgspec.structs.replace(self.demand, multiples={}), total, self._existing)
+        depth, top = placement.places_to_gather(self.tree, self.demand, self._bound)
+        tried: dict[int, int] = {}
+        for at, index in offers.candidates(depth, top, len(members)):
+            tried[at] = tried.get(at, 0) + 1
+            if tried[at] > CANDIDATES_MAX or not self._may_hold(kinds, wanted, at, index):
+                continue
+            nodes = self._fill(kinds, wanted, at, index)
+            if len(nodes) == len(members):
+                level = self.tree.levels[at]
+                return Plan(
+                    reason=PlanReason.OK,
+                    nodes={member.uid: nodes[member.uid] for member in members},
+                    place_layer=level.layer,
+                    place_name=level.names[index],
+                    wanted=len(members),
+                )
+        shown = top[np.argsort(-offers.slots[depth][top], kind="stable")[:CANDIDATES_MAX]].tolist()
+        return Plan(
+            reason=PlanReason.NO_ROOM,
+            wanted=len(members),
+            offers=tuple(
+                Offer(self.tree.title(depth, index), len(self._fill(kinds, wanted, depth, index)))
+                for index in shown
+            ),
+            offer_count=int(top.size),
+        )
+
+    def fitting(self, depth: int, index: int) -> dict[str, str]:
+        """The members that find room in a place together: uid → node."""
+        return self._fill(self.kinds, [kind.members for kind in self.kinds], depth, index)
+
+    def _may_hold(
+        self, kinds: Sequence[Kind], wanted: Sequence[Sequence[PodInfo]], depth: int, index: int
+    ) -> bool:
+        """Whether the place takes all members of each kind, were there no others."""
+        first, end = self.tree.leaves_below(depth, index)
+        return all(
+            int(kind.by_leaf[first:end].sum()) >= len(alike)
+            for kind, alike in zip(kinds, wanted, strict=True)
+        )
+
+    def _fill(
+        self, kinds: Sequence[Kind], wanted: Sequence[Sequence[PodInfo]], depth: int, index: int
+    ) -> dict[str, str]:
+        """Members that find room in a place, kind after kind: uid → node."""
+        nodes: dict[str, str] = {}
+        names = self.tree.levels[-1].names
+        beside = self._existing.copy()
+        plain = msgspec.structs.replace(self.demand, multiples={})
+        with self._handle.table.trial() as what_if:
+            for kind, alike in zip(kinds, wanted, strict=True):
+                left = self._left(what_if, kind, alike, depth, index)
+                shares = Offers(self.tree, plain, left, beside).distribute(depth, index, len(alike))
+                leaves = [leaf for leaf, count in shares for _ in range(count)]
+                for member, leaf in zip(alike, leaves, strict=False):
+                    nodes[member.uid] = names[leaf]
+                    what_if.add(member, names[leaf])
+                    beside[leaf] += 1
+        return nodes
+
+    def _left(
+        self, what_if: Trial, kind: Kind, alike: Sequence[PodInfo], depth: int, index: int
+    ) -> I64:
+        """(nodes of the tree,): how many of a kind the nodes below a place take beside who is there already."""
+        first, end = self.tree.leaves_below(depth, index)
+        left = np.zeros_like(kind.by_leaf)
+        if not what_if.is_used:
+            left[first:end] = kind.by_leaf[first:end]
+            return left
+        leaves = first + np.flatnonzero(kind.by_leaf[first:end])
+        rows = self._rows[leaves]
+        order = np.argsort(rows)
+        again = slots.count_again(self._handle, kind.prospects, kind.slots, alike, rows[order])
+        left[leaves[order]] = again
+        return left
+

@@ -1,0 +1,161 @@
+"""How many members of a gang each node takes. Source: spec 05, section 15, step 3.
+
+Members that are alike share one evaluation. Filters that can foresee what members on a node mean for the next one
+are asked about all nodes at once; where a filter cannot, members are counted on the node in a trial.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api.resource_vector import I64
+from koordinator.scheduler import diagnosis
+from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.framework import Handle, ReasonCodes
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.prospects import Foreseen, Prospects
+from koordinator.scheduler.status import SUCCESS, Status
+
+
+class Slots(msgspec.Struct, frozen=True, eq=False):
+    """`counts` (capacity,) per row, up to `wanted`; `tried` tells why rows that had to be tried take no more.
+
+    `looks_around`: whether a member on one node may matter to those on others, which `counts` do not know.
+    """
+
+    evaluation: Evaluation
+    counts: I64
+    wanted: int
+    foreseen: Foreseen = []
+    tried: Mapping[int, Status] = {}
+    looks_around: bool = False
+
+    def status_of(self, row: int) -> Status:
+        """Why the row does not take all members; success where it does."""
+        if row in self.tried:
+            return self.tried[row]
+        if not self.evaluation.is_feasible(row):
+            return self.evaluation.status_of(row)
+        if self.counts[row] >= self.wanted:
+            return SUCCESS
+        rows = np.array([row], np.intp)
+        for plugin, state in self.foreseen:
+            code = int(plugin.filter_ahead(state, rows, self.counts[rows])[0])
+            if code:
+                return plugin.refusal(state, code).by(plugin.name)
+        return SUCCESS
+
+    def refusals(self, rows: Rows) -> list[tuple[Status, int]]:
+        """Each distinct reason why nodes among the feasible `rows` take no more, with the number of nodes."""
+        counts: Counter[Status] = Counter(self.tried[row] for row in rows.tolist() if row in self.tried)
+        if self.tried:
+            rows = rows[~np.isin(rows, list(self.tried))]
+        rows = rows[self.counts[rows] < self.wanted]
+        for plugin, state in self.foreseen:
+            if not rows.size:
+                break
+            codes: ReasonCodes = plugin.filter_ahead(state, rows, self.counts[rows])
+            for code, count in zip(*np.unique(codes[codes != 0], return_counts=True), strict=True):
+                counts[plugin.refusal(state, int(code)).by(plugin.name)] += int(count)
+            rows = rows[codes == 0]
+        return list(counts.items())
+
+    def fit_error(self, node_count: int) -> str:
+        """`0/8 nodes are available: 8 Insufficient cpu.`: what nodes that do not take all members lack."""
+        if not self.evaluation.status.is_success:
+            return self.evaluation.fit_error()
+        reasons = self.refusals(self.evaluation.feasible) + self.evaluation.refusals()
+        return diagnosis.fit_error(node_count, diagnosis.count_reasons(reasons))
+
+    def rejected_by(self) -> frozenset[str]:
+        """Plugins whose events can mean more slots."""
+        found = self.refusals(self.evaluation.feasible) if self.evaluation.status.is_success else []
+        return self.evaluation.rejected_by() | {status.plugin for status, _ in found if status.plugin}
+
+
+def count(
+    handle: Handle, prospects: Prospects, members: Sequence[PodInfo], wanted: int | None = None
+) -> Slots:
+    """How many of `members`, who are alike and have no place, each node takes by itself; `wanted`: how many pods like
+    them to count at most, where no trial with these pods is needed."""
+    pod, wanted = members[0], len(members) if wanted is None else wanted
+    evaluation = prospects.evaluate(pod)
+    counts = np.zeros(handle.table.capacity, np.int64)
+    if evaluation.failure is not None or not evaluation.status.is_success:
+        return Slots(evaluation, counts, wanted)
+    rows = evaluation.feasible
+    foreseen = prospects.foreseen(evaluation)
+    apart = prospects.nominated_beside(pod)
+    if foreseen is None:
+        counts[rows] = _counts_ahead(_static(prospects, evaluation), rows, wanted)
+        apart = rows.tolist()
+    else:
+        counts[rows] = _counts_ahead(foreseen, rows, wanted)
+        apart = [row for row in apart if counts[row]]
+    tried: dict[int, Status] = {}
+    for row in apart:
+        most = min(int(counts[row]), len(members))
+        counts[row], tried[row] = _try(handle, prospects, members, row, most)
+    return Slots(evaluation, counts, wanted, foreseen or [], tried, looks_around=foreseen is None)
+
+
+def count_again(
+    handle: Handle, prospects: Prospects, before: Slots, members: Sequence[PodInfo], rows: Rows
+) -> I64:
+    """(rows,): how many members the rows take in the trial that runs, which only added pods to them."""
+    if before.looks_around or before.tried:
+        found = [
+            _try(handle, prospects, members, row, min(len(members), int(before.counts[row])))[0]
+            for row in rows.tolist()
+        ]
+        return np.array(found, np.int64)
+    passes = np.ones(rows.size, np.bool_)
+    for plugin, state in before.foreseen:
+        passes &= plugin.filter(state, rows) == 0
+    counts = np.zeros(rows.size, np.int64)
+    counts[passes] = _counts_ahead(before.foreseen, rows[passes], len(members))
+    return counts
+
+
+def _static(prospects: Prospects, evaluation: Evaluation) -> Foreseen:
+    """The filters that can foresee, although others cannot: they say how many members there are at most."""
+    if not evaluation.is_of_table:
+        return []
+    return [
+        (plugin, state) for plugin, state in evaluation.active_filters() or () if plugin.foresees(state)
+    ]
+
+
+def _counts_ahead(filters: Foreseen, rows: Rows, wanted: int) -> I64:
+    """(rows,): how many members all filters let onto each row, which takes one at least, up to `wanted`."""
+    most = np.full(rows.size, wanted, np.int64)
+    if not rows.size or not filters or wanted == 1:
+        return most
+    for plugin, state in filters:
+        least = np.ones(rows.size, np.int64)
+        while (is_open := least < most).any():
+            middle = (least + most + 1) // 2
+            passes = plugin.filter_ahead(state, rows, middle - 1) == 0
+            least = np.where(is_open & passes, middle, least)
+            most = np.where(is_open & ~passes, middle - 1, most)
+    return most
+
+
+def _try(
+    handle: Handle, prospects: Prospects, members: Sequence[PodInfo], row: int, most: int
+) -> tuple[int, Status]:
+    """How many members the row takes one after the other, up to `most`, and why no more."""
+    table, view = handle.table, prospects.view(members[0])
+    name = table.name_of(row)
+    with table.trial() as what_if:
+        for number, member in enumerate(members[:most]):
+            status = view.check(row)
+            if not status.is_success:
+                return number, status
+            what_if.add(member, name)
+        if most < len(members):
+            return most, view.check(row)
+    return most, SUCCESS

@@ -1,0 +1,68 @@
+"""What nodes say to pods beside the one whose cycle runs: for plugins that decide about several pods at once."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.evaluation_cache import EvaluationCache, evaluate
+from koordinator.scheduler.framework import FilterPlugin
+from koordinator.scheduler.lookahead import BY_PLACEMENT
+from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.nominations import Nominations
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.view import View
+
+Foreseen = list[tuple[FilterPlugin[Any], Any]]
+"""Filters with their states."""
+
+
+class Prospects:
+    """Answers for pods of one profile."""
+
+    def __init__(
+        self, profile: Profile, table: NodeTable, nominations: Nominations, cache: EvaluationCache
+    ) -> None:
+        self._profile = profile
+        self._table = table
+        self._nominations = nominations
+        self._cache = cache
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        """Equal for pods that get the same answers at this moment."""
+        return self._profile.name, self._profile.class_key(pod), self._profile.live_key(pod)
+
+    def evaluate(self, pod: PodInfo) -> Evaluation:
+        """What all filters say about all nodes now: shared with all pods of the class, unless the table is only for
+        a moment what it seems."""
+        if self._table.is_trial:
+            return evaluate(self._profile, self._table, pod)
+        return self._cache.evaluate(self._profile, pod, self._profile.class_key(pod))
+
+    def view(self, pod: PodInfo) -> View:
+        """What the filters say about single nodes, also within trials."""
+        return View(self._profile, self._table, self._nominations, pod)
+
+    def nominated_beside(self, pod: PodInfo) -> list[int]:
+        """Rows that are kept free for pods which this one has to respect."""
+        rows = [
+            self._table.row_of(name)
+            for name in self._nominations.nodes
+            if self._nominations.that_count(name, pod)
+        ]
+        return sorted(row for row in rows if row is not None)
+
+    def foreseen(self, evaluation: Evaluation) -> Foreseen | None:
+        """The filters that pods of the class on a row can turn against the next one, all of which can foresee that
+        (`FilterPlugin.filter_ahead`); None where only trying tells."""
+        found: Foreseen = []
+        if not evaluation.is_of_table:
+            return None
+        for plugin, state in evaluation.active_filters() or ():
+            looks_around = self._profile.has_epoch(plugin) and plugin.epoch(state) is not None
+            if not int(plugin.reads) & BY_PLACEMENT and not looks_around:
+                continue
+            if looks_around or not plugin.foresees(state):
+                return None
+            found.append((plugin, state))
+        return found
