@@ -14,7 +14,7 @@ has no opinion: `find_one_node` and `prefer_nodes` are then not asked at all.
 
 import abc
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -104,19 +104,39 @@ class Plan(msgspec.Struct, frozen=True):
     nodes: Mapping[str, str] = {}
 
 
+class JobVerdict(Protocol):
+    """What nodes say to a job whose members are placed together."""
+
+    @property
+    def must_layer(self) -> str:
+        """The layer of the network of which one place has to hold the job; empty for the whole cluster."""
+        ...
+
+    def status_of(self, row: int) -> Status:
+        """Why a node does not take the whole job; success where it does."""
+        ...
+
+    def slots_of(self, row: int) -> int:
+        """How many members a node takes by itself."""
+        ...
+
+
 class FoundNode(msgspec.Struct, frozen=True):
     """Skip (no opinion), a refusal, or success with a plan.
 
-    Success without a plan restricts the pod to `node_name`.
+    Success without a plan restricts the pod to `node_name`. With a refusal, `rejected_by` are further plugins whose
+    events can lift it, and `verdict` what the nodes said; evicting pods for the one pod does not help then.
     """
 
     status: Status
     node_name: str = ""
     plan: Plan | None = None
+    rejected_by: frozenset[str] = frozenset()
+    verdict: JobVerdict | None = None
 
 
 class FindOneNodePlugin(Plugin[S]):
-    """Knows the node of a pod before Filter is asked. The first of a profile counts."""
+    """Knows the node of a pod before Filter is asked. The first of a profile that has an opinion counts."""
 
     @abc.abstractmethod
     def find_one_node(self, state: S, pod: PodInfo, result: PreFilterResult) -> FoundNode:

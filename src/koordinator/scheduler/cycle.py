@@ -240,10 +240,10 @@ class Cycle:
         *,
         is_advised: bool = False,
     ) -> Rows | None:
-        """Feasible rows to choose from, None for all: the nominated node alone if it is feasible, then the
-        planned one or the first of those preferred, or a sample."""
+        """Feasible rows to choose from, None for all: the planned node alone, or else the nominated one if it is
+        feasible, then the first of those preferred, or a sample."""
         nominated = self._nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
-        if nominated:
+        if nominated and not steering.planned:
             row = self._table.row_of(nominated)
             if row is not None and evaluation.is_feasible(row) and row not in kept_free:
                 return np.array([row], np.intp)

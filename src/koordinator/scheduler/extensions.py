@@ -84,7 +84,7 @@ class Extensions:
         self.before_filters = at("filter", FilterTransformer)
         self.before_scores = at("score", ScoreTransformer)
         self.after_post_filters = at("post_filter", PostFilterTransformer)
-        self.find_one_node = _only(among(FindOneNodePlugin))
+        self.find_one_nodes = among(FindOneNodePlugin)
         self.prefer_nodes = _only(among(PreferNodesPlugin))
         self.resizers = among(ResizePodPlugin) if gates.is_on("ResizePod") else ()
         self.pre_bind_extensions = at("pre_bind", PreBindExtension)
@@ -96,8 +96,8 @@ class Extensions:
         self.reservation_scorers = among(ReservationScorePlugin)
         self.reservation_pre_binds = at("pre_bind", ReservationPreBindPlugin)
         self.transforms = bool(self.before_pre_filters or self.before_filters or self.before_scores)
-        self.steers = bool(self.after_pre_filters or self.find_one_node or self.prefer_nodes)
-        self.batches = gates.is_on("EnableInlineBatchSchedule") and self.find_one_node is not None
+        self.steers = bool(self.after_pre_filters or self.find_one_nodes or self.prefer_nodes)
+        self.batches = gates.is_on("EnableInlineBatchSchedule") and bool(self.find_one_nodes)
         self.books = bool(self.resizers or self.nominator)
 
     def stateful(self) -> tuple[Plugin[Any], ...]:
@@ -107,7 +107,8 @@ class Extensions:
             self.after_pre_filters,
             self.before_filters,
             self.before_scores,
-            (self.find_one_node, self.prefer_nodes, self.nominator),
+            self.find_one_nodes,
+            (self.prefer_nodes, self.nominator),
             self.resizers,
             self.restorers,
             self.reservation_filters,

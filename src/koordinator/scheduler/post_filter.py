@@ -47,7 +47,7 @@ class CycleDiagnosis:
         """Whose refusals count when plugins pointed at a node, or refused the pod."""
         steering = self._steering
         if not steering.status.is_success:
-            self.rejected_by = frozenset((steering.status.plugin,))
+            self.rejected_by = steering.rejected_by | {steering.status.plugin}
         elif steering.planned:
             row = self._view.row_of(steering.planned)
             status = self.status_of(row) if row is not None else SUCCESS
@@ -55,6 +55,9 @@ class CycleDiagnosis:
 
     def status_of(self, row: int) -> Status:
         steering = self._steering
+        if steering.verdict is not None:
+            status = steering.verdict.status_of(row)
+            return status if not status.is_success else unresolvable(*steering.status.reasons)
         if not steering.status.is_success:
             return steering.status
         if steering.planned and self._view.row_of(steering.planned) != row:
@@ -93,7 +96,8 @@ class CycleDiagnosis:
         hopeless = self._evaluation.unresolvable_rows()
         steering = self._steering
         if not steering.status.is_success:
-            hopeless[:] = steering.status.code is not Code.UNSCHEDULABLE
+            one_is_not_enough = steering.verdict is not None
+            hopeless[:] = one_is_not_enough or steering.status.code is not Code.UNSCHEDULABLE
         elif steering.planned:
             row = self._view.row_of(steering.planned)
             others = np.arange(hopeless.size) != (-1 if row is None else row)

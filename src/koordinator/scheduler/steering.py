@@ -6,7 +6,7 @@ Source: spec 03, C2 (PreFilter), C9 and D4.
 import msgspec
 
 from koordinator.scheduler import status
-from koordinator.scheduler.capabilities import Plan
+from koordinator.scheduler.capabilities import JobVerdict, Plan
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.extensions import Extensions
 from koordinator.scheduler.framework import PreFilterResult
@@ -25,6 +25,10 @@ class Steering(msgspec.Struct, frozen=True):
     planned_by: str = ""
     preferred: tuple[str, ...] = ()
     plan: Plan | None = None
+    rejected_by: frozenset[str] = frozenset()
+    """Plugins whose events can lift a refusal, besides its author."""
+    verdict: JobVerdict | None = None
+    """What nodes said, where a whole job was refused."""
 
 
 FREE = Steering()
@@ -53,19 +57,21 @@ def _find_one_node(
     extensions: Extensions, evaluation: Evaluation, pod: PodInfo, result: PreFilterResult
 ) -> Steering | None:
     """None when nobody has an opinion."""
-    plugin = extensions.find_one_node
-    state = evaluation.state_of(plugin.name) if plugin is not None else None
-    if plugin is None or state is None:
-        return None
-    found = plugin.find_one_node(state, pod, result)
-    if found.status.is_skip:
-        return None
-    if not found.status.is_success:
-        return Steering(found.status.by(plugin.name))
-    planned = found.plan.nodes.get(pod.uid, "") if found.plan is not None else found.node_name
-    if not planned:
-        return Steering(status.error(f"no node is planned for pod {pod.key}").by(plugin.name))
-    return Steering(planned=planned, planned_by=plugin.name, plan=found.plan)
+    for plugin in extensions.find_one_nodes:
+        state = evaluation.state_of(plugin.name)
+        if state is None:
+            continue
+        found = plugin.find_one_node(state, pod, result)
+        if found.status.is_skip:
+            continue
+        if not found.status.is_success:
+            status_by = found.status.by(plugin.name)
+            return Steering(status_by, rejected_by=found.rejected_by, verdict=found.verdict)
+        planned = found.plan.nodes.get(pod.uid, "") if found.plan is not None else found.node_name
+        if not planned:
+            return Steering(status.error(f"no node is planned for pod {pod.key}").by(plugin.name))
+        return Steering(planned=planned, planned_by=plugin.name, plan=found.plan)
+    return None
 
 
 def _prefer_nodes(

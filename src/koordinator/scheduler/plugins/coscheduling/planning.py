@@ -78,9 +78,7 @@ class GangPlanning:
         except UnknownProfile as error:
             return FoundNode(unschedulable(str(error)))
         if not found.plan.is_placed:
-            return FoundNode(
-                unschedulable(found.message), rejected_by=found.rejected_by, verdict=_verdict(found)
-            )
+            return FoundNode(unschedulable(found.message), rejected_by=found.rejected_by, verdict=found)
         by_uid = {member.uid: member for member in job.members}
         planned = [by_uid[uid] for uid in found.plan.nodes]
         self._gangs.rounds.plan({key_of(each.pod): found.plan.nodes[each.uid] for each in planned})

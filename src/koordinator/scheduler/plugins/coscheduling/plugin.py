@@ -4,17 +4,23 @@ or finds no node, and in Permit, where placed members wait until their whole gro
 `GangRounds` decides, `RunningGangs` carries it out. Source: spec 05, sections 5 to 8.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+
+import msgspec
+import numpy as np
 
 from koordinator.api import labels
 from koordinator.scheduler.capabilities import (
     AttemptPlugin,
     BackgroundController,
     ControllerProvider,
+    FindOneNodePlugin,
+    FoundNode,
     NextPodPlugin,
     PostFilterTransformer,
 )
 from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     Diagnosis,
     Handle,
@@ -34,43 +40,64 @@ from koordinator.scheduler.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
+from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.plugins.network_topology.rows import selector_of
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, unresolvable, unschedulable
 
 
+class GangState(msgspec.Struct, frozen=True):
+    """Of pods that others attract, or that may have to be planned with their gang."""
+
+    selector: str = ""
+    is_planned: bool = False
+
+
 class Coscheduling(
-    PreEnqueuePlugin[None],
-    NextPodPlugin[None],
-    AttemptPlugin[None],
-    PreFilterPlugin[None],
-    PostFilterPlugin[None],
-    PostFilterTransformer[None],
-    PreScorePlugin[None],
-    ScorePlugin[None],
-    ReservePlugin[None],
-    PermitPlugin[None],
-    PreBindPlugin[None],
-    PostBindPlugin[None],
-    ControllerProvider[None],
+    PreEnqueuePlugin[GangState | None],
+    NextPodPlugin[GangState | None],
+    AttemptPlugin[GangState | None],
+    PreFilterPlugin[GangState | None],
+    PostFilterPlugin[GangState | None],
+    PostFilterTransformer[GangState | None],
+    PreScorePlugin[GangState | None],
+    ScorePlugin[GangState | None],
+    ReservePlugin[GangState | None],
+    PermitPlugin[GangState | None],
+    PreBindPlugin[GangState | None],
+    PostBindPlugin[GangState | None],
+    ControllerProvider[GangState | None],
+    FindOneNodePlugin[GangState | None],
 ):
     """Binds the pods of a gang together, or none of them."""
 
     name = "Coscheduling"
     args = CoschedulingArgs
+    normalizes = True
+    wakes_on = (ClusterEvent.NETWORK_TOPOLOGY,)
 
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self.gangs = RunningGangs.of(handle, args)
         self.rounds = self.gangs.rounds
         self._preemption = GangPreemption(args, handle, self.gangs)
+        self.planning = GangPlanning(handle, self.gangs, is_aware=args.aware_network_topology)
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
+
+    def class_key(self, pod: PodInfo) -> Hashable:
+        return self.prepare(pod)
+
+    def prepare(self, pod: PodInfo) -> GangState | None:
+        selector, is_planned = selector_of(pod.pod), self.planning.is_aware and bool(gang_id_of(pod.pod))
+        return GangState(selector, is_planned) if selector or is_planned else None
 
     # The way into the queue, and the start of an attempt
 
@@ -93,7 +120,7 @@ class Coscheduling(
 
     def begin_attempt(self, pod: PodInfo) -> Status:
         self._failed_by_another = ""
-        begin = self.gangs.begin(pod.pod)
+        begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
         gate = begin.gate
         if begin.has_started:
             self._preemption.round_began()
@@ -103,8 +130,14 @@ class Coscheduling(
             self._failed_by_another = pod.uid
         return unresolvable(gate.message)
 
-    def pre_filter(self, state: None) -> PreFilterResult:
+    def pre_filter(self, state: GangState | None) -> PreFilterResult:
         return PreFilterResult(SKIP)
+
+    def find_one_node(self, state: GangState | None, pod: PodInfo, result: PreFilterResult) -> FoundNode:
+        return self.planning.find(pod)
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        return self.planning.wakes(pod.pod)
 
     # No node
 
@@ -138,19 +171,26 @@ class Coscheduling(
 
     # Score
 
-    def pre_score(self, state: None) -> Status:
-        return SKIP
+    def pre_score(self, state: GangState | None) -> Status:
+        return SUCCESS if state is not None and state.selector else SKIP
 
-    def score(self, state: None, rows: Rows) -> Scores:
-        raise AssertionError("left out by pre_score")
+    def normal_epoch(self, state: GangState | None) -> Hashable:
+        return self.planning.score_epoch(state.selector) if state is not None else None
+
+    def score(self, state: GangState | None, rows: Rows) -> Scores:
+        return np.zeros(rows.size, np.int64)  # who is how near to others only shows among all feasible nodes
+
+    def normalize_at(self, state: GangState | None, scores: Scores, rows: Rows) -> Scores:
+        assert state is not None, "left out by pre_score"
+        return self.planning.scores(state.selector, rows)
 
     # A place
 
-    def unreserve(self, state: None, pod: PodInfo, node_name: str) -> None:
+    def unreserve(self, state: GangState | None, pod: PodInfo, node_name: str) -> None:
         rejection = self.rounds.unreserve(pod.pod)
         self.gangs.reject(rejection.rejected, rejection.message)
 
-    def permit(self, state: None, pod: PodInfo, node_name: str) -> PermitResult:
+    def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:
         permit = self.gangs.permit(pod.pod, self.name)
         match permit.reason:
             case PermitReason.GANG_UNKNOWN:
@@ -159,7 +199,9 @@ class Coscheduling(
                 return PermitResult(timeout_s=permit.wait_s)
         return PermitResult()
 
-    async def pre_bind(self, state: None, pod: PodInfo, node_name: str, patch: PodPatch) -> Status:
+    async def pre_bind(
+        self, state: GangState | None, pod: PodInfo, node_name: str, patch: PodPatch
+    ) -> Status:
         group_id, count = self.rounds.binding_mark(pod.pod)
         annotations = pod.pod.metadata.annotations
         for key, value in (

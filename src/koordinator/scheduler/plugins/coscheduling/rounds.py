@@ -6,6 +6,7 @@ that have a place are released together, or all give it back. Source: spec 05, s
 
 import json
 from collections import deque
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -255,6 +256,20 @@ class GangRounds:
             if gang is not None and key in gang.pending and key not in now.tried:
                 now.tried.add(key)
                 return Next(key)
+
+    def plan(self, nodes: Mapping[str, str]) -> None:
+        """The members of the round that go together, with their nodes: they are tried next, in this order."""
+        now = self.round
+        assert now is not None
+        now.planned = dict(nodes)
+        gang_of = {key: gang.gang_id for gang in self._gangs_of(now) for key in gang.pending if key in nodes}
+        now.queue = deque((key, gang_of[key]) for key in nodes if key in gang_of)
+
+    def _gangs_of(self, now: Round) -> Iterator[Gang]:
+        for gang_id in now.gangs:
+            gang = self.cache.get(gang_id)
+            if gang is not None:
+                yield gang
 
     def _untried(self, now: Round) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []

@@ -188,9 +188,9 @@ class RunningGangs:
             if (uid := self._uid(found.pod)) is not None:
                 return uid
 
-    def begin(self, pod: Pod) -> Begin:
-        """A member is about to be tried."""
-        begin = self.rounds.begin(pod)
+    def begin(self, pod: Pod, *, has_topology: bool = True) -> Begin:
+        """A member is about to be tried; `has_topology`: whether gangs that ask for one can be planned."""
+        begin = self.rounds.begin(pod, has_topology=has_topology)
         self._ended(begin.ended)
         if begin.has_started:
             self._round_began_s = self._handle.clock.now()

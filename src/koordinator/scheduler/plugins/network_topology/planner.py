@@ -12,6 +12,7 @@ import numpy as np
 from koordinator.api.annotations.placement import GatherStrategy
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler import diagnosis
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Handle
 from koordinator.scheduler.plugins.network_topology import placement, slots
 from koordinator.scheduler.plugins.network_topology.placement import Demand, Offer, Offers, Plan, PlanReason
@@ -61,7 +62,9 @@ class JobPlan(msgspec.Struct, frozen=True, eq=False):
     @property
     def message(self) -> str:
         """Why there is no place; empty when there is one."""
-        fit_error = self.kinds[0].slots.fit_error(self.node_count) if self.kinds else diagnosis.fit_error(0, {})
+        fit_error = (
+            self.kinds[0].slots.fit_error(self.node_count) if self.kinds else diagnosis.fit_error(0, {})
+        )
         return self.plan.message(fit_error)
 
     @property
@@ -112,7 +115,9 @@ class Planner:
         kinds = tuple(self._kinds(tree, members))
         demand = placement.demand_of(job.rules, tree.layers)
         attracting = np.maximum(existing, bound)
-        return Draft(self._handle, tree, demand, kinds, attracting, bound, self._rows.rows(tree), table.node_count)
+        return Draft(
+            self._handle, tree, demand, kinds, attracting, bound, self._rows.rows(tree), table.node_count
+        )
 
     def _kinds(self, tree: TopologyTree, members: Sequence[PodInfo]) -> list[Kind]:
         """The members by what nodes say to them, the hardest to place first."""
@@ -154,7 +159,7 @@ class Draft:
         kinds: tuple[Kind, ...],
         existing: I64,
         bound: I64,
-        rows: placement.Indices,
+        rows: Rows,
         node_count: int,
     ) -> None:
         self.tree = tree
@@ -297,9 +302,7 @@ class Draft:
                     beside[leaf] += 1
         return nodes
 
-    def _left(
-        self, what_if: Trial, kind: Kind, alike: Sequence[PodInfo], depth: int, index: int
-    ) -> I64:
+    def _left(self, what_if: Trial, kind: Kind, alike: Sequence[PodInfo], depth: int, index: int) -> I64:
         """(nodes of the tree,): how many of a kind the nodes below a place take beside who is there already."""
         first, end = self.tree.leaves_below(depth, index)
         left = np.zeros_like(kind.by_leaf)
@@ -312,4 +315,3 @@ class Draft:
         again = slots.count_again(self._handle, kind.prospects, kind.slots, alike, rows[order])
         left[leaves[order]] = again
         return left
-

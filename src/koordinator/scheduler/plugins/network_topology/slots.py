@@ -124,9 +124,7 @@ def _static(prospects: Prospects, evaluation: Evaluation) -> Foreseen:
     """The filters that can foresee, although others cannot: they say how many members there are at most."""
     if not evaluation.is_of_table:
         return []
-    return [
-        (plugin, state) for plugin, state in evaluation.active_filters() or () if plugin.foresees(state)
-    ]
+    return [(plugin, state) for plugin, state in evaluation.active_filters() or () if plugin.foresees(state)]
 
 
 def _counts_ahead(filters: Foreseen, rows: Rows, wanted: int) -> I64:
