@@ -43,8 +43,8 @@ from koordinator.scheduler.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
-from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
+from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology.rows import selector_of
 from koordinator.scheduler.pod_info import PodInfo
