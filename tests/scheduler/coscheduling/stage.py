@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
 
+from koordinator.api import crd
+from koordinator.api.apiextensions import CustomResourceDefinition
 from koordinator.api.core import Node, Pod
 from koordinator.api.meta import Object
 from koordinator.clock import LoopClock
@@ -18,8 +21,10 @@ from koordinator.scheduler.config import PluginConfig, PluginRef, SchedulerConfi
 from koordinator.scheduler.framework import PermitPlugin, PermitResult, ReservePlugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.registry import PluginType
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.scheduler.status import SUCCESS, Status
+from tests.cluster.faulty_cluster import Faults, FaultyCluster
 from tests.scheduler.world import EPOCH_S, node, pod
 
 Json = dict[str, Any]
@@ -28,6 +33,8 @@ R = TypeVar("R")
 Moment = Callable[[str], None]
 
 PREFIX = "gang.scheduling.koordinator.sh"
+FLUSH_S = 1e9
+"""No pod is tried again for no better reason than that it has waited long: each wake-up has to come from an event."""
 REQUEST_S = 0.01
 """How long a request takes to get there, and its answer to come back."""
 
@@ -95,14 +102,17 @@ class Line(MemoryCluster):
 
 
 class Stage:
-    """The cluster (`api`), and the scheduler that runs now. `moment` hears of every step with a member: when it
-    is reserved and permitted, and before and after each request about it."""
+    """The cluster (`api`), and the scheduler that runs now, to which the API behaves as `faults` say. `moment`
+    hears of every step with a member: when it is reserved and permitted, and before and after each request
+    about it."""
 
-    def __init__(self, settings: SchedulerConfig | None = None, moment: Moment = lambda _: None) -> None:
+    def __init__(self, settings: SchedulerConfig | None = None, *, seed: int = 0) -> None:
         clock = LoopClock(asyncio.get_running_loop(), EPOCH_S)
         self.backend = registry.in_memory(clock, checks=False)
         self.api = MemoryCluster(self.backend)
-        self.moment = moment
+        self.moment: Moment = lambda _: None
+        self.faults = Faults()
+        self._rng = random.Random(seed)
         self._settings = settings or with_moments()
         self._task: asyncio.Task[None] | None = None
 
@@ -110,6 +120,36 @@ class Stage:
 
     async def start(self) -> None:
         """A scheduler that knows nothing yet, and has read everything when this returns."""
+        self.line = Line(self.backend, lambda what: self.moment(what))
+        self.api_of_scheduler = FaultyCluster(
+            self.line, self.faults, random.Random(self._rng.getrandbits(64))
+        )
+        self.scheduler = Scheduler(
+            self.api_of_scheduler, self._settings, plugins=self.plugins(), unschedulable_s_max=FLUSH_S
+        )
+        self._task = asyncio.create_task(self.scheduler.run(), name="scheduler")
+        await self.scheduler.synced.wait()
+        self._started_s = asyncio.get_running_loop().time()
+
+    @property
+    def age_s(self) -> float:
+        """How long the scheduler runs; 0 for a dead one."""
+        return 0.0 if self.line.is_cut else asyncio.get_running_loop().time() - self._started_s
+
+    def cut(self) -> None:
+        """The scheduler's process is killed; what it still does nobody sees."""
+        self.line.is_cut = True
+
+    async def bury(self) -> None:
+        """The end of a scheduler, killed before or stopped by this."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def plugins(self) -> dict[str, PluginType]:
+        """All plugins, with one that tells moments."""
         stage = self
 
         class Moments(ReservePlugin[None], PermitPlugin[None]):
@@ -128,28 +168,29 @@ class Stage:
                 stage.moment(f"permit {pod.pod.metadata.name}")
                 return PermitResult()
 
-        self.line = Line(self.backend, lambda what: stage.moment(what))
-        plugins = {**built_in.PLUGINS, "Moments": Moments}
-        self.scheduler = Scheduler(self.line, self._settings, plugins=plugins)
-        self._task = asyncio.create_task(self.scheduler.run(), name="scheduler")
-        await self.scheduler.synced.wait()
+        return {**built_in.PLUGINS, "Moments": Moments}
 
-    def cut(self) -> None:
-        """The scheduler's process is killed; what it still does nobody sees."""
-        self.line.is_cut = True
+    def heal(self) -> None:
+        """The API misbehaves no more."""
+        self.faults = Faults()
+        self.api_of_scheduler.heal()
 
-    async def bury(self) -> None:
-        """The end of a scheduler, killed before or stopped by this."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+    def rng_of(self, seed: int) -> random.Random:
+        """Chance of the story's own, apart from that of the faults."""
+        return random.Random(f"story {seed}")
+
+    def attempts(self) -> int:
+        """Attempts of the scheduler that runs now."""
+        results = ("scheduled", "unschedulable", "error")
+        of = self.scheduler.metrics.attempt_duration.of
+        return sum(sum(of(result, "koord-scheduler").counts) for result in results)
 
     # Objects
 
     async def nodes(self, *cpus: str) -> None:
-        """`node-0` and so on, one for each amount; with them comes the priority class `urgent`."""
+        """`node-0` and so on, one for each amount; with them come the priority class `urgent` and the CRDs."""
+        for manifest in crd.manifests():
+            await self.api.create(CustomResourceDefinition, manifest)
         await self.api.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", URGENT)
         for number, cpu in enumerate(cpus):
             await self.api.create(Node, node(f"node-{number}", cpu=cpu))
@@ -184,8 +225,8 @@ def with_moments(**coscheduling_args: Any) -> SchedulerConfig:
 
 
 @contextlib.asynccontextmanager
-async def stage(settings: SchedulerConfig | None = None) -> AsyncIterator[Stage]:
-    found = Stage(settings)
+async def stage(settings: SchedulerConfig | None = None, *, seed: int = 0) -> AsyncIterator[Stage]:
+    found = Stage(settings, seed=seed)
     try:
         yield found
     finally:
