@@ -1,4 +1,4 @@
-"""`koordinator doctor` on a running cluster: some twenty mistakes made with kubectl are found, and go when undone."""
+"""`koordinator doctor` on a running cluster: some thirty mistakes made with kubectl are found, and go when undone."""
 
 import json
 import shutil
@@ -44,6 +44,51 @@ BAD = {
     "cpu-burst-config": '{"clusterStrategy": {"cfsQuotaBurstPercent": 50}}',
 }
 OBJECTS = """
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: PodGroup
+metadata:
+  name: train
+  namespace: default
+  annotations:
+    gang.scheduling.koordinator.sh/mode: strict
+    gang.scheduling.koordinator.sh/total-number: "2"
+    gang.scheduling.koordinator.sh/groups: '["default/ps", "default/train"]'
+spec: {minMember: 3}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train-0
+  namespace: default
+  labels: {pod-group.scheduling.sigs.k8s.io: train, quota.scheduling.koordinator.sh/name: temm}
+spec: {schedulerName: koord-scheduler, containers: [{name: main, image: train}]}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train-1
+  namespace: default
+  annotations: {gang.scheduling.koordinator.sh/name: train}
+spec: {schedulerName: default-scheduler, containers: [{name: main, image: train}]}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: lone-0
+  namespace: default
+  annotations:
+    gang.scheduling.koordinator.sh/name: lone
+    gang.scheduling.koordinator.sh/min-available: two
+spec: {schedulerName: koord-scheduler, containers: [{name: main, image: train}]}
+---
+apiVersion: scheduling.koordinator.sh/v1alpha1
+kind: ClusterNetworkTopology
+metadata: {name: default}
+spec:
+  networkTopologySpec:
+  - {topologyLayer: BlockLayer, parentTopologyLayer: SpineLayer, labelKey: [block]}
+  - {topologyLayer: NodeTopologyLayer, parentTopologyLayer: BlockLayer}
+---
 apiVersion: config.koordinator.sh/v1alpha1
 kind: ClusterColocationProfile
 metadata: {name: a-class}
@@ -128,6 +173,20 @@ EXPECTED = {
     "a webhook that cannot be trusted": ("webhooks", "caBundle is empty"),
     "pods that cannot be created for it": ("admission", "webhook dead.koordinator.sh cannot be called"),
     "a quota that is promised more than its parent has": ("quotas", "cpu 5 > 1"),
+    "a pod of a quota that is not there": ("quotas", "names quota temm, which does not exist"),
+    "a gang larger than it says": (
+        "gangs",
+        "needs 3 pods to start, and its gang.scheduling.koordinator.sh/total-number is 2",
+    ),
+    "a gang with a mode that nobody knows": ("gangs", "mode: strict is none of Strict, NonStrict"),
+    "a gang in a group with one that is not there": (
+        "gangs",
+        "its group names default/ps, and there is no such gang",
+    ),
+    "a gang of two schedulers": ("gangs", "different schedulers: default-scheduler (1), koord-scheduler (1)"),
+    "a gang that is named in two ways": ("gangs", "name it in different ways"),
+    "a gang without a number": ("gangs", "gang.scheduling.koordinator.sh/min-available: "),
+    "layers that lead nowhere": ("topology", "layer SpineLayer, the parent of BlockLayer, is not listed"),
     "an older CRD": ("crds", "it lacks status.prodReclaimableMetric"),
     "a node that does not report any more": ("reports", "does not report any more"),
     "what that costs": ("batch", "no report for more than 15 minutes (degradeTimeMinutes)"),

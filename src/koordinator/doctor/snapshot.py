@@ -15,11 +15,12 @@ from koordinator.api.coordination import Lease
 from koordinator.api.core import ConfigMap, Namespace, Node, Pod, Secret, Service
 from koordinator.api.device import Device
 from koordinator.api.meta import Object, Resource
+from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.scheduling import PriorityClass
-from koordinator.api.sigs import ElasticQuota
+from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.api.slo import NodeSLO
 from koordinator.api.slo_config import ColocationConfig
 from koordinator.clock import parse_rfc3339
@@ -63,6 +64,8 @@ IN_CLUSTER: tuple[type[Object], ...] = (
     ClusterColocationProfile,
     ElasticQuota,
     ElasticQuotaProfile,
+    PodGroup,
+    ClusterNetworkTopology,
     Device,
     NodeResourceTopology,
 )

@@ -11,9 +11,10 @@ from koordinator.api.coordination import Lease
 from koordinator.api.core import ConfigMap, Node, Pod
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import Object
+from koordinator.api.network_topology import ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.scheduling import PriorityClass
-from koordinator.api.sigs import ElasticQuota
+from koordinator.api.sigs import ElasticQuota, PodGroup
 from koordinator.doctor.checks import (
     admission,
     api_server,
@@ -22,6 +23,7 @@ from koordinator.doctor.checks import (
     config,
     crds,
     features,
+    gangs,
     leases,
     leftovers,
     permissions,
@@ -31,6 +33,7 @@ from koordinator.doctor.checks import (
     quotas,
     reports,
     schedulers,
+    topology,
     webhooks,
 )
 from koordinator.doctor.finding import Finding, Severity, finding, some_of
@@ -53,6 +56,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 _CONFIGURATIONS = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)
+_NETWORK = (ClusterNetworkTopology, Node)
 
 CHECKS: tuple[Check, ...] = (
     Check("api-server", "is the API server new enough?", api_server.check, (), lambda found: found.is_live),
@@ -82,6 +86,8 @@ CHECKS: tuple[Check, ...] = (
     Check("profiles", "do profiles match, exist, agree?", profiles.check, (ClusterColocationProfile,)),
     Check("pods", "do pods keep the rules, and ask for what exists?", pods.check, (Pod,)),
     Check("schedulers", "does a pod wait for a scheduler that is not there?", schedulers.check, (Pod,)),
+    Check("gangs", "are gangs complete, and do their members agree?", gangs.check, (Pod, PodGroup)),
+    Check("topology", "is the network a tree in which nodes have a place?", topology.check, _NETWORK),
     Check("quotas", "do quotas fit each other?", quotas.check, (ElasticQuota,)),
     Check("leftovers", "are there objects of nodes that are gone?", leftovers.check, (Node,)),
 )

@@ -6,6 +6,7 @@ Admission checks changes one by one; what was created before it ran, or by force
 from collections.abc import Iterator
 
 from koordinator.api import labels
+from koordinator.api.core import Pod
 from koordinator.api.quantity import QuantityError
 from koordinator.api.sigs import ElasticQuota
 from koordinator.doctor.finding import Finding, Severity, finding, of_many
@@ -16,6 +17,7 @@ from koordinator.manager.quota.validation import QuotaRules
 
 BUILT_IN = (labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
 _CIRCLE = "nothing in a circle ever gets a share, and its pods stay Pending"
+FINISHED = ("Succeeded", "Failed")
 _UNFIT = (
     "the scheduler divides by what quotas say: shares of others come out wrong, and admission refuses changes"
 )
@@ -47,6 +49,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         quotas[name] = quota
     yield from _circles(tree, quotas)
     yield from _rules(snapshot, tree, quotas)
+    yield from _pods(snapshot, quotas)
 
 
 def _edit(quota: ElasticQuota) -> str:
@@ -116,4 +119,22 @@ def _rules(snapshot: Snapshot, tree: QuotaTree, quotas: dict[str, ElasticQuota])
             message,
             why=_UNFIT,
             do=(_edit(found[0]),),
+        )
+
+
+def _pods(snapshot: Snapshot, quotas: dict[str, ElasticQuota]) -> Iterator[Finding]:
+    """Pods whose label names a quota that does not exist."""
+    lost: dict[str, list[str]] = {}
+    for pod in snapshot.of(Pod):
+        name = pod.metadata.labels.get(labels.QUOTA_NAME, "")
+        if name and name not in quotas and name not in BUILT_IN and pod.status.phase not in FINISHED:
+            lost.setdefault(name, []).append(pod.key)
+    for name, pods in sorted(lost.items()):
+        yield of_many(
+            Severity.WARNING,
+            "Pod",
+            pods,
+            f"its label {labels.QUOTA_NAME} names quota {name}, which does not exist",
+            why=f"it counts in {labels.DEFAULT_QUOTA_NAME}, with everybody who names none",
+            do=("kubectl get elasticquotas -A", f"create quota {name}, or correct the label in the template"),
         )

@@ -1,0 +1,118 @@
+"""Does ClusterNetworkTopology describe a tree, and do nodes have a place in it?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from koordinator.api.core import Node
+from koordinator.api.network_topology import (
+    CLUSTER_LAYER,
+    NODE_LAYER,
+    OBJECT_NAME,
+    ClusterNetworkTopology,
+    NetworkTopologySpec,
+)
+from koordinator.doctor.finding import Finding, Severity, finding, of_many, some_of
+from koordinator.doctor.snapshot import Snapshot
+
+BUILD_S = 60.0
+"""The scheduler builds the tree within seconds."""
+_NO_TREE = "without a tree gangs are not placed by the network; one that was there before stays as it was"
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """The object, its layers, the labels of nodes."""
+    others = [
+        each.metadata.name
+        for each in snapshot.of(ClusterNetworkTopology)
+        if each.metadata.name != OBJECT_NAME
+    ]
+    if others:
+        yield of_many(
+            Severity.WARNING,
+            "ClusterNetworkTopology",
+            others,
+            f"only the one named {OBJECT_NAME} is looked at",
+            why="what this one says has no effect",
+            do=(f"kubectl delete clusternetworktopology {' '.join(sorted(others)[:5])}",),
+        )
+    found = snapshot.find(ClusterNetworkTopology, OBJECT_NAME)
+    if found is None:
+        return
+    edit = f"kubectl edit clusternetworktopology {OBJECT_NAME}"
+    specs = found.spec.network_topology_spec
+    problems = list(chain_problems(specs))
+    for problem in problems:
+        yield finding(Severity.ERROR, found, problem, why=_NO_TREE, do=(edit,))
+    if problems:
+        return
+    if not found.status.detail_status and snapshot.age_s(found) > BUILD_S:
+        yield finding(
+            Severity.WARNING,
+            found,
+            "its status is empty: no scheduler has built the tree",
+            why="the scheduler follows it with --enable-network-topology-manager only",
+            do=("run the scheduler with --enable-network-topology-manager=true",),
+        )
+    yield from _nodes(snapshot.of(Node), specs, edit)
+
+
+def chain_problems(specs: Sequence[NetworkTopologySpec]) -> Iterator[str]:
+    """Why the layers do not form one line from the nodes up to the cluster."""
+    names = [spec.topology_layer for spec in specs]
+    by_name = dict(zip(names, specs, strict=True))
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"listed more than once: {', '.join(twice)}"
+    if CLUSTER_LAYER in by_name:
+        yield f"{CLUSTER_LAYER} is built in, and must not be listed"
+    if NODE_LAYER not in by_name:
+        yield f"{NODE_LAYER} is not listed: nobody knows what is right above the nodes"
+        return
+    chain: list[str] = []
+    layer = NODE_LAYER
+    while layer and layer != CLUSTER_LAYER:
+        if layer in chain:
+            yield f"layers form a circle: {' → '.join([*chain[chain.index(layer) :], layer])}"
+            return
+        if layer not in by_name:
+            yield f"layer {layer}, the parent of {chain[-1]}, is not listed"
+            return
+        chain.append(layer)
+        layer = by_name[layer].parent_topology_layer
+    if beside := sorted(set(names) - set(chain) - {CLUSTER_LAYER}):
+        yield f"not above the nodes: {', '.join(beside)} (the layers are {' → '.join(chain)})"
+    if blank := [name for name in chain if name != NODE_LAYER and not by_name[name].label_key]:
+        yield f"no labelKey for {', '.join(blank)}: no node has a place there"
+
+
+def _nodes(nodes: Sequence[Node], specs: Sequence[NetworkTopologySpec], edit: str) -> Iterator[Finding]:
+    """Nodes that lack the label of a layer."""
+    by_name: Mapping[str, NetworkTopologySpec] = {spec.topology_layer: spec for spec in specs}
+    lowest = by_name[NODE_LAYER].parent_topology_layer
+    for spec in specs:
+        if spec.topology_layer == NODE_LAYER:
+            continue
+        without = [
+            node.metadata.name
+            for node in nodes
+            if not any(node.metadata.labels.get(key) for key in spec.label_key)
+        ]
+        if not without:
+            continue
+        label = f"kubectl label node {min(without)} {spec.label_key[0]}=NAME"
+        if spec.topology_layer == lowest:
+            yield of_many(
+                Severity.NOTICE,
+                "Node",
+                without,
+                f"no label of {lowest} ({some_of(spec.label_key)})",
+                why="it counts as a place of its own in that layer",
+                do=(label,),
+            )
+        else:
+            yield of_many(
+                Severity.WARNING,
+                "Node",
+                without,
+                f"no label of {spec.topology_layer} ({some_of(spec.label_key)})",
+                why="it has no place in the tree, and gets no pods of gangs that are placed by the network",
+                do=(label, edit),
+            )
