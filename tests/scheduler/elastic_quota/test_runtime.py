@@ -2,15 +2,15 @@
 
 import random
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
 from koordinator.scheduler.plugins.elastic_quota.runtime import (
     ARRAYS_FROM,
     Claim,
-    column,
     fair_shares,
-    reduced,
     scaled_min,
     shares,
     split,
@@ -94,27 +94,93 @@ def test_scaled_minima_fit_into_what_is_there(available: int, mins: list[int]) -
     assert sum(scaled) <= max(available, 0) + rounding
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), largest=st.sampled_from((3, 1000, 2**40, 2**61, 2**70)))
-def test_many_siblings_share_as_few_do_to_the_last_unit(seed: int, largest: int) -> None:
-    rng = random.Random(seed)
-    count = rng.randrange(ARRAYS_FROM, 3 * ARRAYS_FROM)
-    floors, requests, weights = ([rng.randrange(largest) for _ in range(count)] for _ in range(3))
-    lends = [rng.random() < 0.7 for _ in range(count)]
-    total = rng.randrange(1, 2 * largest * count)
+def columns_of(rng: random.Random, count: int, largest: int) -> tuple[list[Entry], Columns]:
+    entries = [entry(rng, largest) for _ in range(count)]
+    return entries, Columns(1, entries)
 
-    as_arrays = shares(
+
+def entry(rng: random.Random, largest: int) -> Entry:
+    weight = rng.choice((0, 1, largest, rng.randrange(largest), rng.randrange(largest)))
+    numbers = {"request": rng.randrange(largest), "least": rng.choice((0, rng.randrange(largest)))}
+    return Entry(weight=weight, lends=rng.random() < 0.7, **numbers)
+
+
+def as_few(entries: list[Entry], total: int, shortage: tuple[int, int] | None) -> list[int]:
+    """The shares of the plain form for few children."""
+    return shares(
         total,
-        floors=column(floors),
-        requests=column(requests),
-        weights=column(reduced(weights)),
-        lends=lends,
+        floors=[each.least if shortage is None else scaled_min(each.least, *shortage) for each in entries],
+        requests=[each.request for each in entries],
+        weights=[each.weight for each in entries],
+        lends=[each.lends for each in entries],
     )
 
-    as_lists = [
-        int(share)
-        for share in shares(
-            total, floors=tuple(floors), requests=tuple(requests), weights=tuple(weights), lends=lends
-        )
-    ]
-    assert [int(share) for share in as_arrays] == as_lists
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), largest=st.sampled_from((3, 1000, 2**40, 2**55, 2**61, 2**70)))
+def test_many_siblings_share_as_few_do_to_the_last_unit_whatever_changes(seed: int, largest: int) -> None:
+    rng = random.Random(seed)
+    entries, columns = columns_of(rng, rng.randrange(ARRAYS_FROM, 2 * ARRAYS_FROM), largest)
+    total, shortage = 0, None
+
+    for _ in range(12):
+        for _ in range(rng.choice((0, 1, 1, 1, 3))):
+            row, new = rng.randrange(len(entries)), entry(rng, largest)
+            match rng.randrange(12):
+                case 0:
+                    columns.insert(row, new)
+                    entries.insert(row, new)
+                case 1:
+                    columns.remove(row)
+                    del entries[row]
+                case 2:
+                    columns.replace(row, new)
+                    entries[row] = new
+                case 3 | 4:
+                    columns.keep(row, new.least)
+                    entries[row] = msgspec.structs.replace(entries[row], least=new.least)
+                case _:
+                    columns.ask(row, new.request, is_computed=False)
+                    entries[row] = msgspec.structs.replace(entries[row], request=new.request)
+        if rng.random() < 0.5:
+            total = rng.randrange(1 + rng.choice((1, largest // 2, largest)) * len(entries))
+        if rng.random() < 0.1:
+            least = sum(each.least for each in entries)
+            shortage = (rng.randrange(least), least) if least and shortage is None else None
+
+        columns.compute(total, shortage)
+
+        assert [columns.share(row) for row in range(len(entries))] == as_few(entries, total, shortage)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), count=st.sampled_from((3, ARRAYS_FROM)))
+def test_a_request_that_changes_no_share_is_known_as_such(seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    entries, columns = columns_of(rng, count, 1000)
+    total = rng.randrange(500 * count)
+    columns.compute(total, None)
+    before = [columns.share(row) for row in range(count)]
+
+    for _ in range(10):
+        row, request = rng.randrange(count), rng.randrange(1000)
+        was_asked, entries[row] = entries[row].request, msgspec.structs.replace(entries[row], request=request)
+        if not columns.ask(row, request, is_computed=True):
+            assert as_few(entries, total, None) == before
+        else:
+            columns.ask(row, was_asked, is_computed=False)
+            entries[row] = msgspec.structs.replace(entries[row], request=was_asked)
+
+
+def test_rows_are_told_once_when_their_shares_have_changed() -> None:
+    rng = random.Random(7)
+    _, columns = columns_of(rng, ARRAYS_FROM, 10)
+    columns.compute(10**6, None)
+    assert len(columns.take_changed()) == ARRAYS_FROM
+    assert list(columns.take_changed()) == []
+
+    columns.ask(5, 1_000, is_computed=False)
+    columns.insert(0, Entry(weight=1, request=3, least=0, lends=True))
+    columns.compute(10**6, None)
+
+    assert list(columns.take_changed()) == [0, 6]

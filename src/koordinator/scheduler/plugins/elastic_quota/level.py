@@ -2,91 +2,91 @@
 something changes. Source: spec 06, sections 6.2, 6.3 and 7.
 
 A change of one child costs its own entries; who asks next pays for the level. What children ask for, their
-weights and floors stand in columns, so that a level of thousands is a few array operations.
+weights and floors stand in columns (`columns`), so that a level of thousands is a few array operations.
 """
 
-from typing import Any
-
-import msgspec
+import bisect
 
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, nanos_per_unit, to_units
+from koordinator.scheduler.plugins.elastic_quota.columns import Columns, Entry
 from koordinator.scheduler.plugins.elastic_quota.quota import Quota
-from koordinator.scheduler.plugins.elastic_quota.runtime import Numbers, column, reduced, scaled_min, shares
-
-
-class Columns(msgspec.Struct):
-    """One entry per child, in order of their names, in the units of one resource."""
-
-    per_unit: int
-    weights: Numbers
-    requests: Any
-    floors: Any
-    """`Numbers` that can be assigned to."""
+from koordinator.scheduler.plugins.elastic_quota.runtime import scaled_min
 
 
 class Level:
     """What a parent has, its children, and their shares of it.
 
-    `version` grows with everything that changes shares.
+    `version` grows with everything that changes shares. All minima are scaled at once when the parent is short;
+    upstream scales that of a child when somebody asks for it, which is `scales_lazily`.
     """
 
-    def __init__(self, *, scales_min: bool, keeps_guarantee: bool) -> None:
+    def __init__(self, *, scales_min: bool, keeps_guarantee: bool, scales_lazily: bool = False) -> None:
         self.children: dict[str, Quota] = {}
         self.version = 1
         self._scales_min = scales_min
         self._keeps_guarantee = keeps_guarantee
+        self._scales_lazily = scales_lazily
         self._total: Nanos = {}
-        self._names: tuple[str, ...] = ()
         self._sum_of_mins: Nanos = {}
         self._short: dict[str, tuple[int, int]] | None = {}
+        """Resources whose minima do not fit: what there is and what all minima are, in units."""
+        self._shared: tuple[str, ...] = ()
+        self._order: list[str] = []
+        """Names of children as the rows of columns, sorted."""
         self._columns: dict[str, Columns] = {}
-        self._rows: dict[str, int] | None = None
-        self._lends: list[bool] = []
-        self._shares: dict[str, Numbers] = {}
-        self._shares_version = 0
+        self._computed_version = 0
 
     # What changes
 
     def attach(self, child: Quota) -> None:
         """A child came."""
-        self.children[child.spec.name] = child
+        name = child.spec.name
+        self.children[name] = child
+        child.runtime_version = 0
         self._count_min(child.min, 1)
-        self._rebuild()
+        row = bisect.bisect_left(self._order, name)
+        self._order.insert(row, name)
+        for resource, columns in self._columns.items():
+            columns.insert(row, self._entry(child, resource, columns.per_unit))
+        self.version += 1
 
     def detach(self, child: Quota) -> None:
         """A child went; it still has the minimum that it came with."""
-        del self.children[child.spec.name]
+        name = child.spec.name
+        row = self._row(name)
+        del self.children[name], self._order[row]
         self._count_min(child.min, -1)
-        self._rebuild()
+        for columns in self._columns.values():
+            columns.remove(row)
+        self.version += 1
 
     def respecified(self, child: Quota, former_min: Nanos) -> None:
         """The spec of a child changed."""
         self._count_min(former_min, -1)
         self._count_min(child.min, 1)
-        self._rebuild()
+        row = self._row(child.spec.name)
+        for resource, columns in self._columns.items():
+            columns.replace(row, self._entry(child, resource, columns.per_unit))
+        self.version += 1
 
     def asks(self, child: Quota, names: Nanos) -> None:
         """A child asks for more or less of the named resources."""
-        columns, rows = self._columns, self._rows
-        if rows is None:
-            self.version += 1
-            return
-        row = rows[child.spec.name]
+        row = self._row(child.spec.name)
+        is_computed = self._computed_version == self.version
         for name in names:
-            known = columns.get(name)
-            if known is not None:
-                number = to_units(child.limited_request.get(name, 0), known.per_unit)
-                if number != known.requests[row]:
-                    self._put(known.requests, row, number)
+            columns = self._columns.get(name)
+            if columns is not None:
+                number = to_units(child.limited_request.get(name, 0), columns.per_unit)
+                if columns.ask(row, number, is_computed=is_computed):
                     self.version += 1
+                    is_computed = False
 
     def keeps(self, child: Quota) -> None:
         """What a child is guaranteed changed, or its scaled minimum."""
-        if self._rows is not None:
-            row = self._rows[child.spec.name]
-            for name, numbers in self._columns.items():
-                self._put(numbers.floors, row, self._floor(child, name, numbers.per_unit))
-        self.version += 1
+        row = self._row(child.spec.name)
+        for name, columns in self._columns.items():
+            if columns.keep(row, self._least(child, name, columns.per_unit)):
+                self.version += 1
 
     def set_total(self, total: Nanos) -> None:
         """What there is to share; the same object is the same amounts."""
@@ -98,100 +98,99 @@ class Level:
 
     def set_names(self, names: tuple[str, ...]) -> None:
         """The resources that are shared at all, sorted."""
-        if names != self._names:
-            self._names = names
-            self._rebuild()
-
-    def _put(self, numbers: Any, row: int, number: int) -> None:
-        try:
-            numbers[row] = number
-        except OverflowError:
-            self._rows = None  # the column becomes a list when it is filled again
-
-    def _rebuild(self) -> None:
-        self._rows = self._short = None
+        if names == self._shared:
+            return
+        self._shared = names
+        children = [self.children[name] for name in self._order]
+        self._columns = {}
+        for name in names:
+            unit = nanos_per_unit(name)
+            self._columns[name] = Columns(unit, [self._entry(child, name, unit) for child in children])
         self.version += 1
+
+    def _row(self, name: str) -> int:
+        return bisect.bisect_left(self._order, name)
+
+    def _entry(self, child: Quota, name: str, unit: int) -> Entry:
+        return Entry(
+            weight=to_units(child.weight.get(name, 0), unit),
+            request=to_units(child.limited_request.get(name, 0), unit),
+            least=self._least(child, name, unit),
+            lends=child.lends,
+        )
+
+    def _least(self, child: Quota, name: str, unit: int) -> int:
+        """What a child is sure of before scaling."""
+        if self._scales_lazily:
+            least = to_units(child.auto_min.get(name, 0), unit)
+        else:
+            least = to_units(child.min.get(name, 0), unit)
+        return max(least, to_units(child.guaranteed.get(name, 0), unit)) if self._keeps_guarantee else least
 
     def _count_min(self, amounts: Nanos, sign: int) -> None:
         sums = self._sum_of_mins
         for name, number in amounts.items():
             sums[name] = sums.get(name, 0) + sign * number
+        self._short = None
 
     # Shares
 
     def refresh(self, child: Quota) -> None:
         """Brings the child's scaled minimum and its runtime up to date."""
-        if self._scales_min:
+        if self._scales_lazily and self._scales_min:
             self._scale(child)
         if child.runtime_version == self.version:
             return
-        if self._shares_version != self.version:
-            self._compute()
-        assert self._rows is not None
-        row = self._rows[child.spec.name]
-        runtime = {
-            name: int(self._shares[name][row]) * numbers.per_unit for name, numbers in self._columns.items()
-        }
+        self._compute()
+        if self._scales_min and not self._scales_lazily:
+            child.auto_min = self._scaled(child)
+        row = self._row(child.spec.name)
+        runtime = {name: columns.share(row) * columns.per_unit for name, columns in self._columns.items()}
         if runtime != child.runtime:
             child.runtime = runtime
         child.runtime_version = self.version
 
+    def take_changed(self) -> list[str]:
+        """Names of children whose shares differ from those at the last call; `refresh` tells the new ones."""
+        self._compute()
+        rows: set[int] = set()
+        for columns in self._columns.values():
+            rows.update(columns.take_changed())
+        return [self._order[row] for row in sorted(rows)]
+
+    def _compute(self) -> None:
+        if self._computed_version == self.version:
+            return
+        short = self._shortages() if self._scales_min and not self._scales_lazily else {}
+        for name, columns in self._columns.items():
+            total = to_units(self._total.get(name, 0), columns.per_unit)
+            columns.compute(total, None if self._keeps_guarantee else short.get(name))
+        self._computed_version = self.version
+
     def _scale(self, child: Quota) -> None:
-        if self._short is None:
-            self._short = dict(self._shortages())
-        if not self._short:
-            auto_min = child.min
-        else:
-            auto_min = dict(child.min)
-            for name, (available, wanted) in self._short.items():
-                unit = nanos_per_unit(name)
-                minimum = to_units(child.min.get(name, 0), unit)
-                auto_min[name] = scaled_min(minimum, available, wanted) * unit
+        """Upstream's way: this child alone, the others when they are asked for."""
+        auto_min = self._scaled(child)
         if auto_min != child.auto_min:
             child.auto_min = auto_min
             self.keeps(child)
 
-    def _shortages(self) -> "list[tuple[str, tuple[int, int]]]":
-        """Resources whose minima do not fit: what there is and what all minima are, in units."""
-        short = []
-        for name, nanos in self._total.items():
+    def _scaled(self, child: Quota) -> Nanos:
+        short = self._shortages()
+        if not short:
+            return child.min
+        auto_min = dict(child.min)
+        for name, (available, wanted) in short.items():
             unit = nanos_per_unit(name)
-            available, wanted = to_units(nanos, unit), to_units(self._sum_of_mins.get(name, 0), unit)
-            if available < wanted:
-                short.append((name, (available, wanted)))
-        return short
+            minimum = to_units(child.min.get(name, 0), unit)
+            auto_min[name] = scaled_min(minimum, available, wanted) * unit
+        return auto_min
 
-    def _compute(self) -> None:
-        if self._rows is None:
-            self._fill()
-        self._shares = {
-            name: shares(
-                to_units(self._total.get(name, 0), numbers.per_unit),
-                floors=numbers.floors,
-                requests=numbers.requests,
-                weights=numbers.weights,
-                lends=self._lends,
-            )
-            for name, numbers in self._columns.items()
-        }
-        self._shares_version = self.version
-
-    def _fill(self) -> None:
-        children = [self.children[name] for name in sorted(self.children)]
-        self._rows = {child.spec.name: row for row, child in enumerate(children)}
-        self._lends = [child.lends for child in children]
-        self._columns = {}
-        for name in self._names:
-            unit = nanos_per_unit(name)
-            self._columns[name] = Columns(
-                per_unit=unit,
-                weights=column(reduced([to_units(child.weight.get(name, 0), unit) for child in children])),
-                requests=column([to_units(child.limited_request.get(name, 0), unit) for child in children]),
-                floors=column([self._floor(child, name, unit) for child in children]),
-            )
-
-    def _floor(self, child: Quota, name: str, unit: int) -> int:
-        minimum = to_units(child.auto_min.get(name, 0), unit)
-        if not self._keeps_guarantee:
-            return minimum
-        return max(minimum, to_units(child.guaranteed.get(name, 0), unit))
+    def _shortages(self) -> dict[str, tuple[int, int]]:
+        if self._short is None:
+            self._short = {}
+            for name, nanos in self._total.items():
+                unit = nanos_per_unit(name)
+                available, wanted = to_units(nanos, unit), to_units(self._sum_of_mins.get(name, 0), unit)
+                if available < wanted:
+                    self._short[name] = (available, wanted)
+        return self._short

@@ -3,6 +3,8 @@
 Source: spec 06, sections 2.1 and 5.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 from koordinator.api import labels, normalization, quota_labels, resource_list
@@ -14,6 +16,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
     accumulate_in_place,
     grown,
     larger,
+    masked,
     nanos_of,
     negated,
 )
@@ -71,6 +74,11 @@ class PodAsk(msgspec.Struct, frozen=True, kw_only=True):
     is_preemptible: bool = True
     is_ignored: bool = False
     """Being deleted, and not to be counted any more."""
+
+    @property
+    def takes_up_room(self) -> bool:
+        """Whether it uses its quota."""
+        return self.is_on_node and not self.is_over
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,3 +195,43 @@ class Quota(msgspec.Struct, kw_only=True):
     def _limited(self) -> Nanos:
         ceiling = self.max
         return {name: min(number, ceiling.get(name, number)) for name, number in self.request.items()}
+
+
+def count_pod(request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool) -> Counted:
+    """A pod in a quota that counts the named resources."""
+    amounts = masked(request, names)
+    return Counted(
+        request=request if len(amounts) < len(request) else amounts,
+        amounts=amounts,
+        is_preemptible=is_preemptible,
+        is_assigned=is_assigned,
+    )
+
+
+def change_of(before: Counted | None, after: Counted | None) -> Sums:
+    """What the sums of a pod's quota grow by; lists that stay the same are empty."""
+    if before is None:
+        return Sums() if after is None else _sums_of(after)
+    if after is None:
+        return _sums_of(before).negative()
+    return _sums_of(after).minus(_sums_of(before))
+
+
+def _sums_of(counted: Counted) -> Sums:
+    """Shares lists with `counted`: to be read only."""
+    amounts: Nanos = counted.amounts
+    fixed: Nanos = {} if counted.is_preemptible else amounts
+    if not counted.is_assigned:
+        return Sums(request=amounts, non_preemptible_request=fixed)
+    return Sums(request=amounts, non_preemptible_request=fixed, used=amounts, non_preemptible_used=fixed)
+
+
+def passed_on(quota: Quota) -> Sums:
+    """What the parent of a quota sees of it; shares lists with it: to be read only."""
+    below = quota.below
+    return Sums(
+        request=quota.limited_request,
+        non_preemptible_request=below.non_preemptible_request,
+        used=below.used,
+        non_preemptible_used=below.non_preemptible_used,
+    )

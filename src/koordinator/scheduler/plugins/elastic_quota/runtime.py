@@ -2,25 +2,25 @@
 
 Pure integer arithmetic: cpu in milli-cores, everything else in whole units. Products reach 128 bits, so nothing
 here may become a float, apart from `scaled_min`, whose rounding is upstream's. Many siblings are computed as
-arrays of 64 bits where that is exact, see `_split_arrays`. Source: spec 06, sections 6.1 and 7.
+arrays of 64 bits where that is exact, see `filling`. Source: spec 06, sections 6.1 and 7.
 """
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Numbers = Sequence[int] | Column
 """One number per child."""
 
 ARRAYS_FROM = 48
 """Siblings from which arrays are faster than lists."""
-_EXACT_MAX = 2**62
+EXACT_MAX = 2**62
 """Sums and products below it are exact in 64 bits."""
+_HAS_64_BIT_FLOATS = np.finfo(np.longdouble).nmant >= 63
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,53 +67,16 @@ def fair_shares(total: int, claims: Iterable[Claim]) -> dict[str, int]:
 
 
 def shares(
-    total: int, *, floors: Numbers, requests: Numbers, weights: Numbers, lends: Sequence[bool]
-) -> Numbers:
-    """`fair_shares` of children that are in order of their names, one entry of each column per child.
-
-    Columns are lists or, all of them, arrays (see `column`).
-    """
-    if (
-        isinstance(floors, np.ndarray)
-        and isinstance(requests, np.ndarray)
-        and isinstance(weights, np.ndarray)
-    ) and all(_is_exact(numbers) for numbers in (floors, requests, weights)):
-        return _shares_of_arrays(total, floors, requests, weights, np.asarray(lends, np.bool_))
-    return _shares_of_lists(total, _list(floors), _list(requests), _list(weights), lends)
-
-
-def column(numbers: list[int]) -> Numbers:
-    """The numbers as an array where there are many of them and they fit, else as they are."""
-    if len(numbers) < ARRAYS_FROM:
-        return numbers
-    try:
-        return np.array(numbers, np.int64)
-    except OverflowError:
-        return numbers
-
-
-def reduced(weights: list[int]) -> list[int]:
-    """The weights divided by what divides all of them: parts by weight stay the same, to the last unit."""
-    divisor = math.gcd(*weights)
-    return [weight // divisor for weight in weights] if divisor > 1 else weights
-
-
-def _list(numbers: Numbers) -> list[int]:
-    return numbers.tolist() if isinstance(numbers, np.ndarray) else list(numbers)
-
-
-def _is_exact(numbers: Column) -> bool:
-    """Whether sums of these are exact in 64 bits, and none is negative."""
-    return bool(numbers.min() >= 0) and float(numbers.sum(dtype=np.float64)) < _EXACT_MAX
-
-
-def _shares_of_lists(
     total: int,
     floors: Sequence[int],
     requests: Sequence[int],
     weights: Sequence[int],
     lends: Sequence[bool],
 ) -> list[int]:
+    """`fair_shares` of children that are in order of their names, one entry of each list per child.
+
+    For many children there is `filling`.
+    """
     given = [
         request if lend and request <= floor else floor
         for floor, request, lend in zip(floors, requests, lends, strict=True)
@@ -159,49 +122,58 @@ def split(amount: int, weights: list[int]) -> list[int] | None:
     return parts
 
 
-def _shares_of_arrays(
-    total: int, floor: Column, request: Column, weight: Column, lends: npt.NDArray[np.bool_]
-) -> Numbers:
-    is_hungry = request > floor
-    given = np.where(is_hungry | ~lends, floor, request)
-    hungry = np.flatnonzero(is_hungry)
-    left = total - int(given.sum())
-    while left > 0 and hungry.size:
-        parts = _split_arrays(left, weight[hungry])
-        if parts is None:
-            break
-        wanted = request[hungry] - given[hungry]
-        if max(left, int(wanted.max())) >= _EXACT_MAX:
-            rows: list[Any] = [column.tolist() for column in (floor, request, weight, lends)]
-            return _shares_of_lists(total, *rows)
-        taken = np.minimum(parts, wanted)
-        given[hungry] += taken
-        left = int((parts - taken).sum())
-        hungry = hungry[parts < wanted]
-    return given
-
-
-def _split_arrays(amount: int, weights: Column) -> Column | None:
-    """`split` of weights that are not negative.
+def split_arrays(amount: int, weights: Column) -> Column:
+    """`split` of weights that are above zero.
 
     With amount = q·W + r, a part ⌊w·amount/W⌋ is w·q + ⌊w·r/W⌋, and r is below W: no product is larger than
-    the largest weight times their sum, which is why weights should be `reduced`.
+    the largest weight times their sum, which is why weights should have no common divisor.
     """
-    whole, largest = int(weights.sum()), int(weights.max())
-    if whole <= 0:
-        return None
-    if largest * whole >= _EXACT_MAX or amount >= _EXACT_MAX:
-        parts = split(amount, weights.tolist())
-        return None if parts is None else np.array(parts, np.int64)
+    whole = int(weights.sum())
     quotient, rest = divmod(amount, whole)
-    spread = weights * rest
-    result = weights * quotient + spread // whole
+    if int(weights.max()) * rest < EXACT_MAX:
+        spread = weights * rest
+        extra = spread // whole
+        remainder = spread - extra * whole
+    elif _HAS_64_BIT_FLOATS:
+        extra, remainder = _divided(weights, rest, whole)
+    else:
+        parts = split(amount, weights.tolist())
+        return np.array(parts, np.int64)
+    result = extra + weights * quotient if quotient else extra
     residual = amount - int(result.sum())
     if residual > 0:
-        # The sort is stable, so of equal remainders the first ones are rounded up; zero weights come last.
-        remainder = np.where(weights > 0, spread % whole, -1)
-        result[np.argsort(-remainder, kind="stable")[:residual]] += 1
+        _round_up(result, remainder, residual)
     return result
+
+
+def _divided(weights: Column, rest: int, whole: int) -> tuple[Column, Column]:
+    """⌊w·rest/whole⌋ and what remains, for products of up to 124 bits.
+
+    A quotient in floating point of 64 bits is off by one at most; the remainder tells which way, and that fits 64
+    bits, so that it may be computed modulo 2^64.
+    """
+    extra = (weights.astype(np.longdouble) * rest / whole).astype(np.int64)
+    remainder = weights * rest - extra * whole
+    step = (remainder >= whole).astype(np.int64) - (remainder < 0)
+    return extra + step, remainder - step * whole
+
+
+def _round_up(parts: Column, remainder: Column, count: int) -> None:
+    """One more for the `count` largest remainders, the first of equal ones."""
+    if count >= parts.size:
+        parts += 1
+        return
+    bar = np.partition(remainder, parts.size - count)[parts.size - count]
+    above = remainder > bar
+    parts += above
+    parts[np.flatnonzero(remainder == bar)[: count - int(np.count_nonzero(above))]] += 1
+
+
+def scaled_mins(minima: Column, available: int, sum_of_mins: int) -> Column:
+    """`scaled_min` of many children."""
+    if available <= 0 or sum_of_mins <= 0:
+        return np.zeros(minima.shape, np.int64)
+    return (float(available) * minima.astype(np.float64) / float(sum_of_mins)).astype(np.int64)
 
 
 def scaled_min(minimum: int, available: int, sum_of_mins: int) -> int:

@@ -5,13 +5,16 @@ Amounts that a pod added are taken away exactly as they were added. A change cos
 siblings on each level of it are looked at when somebody asks for a runtime. Source: spec 06, sections 5 to 11.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from koordinator.api.resource_list import Amounts, mask
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
     Nanos,
+    accumulate_in_place,
     amounts_of,
+    grown,
     masked,
     nanos_of,
 )
@@ -26,6 +29,9 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     Quota,
     QuotaSpec,
     Sums,
+    change_of,
+    count_pod,
+    passed_on,
 )
 
 
@@ -33,7 +39,8 @@ class QuotaTree:
     """All quotas with one tree id. The root is always there; `reserved` are the maxima of the system and
     the default quota, which only the default tree has.
 
-    Upstream keeps what it counted for a pod when its quota comes to count other resources; that is `recounts` off.
+    `as_reference`: pods keep what was counted for them when their quota comes to count other resources, minima are
+    scaled one by one as quotas are asked for, and children share what the pods of their parent itself use.
     """
 
     def __init__(
@@ -42,9 +49,9 @@ class QuotaTree:
         reserved: Mapping[str, Amounts] | None = None,
         scales_min: bool = True,
         keeps_guarantee: bool = False,
-        recounts: bool = True,
+        as_reference: bool = False,
     ) -> None:
-        self._recounts = recounts
+        self._as_reference = as_reference
         self._total: Amounts = {}
         self._pool: Nanos | None = None
         self._scales_min = scales_min
@@ -56,6 +63,8 @@ class QuotaTree:
         """Resource → how many quotas that share the root's have it in their max."""
         self._root_names: tuple[str, ...] | None = ()
         self._touched: set[str] = set()
+        self._unsettled: set[str] = set()
+        """Parents whose children's shares may have changed since `settle`."""
         for name, ceiling in (reserved or {}).items():
             self.set_quota(QuotaSpec(name=name, max=ceiling))
 
@@ -87,8 +96,8 @@ class QuotaTree:
     @total.setter
     def total(self, total: Amounts) -> None:
         if total != self._total:
-            self._total, self._pool = total, None
-            self._touched.add(ROOT)
+            self._total = total
+            self._pool_changed()
 
     @property
     def pool(self) -> Amounts:
@@ -106,6 +115,11 @@ class QuotaTree:
             self._pool = pool
         return self._pool
 
+    def _pool_changed(self) -> None:
+        self._pool = None
+        self._touched.add(ROOT)
+        self._unsettled.add(ROOT)
+
     def path(self, name: str) -> list[str]:
         """From the quota up: itself, its parent, and so on; the last one is the root, or a name that is not
         known (or was met before) where the tree is broken."""
@@ -121,10 +135,19 @@ class QuotaTree:
         """The quota and its known ancestors."""
         return (self._quotas[each] for each in self.path(name) if each in self._quotas)
 
+    def _changing(self, parent: str) -> Level:
+        """The level of a parent, about to change."""
+        self._unsettled.add(parent)
+        return self._level(parent)
+
     def _level(self, parent: str) -> Level:
         level = self._levels.get(parent)
         if level is None:
-            level = Level(scales_min=self._scales_min, keeps_guarantee=self._keeps_guarantee)
+            level = Level(
+                scales_min=self._scales_min,
+                keeps_guarantee=self._keeps_guarantee,
+                scales_lazily=self._as_reference,
+            )
             self._levels[parent] = level
         return level
 
@@ -160,30 +183,28 @@ class QuotaTree:
 
     def _change(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
         """The quota stays where it is."""
-        before, former_min = _passed_on(quota).copy(), quota.min
-        turned = quota.spec.is_parent != spec.is_parent
+        before, former_min, former_guarantee = passed_on(quota).copy(), quota.min, quota.guaranteed
         self._count_names(quota, -1)
         self._respecify(quota, spec, lends)
         self._count_names(quota, 1)
         if spec.name not in OUTSIDE_THE_SHARES:
-            self._level(spec.parent).respecified(quota, former_min)
-        self._pass_on(spec.parent, _passed_on(quota).minus(before))
-        if turned and self._keeps_guarantee:
-            self._allocate(quota)
-        self._guarantee(quota)
+            self._changing(spec.parent).respecified(quota, former_min)
+        self._pass_on(spec.parent, passed_on(quota).minus(before))
+        self._guarantee(quota, former_guarantee)
+        self._reallocate(quota)
 
     def _respecify(self, quota: Quota, spec: QuotaSpec, lends: bool) -> None:
         """Takes over a spec; pods are counted anew where it names other resources."""
-        if self._recounts and quota.max.keys() != spec.max.keys():
+        if not self._as_reference and quota.max.keys() != spec.max.keys():
             for key, known in quota.pods.items():
-                counted = _counted(known.request, spec.max, known.is_preemptible, known.is_assigned)
-                delta = _change_of(known, counted)
+                counted = count_pod(known.request, spec.max, known.is_preemptible, known.is_assigned)
+                delta = change_of(known, counted)
                 quota.pods[key] = counted
                 quota.own.add(delta)
                 quota.below.add(delta)
         quota.follow(spec, lends=lends)
         if spec.name in self._levels:
-            self._levels[spec.name].set_names(self._names(spec.name))
+            self._changing(spec.name).set_names(self._names(spec.name))
 
     def remove_quota(self, name: str) -> None:
         """A quota is gone, with what its pods asked for. The reserved ones stay."""
@@ -195,29 +216,31 @@ class QuotaTree:
         level = self._levels.get(name)
         if level is not None and not level.children:
             del self._levels[name]
+        self._unsettled.discard(name)
 
     def _from_children(self, name: str) -> Sums:
         """What children pass on that were there before their parent."""
         sums = Sums()
         for child in self._level(name).children.values() if name in self._levels else ():
-            sums.add(_passed_on(child))
+            sums.add(passed_on(child))
         return sums
 
     def _attach(self, quota: Quota) -> None:
         parent = quota.spec.parent
         self._count_names(quota, 1)
         if quota.spec.name not in OUTSIDE_THE_SHARES:
-            self._level(parent).attach(quota)
-        self._pass_on(parent, _passed_on(quota))
-        self._guarantee(quota)
+            self._changing(parent).attach(quota)
+        self._pass_on(parent, passed_on(quota))
+        self._reallocate(quota)
+        self._reallocate_parent(parent)
 
     def _detach(self, quota: Quota) -> None:
         parent = quota.spec.parent
         self._count_names(quota, -1)
         if quota.spec.name not in OUTSIDE_THE_SHARES:
-            self._level(parent).detach(quota)
-        self._pass_on(parent, _passed_on(quota).negative())
-        self._guarantee_from(parent)
+            self._changing(parent).detach(quota)
+        self._pass_on(parent, passed_on(quota).negative())
+        self._reallocate_parent(parent)
 
     def _count_names(self, quota: Quota, sign: int) -> None:
         if quota.spec.name in OUTSIDE_THE_SHARES:
@@ -225,6 +248,7 @@ class QuotaTree:
         for name in quota.max:
             self._counted_names[name] += sign
         self._root_names = None
+        self._unsettled.add(ROOT)
 
     # Demand goes up
 
@@ -239,10 +263,10 @@ class QuotaTree:
             if each == ROOT:
                 return
             if each in OUTSIDE_THE_SHARES and delta.used:
-                self._pool = None
+                self._pool_changed()
             asked = quota.ask(delta.request)
             if asked and each not in OUTSIDE_THE_SHARES:
-                self._level(quota.spec.parent).asks(quota, asked)
+                self._changing(quota.spec.parent).asks(quota, asked)
             delta = Sums(
                 request=asked,
                 non_preemptible_request=delta.non_preemptible_request,
@@ -250,28 +274,50 @@ class QuotaTree:
                 non_preemptible_used=delta.non_preemptible_used,
             )
 
-    def _guarantee(self, quota: Quota) -> None:
-        """Brings up to date what the quota and its ancestors never give back."""
-        if not self._keeps_guarantee:
-            return
-        name = quota.spec.name
-        if quota.spec.is_parent or self.children(name):
-            self._guarantee_from(name)
-        else:
-            self._guarantee_from(quota.spec.parent)
+    # What is never taken back goes up, too
 
-    def _guarantee_from(self, name: str) -> None:
+    def _guarantee(self, quota: Quota, before: Nanos) -> None:
+        """The guarantee of a quota was another one before: passes on the difference as far as it reaches."""
+        while self._keeps_guarantee and quota.spec.name not in OUTSIDE_THE_SHARES:
+            delta = grown(quota.guaranteed, before)
+            if not delta:
+                return
+            if quota.spec.name in self._level(quota.spec.parent).children:
+                self._changing(quota.spec.parent).keeps(quota)
+            parent = self._quotas.get(quota.spec.parent)
+            if parent is None or parent.spec.name in OUTSIDE_THE_SHARES:
+                return
+            before = parent.guaranteed
+            parent.allocated = dict(parent.allocated)
+            accumulate_in_place(parent.allocated, delta)
+            self._touched.add(parent.spec.name)
+            if parent.spec.name == ROOT:
+                return
+            quota = parent
+
+    def _reallocate(self, quota: Quota) -> None:
+        """What is allocated to a quota itself, after its structure changed."""
         if not self._keeps_guarantee:
             return
-        for quota in self._upwards(name):
+        name, before = quota.spec.name, quota.guaranteed
+        if self._is_above_others(quota):
             allocated: Nanos = {}
-            level = self._level(quota.spec.name)
-            for child in level.children.values():
-                for resource, number in child.guaranteed.items():
-                    allocated[resource] = allocated.get(resource, 0) + number
+            for child in self._level(name).children.values():
+                accumulate_in_place(allocated, child.guaranteed)
             quota.allocated = allocated
-            if quota.spec.name != ROOT and quota.spec.name not in OUTSIDE_THE_SHARES:
-                self._level(quota.spec.parent).keeps(quota)
+        else:
+            quota.allocated = masked(quota.below.used, self._names(ROOT))
+        if name != ROOT:
+            self._guarantee(quota, before)
+
+    def _is_above_others(self, quota: Quota) -> bool:
+        name = quota.spec.name
+        return quota.spec.is_parent or (name in self._levels and bool(self._levels[name].children))
+
+    def _reallocate_parent(self, name: str) -> None:
+        parent = self._quotas.get(name)
+        if parent is not None and name not in OUTSIDE_THE_SHARES:
+            self._reallocate(parent)
 
     # Pods
 
@@ -280,7 +326,7 @@ class QuotaTree:
         quota = self._quotas.get(quota_name)
         if quota is None or pod.key in quota.pods or pod.is_ignored:
             return
-        self._count(quota, pod, is_assigned=_takes_up(pod))
+        self._count(quota, pod, is_assigned=pod.takes_up_room)
 
     def update_pod(self, quota_name: str, pod: PodAsk, was_in: str | None = None) -> None:
         """A pod changed; `was_in` is its former quota when that is another one."""
@@ -295,7 +341,7 @@ class QuotaTree:
             self.remove_pod(quota_name, pod.key)
             return
         known = quota.pods.get(pod.key)
-        is_assigned = _takes_up(pod) or (known is not None and known.is_assigned)
+        is_assigned = pod.takes_up_room or (known is not None and known.is_assigned)
         self._count(quota, pod, is_assigned=is_assigned)
 
     def remove_pod(self, quota_name: str, key: str) -> None:
@@ -326,7 +372,7 @@ class QuotaTree:
         self._replace(quota, key, counted)
 
     def _count(self, quota: Quota, pod: PodAsk, *, is_assigned: bool) -> None:
-        counted = _counted(nanos_of(pod.request), quota.max, pod.is_preemptible, is_assigned)
+        counted = count_pod(nanos_of(pod.request), quota.max, pod.is_preemptible, is_assigned)
         self._replace(quota, pod.key, counted)
 
     def _replace(self, quota: Quota, key: str, counted: Counted | None) -> None:
@@ -334,19 +380,13 @@ class QuotaTree:
         before = quota.pods.pop(key, None)
         if counted is not None:
             quota.pods[key] = counted
-        delta = _change_of(before, counted)
+        delta = change_of(before, counted)
         quota.own.add(delta)
+        if quota.spec.name in self._levels:
+            self._unsettled.add(quota.spec.name)
         self._pass_on(quota.spec.name, delta)
-        if self._keeps_guarantee and any(delta.used.values()):
-            self._allocate(quota)
-
-    def _allocate(self, quota: Quota) -> None:
-        name = quota.spec.name
-        if not quota.spec.is_parent and not self.children(name):
-            quota.allocated = masked(quota.below.used, self._names(ROOT))
-        if name not in OUTSIDE_THE_SHARES:
-            self._level(quota.spec.parent).keeps(quota)
-        self._guarantee(quota)
+        if any(delta.used.values()) and not self._is_above_others(quota):
+            self._reallocate(quota)
 
     # Runtime goes down
 
@@ -373,58 +413,59 @@ class QuotaTree:
             return quota
         path = self.path(name)
         if path[-1] == ROOT:
-            total, parent = self._shared(), ROOT
+            parent = ROOT
             for each in reversed(path[:-1]):
-                level = self._levels[parent]
-                level.set_total(total)
-                level.set_names(self._names(parent))
-                known = self._quotas[each]
-                before = known.runtime
-                level.refresh(known)
-                if known.runtime is not before:
-                    self._touched.add(each)
-                total, parent = known.runtime, each
+                if each not in OUTSIDE_THE_SHARES:
+                    level = self._levels[parent]
+                    level.set_total(self._total_for(parent))
+                    level.set_names(self._names(parent))
+                    known = self._quotas[each]
+                    before = known.runtime
+                    level.refresh(known)
+                    if known.runtime is not before:
+                        self._touched.add(each)
+                parent = each
         return quota
 
+    def settle(self) -> set[str]:
+        """Brings all quotas up to date whose runtime changed since the last call; their names.
 
-def _takes_up(pod: PodAsk) -> bool:
-    return pod.is_on_node and not pod.is_over
+        Costs what changed: levels are looked at from the top, and only those that something reached.
+        """
+        changed: set[str] = set()
+        waiting, broken = list[tuple[int, str]](), set[str]()
+        while self._unsettled or waiting:
+            for name in self._unsettled:
+                path = self.path(name)
+                if path[-1] == ROOT:
+                    heapq.heappush(waiting, (len(path), name))
+                else:
+                    broken.add(name)
+            self._unsettled.clear()
+            if waiting:
+                changed.update(self._settle(heapq.heappop(waiting)[1]))
+        self._unsettled = broken
+        return changed
 
+    def _settle(self, parent: str) -> list[str]:
+        level = self._levels.get(parent)
+        if level is None:
+            return []
+        level.set_total(self._total_for(parent))
+        level.set_names(self._names(parent))
+        changed = level.take_changed()
+        for name in changed:
+            if name in self._levels:
+                level.refresh(self._quotas[name])
+                self._unsettled.add(name)
+        return changed
 
-def _counted(request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool) -> Counted:
-    amounts = masked(request, names)
-    return Counted(
-        request=request if len(amounts) < len(request) else amounts,
-        amounts=amounts,
-        is_preemptible=is_preemptible,
-        is_assigned=is_assigned,
-    )
-
-
-def _change_of(before: Counted | None, after: Counted | None) -> Sums:
-    """What the sums of a pod's quota grow by; lists that stay the same are empty."""
-    if before is None:
-        return Sums() if after is None else _sums_of(after)
-    if after is None:
-        return _sums_of(before).negative()
-    return _sums_of(after).minus(_sums_of(before))
-
-
-def _sums_of(counted: Counted) -> Sums:
-    """Shares lists with `counted`: to be read only."""
-    amounts: Nanos = counted.amounts
-    fixed: Nanos = {} if counted.is_preemptible else amounts
-    if not counted.is_assigned:
-        return Sums(request=amounts, non_preemptible_request=fixed)
-    return Sums(request=amounts, non_preemptible_request=fixed, used=amounts, non_preemptible_used=fixed)
-
-
-def _passed_on(quota: Quota) -> Sums:
-    """What the parent of a quota sees of it; shares lists with it: to be read only."""
-    below = quota.below
-    return Sums(
-        request=quota.limited_request,
-        non_preemptible_request=below.non_preemptible_request,
-        used=below.used,
-        non_preemptible_used=below.non_preemptible_used,
-    )
+    def _total_for(self, parent: str) -> Nanos:
+        """What the children of an up-to-date quota share."""
+        quota = self._quotas[parent]
+        if parent == ROOT:
+            return self._shared()
+        total = quota.max if parent in OUTSIDE_THE_SHARES else quota.runtime
+        if self._as_reference or not any(quota.own.used.values()):
+            return total
+        return {name: number - quota.own.used.get(name, 0) for name, number in total.items()}

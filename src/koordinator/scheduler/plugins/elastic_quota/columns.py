@@ -1,0 +1,236 @@
+"""One resource of a level: an entry per child, in order of their names, and the shares that follow from them.
+
+Entries stand in lists, and in arrays beside them where there are many and all fit; both give the same shares.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.scheduler.plugins.elastic_quota import runtime
+from koordinator.scheduler.plugins.elastic_quota.filling import Filling
+from koordinator.scheduler.plugins.elastic_quota.runtime import ARRAYS_FROM, Column, Flags, Numbers
+
+CHANGES_MAX = 64
+"""Changed requests from which rounds are done anew altogether."""
+_UNTOLD = -1
+"""No share that anybody was told."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A child in one resource, in its units."""
+
+    weight: int
+    request: int
+    least: int
+    """Its minimum before scaling, or what it is guaranteed."""
+    lends: bool
+
+
+class Arrays(msgspec.Struct):
+    """The same entries as arrays. Weights are divided by `divisor`, which keeps parts and makes products small."""
+
+    weights: Column
+    requests: Column
+    least: Column
+    lends: Flags
+    divisor: int
+
+
+class Columns:
+    """The entries of all children, which change one at a time, and their shares as of the last `compute`."""
+
+    def __init__(self, per_unit: int, entries: Iterable[Entry]) -> None:
+        self.per_unit = per_unit
+        self._entries = list(entries)
+        self._arrays: Arrays | None = None
+        self._filling: Filling | None = None
+        self._shortage: tuple[int, int] | None = None
+        self._former: dict[int, Entry] = {}
+        """Rows whose request or floor changed since the last `compute`, and how they were then."""
+        self._negatives = sum(_is_negative(entry) for entry in self._entries)
+        self._weight = sum(entry.weight for entry in self._entries)
+        self._asked = sum(entry.request for entry in self._entries)
+        self._least = sum(entry.least for entry in self._entries)
+        self._shares: Numbers = []
+        self._told: Numbers = [_UNTOLD] * len(self._entries)
+
+    # Changes
+
+    def insert(self, row: int, entry: Entry) -> None:
+        """A child came."""
+        self._filling = None
+        self._entries.insert(row, entry)
+        self._count(entry, 1)
+        self._told = _inserted(self._told, row, _UNTOLD)
+        arrays = self._arrays
+        if arrays is not None and self._fits(arrays, entry):
+            self._arrays = Arrays(
+                np.insert(arrays.weights, row, entry.weight // arrays.divisor),
+                np.insert(arrays.requests, row, entry.request),
+                np.insert(arrays.least, row, entry.least),
+                np.insert(arrays.lends, row, entry.lends),
+                arrays.divisor,
+            )
+        else:
+            self._arrays = None
+
+    def remove(self, row: int) -> None:
+        """A child went."""
+        self._filling = None
+        self._count(self._entries.pop(row), -1)
+        self._told = _without(self._told, row)
+        arrays = self._arrays
+        if arrays is not None:
+            self._arrays = Arrays(
+                np.delete(arrays.weights, row),
+                np.delete(arrays.requests, row),
+                np.delete(arrays.least, row),
+                np.delete(arrays.lends, row),
+                arrays.divisor,
+            )
+
+    def replace(self, row: int, entry: Entry) -> None:
+        """A child changed."""
+        self._filling = None
+        self._replace(row, entry)
+
+    def _replace(self, row: int, entry: Entry) -> None:
+        self._count(self._entries[row], -1)
+        self._entries[row] = entry
+        self._count(entry, 1)
+        arrays = self._arrays
+        if arrays is None:
+            return
+        if not self._fits(arrays, entry):
+            self._arrays = self._filling = None
+            return
+        arrays.weights[row] = entry.weight // arrays.divisor
+        arrays.requests[row] = entry.request
+        arrays.least[row] = entry.least
+        arrays.lends[row] = entry.lends
+
+    def ask(self, row: int, request: int, *, is_computed: bool) -> bool:
+        """A child asks for something else; whether shares may change. `is_computed`: they are those of now.
+
+        A child that gets less than it asks for, before and after, takes the same part in every round.
+        """
+        entry = self._entries[row]
+        if entry.request == request:
+            return False
+        self._former.setdefault(row, entry)
+        self._replace(row, Entry(weight=entry.weight, request=request, least=entry.least, lends=entry.lends))
+        return not (is_computed and self._shares[row] < min(request, entry.request))
+
+    def keep(self, row: int, least: int) -> bool:
+        """What a child is sure of changed; whether it did in this resource."""
+        entry = self._entries[row]
+        if entry.least == least:
+            return False
+        if self._shortage is not None:
+            self._filling = None  # its floors are scaled ones
+        self._former.setdefault(row, entry)
+        self._replace(row, Entry(weight=entry.weight, request=entry.request, least=least, lends=entry.lends))
+        return True
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        self._negatives += sign * _is_negative(entry)
+        self._weight += sign * entry.weight
+        self._asked += sign * entry.request
+        self._least += sign * entry.least
+
+    def _fits(self, arrays: Arrays, entry: Entry) -> bool:
+        """Whether the arrays can take the entry in, all sums included, and weights stay as small as can be."""
+        if entry.weight % arrays.divisor:
+            divisor = math.gcd(arrays.divisor, entry.weight)
+            arrays.weights *= arrays.divisor // divisor
+            arrays.divisor = divisor
+            self._filling = None
+        return self._are_exact(arrays.divisor)
+
+    def _are_exact(self, divisor: int) -> bool:
+        whole = max(self._weight // divisor, self._asked, self._least)
+        return not self._negatives and whole < runtime.EXACT_MAX
+
+    # Shares
+
+    def compute(self, total: int, shortage: tuple[int, int] | None) -> None:
+        """The shares of `total`; `shortage`: what there is, and what all minima are, where these do not fit."""
+        arrays = self._as_arrays()
+        changes, self._former = self._former, {}
+        if arrays is not None:
+            filling = self._filling
+            if filling is None or shortage != self._shortage or len(changes) > CHANGES_MAX:
+                floors = arrays.least
+                self._filling = filling = Filling(
+                    total,
+                    floors=floors if shortage is None else runtime.scaled_mins(floors, *shortage),
+                    requests=arrays.requests,
+                    weights=arrays.weights,
+                    lends=arrays.lends,
+                )
+                self._shortage = shortage
+            else:
+                filling.follow(
+                    total,
+                    {
+                        row: (entry.request, None if shortage else entry.least)
+                        for row, entry in changes.items()
+                    },
+                )
+            self._shares = filling.shares
+            return
+        self._filling = None
+        least = [entry.least for entry in self._entries]
+        self._shares = runtime.shares(
+            total,
+            floors=least if shortage is None else [runtime.scaled_min(each, *shortage) for each in least],
+            requests=[entry.request for entry in self._entries],
+            weights=[entry.weight for entry in self._entries],
+            lends=[entry.lends for entry in self._entries],
+        )
+
+    def _as_arrays(self) -> Arrays | None:
+        if self._arrays is None and len(self._entries) >= ARRAYS_FROM:
+            entries = self._entries
+            divisor = math.gcd(*(entry.weight for entry in entries)) or 1
+            self._filling = None
+            if self._are_exact(divisor):
+                self._arrays = Arrays(
+                    np.array([entry.weight // divisor for entry in entries], np.int64),
+                    np.array([entry.request for entry in entries], np.int64),
+                    np.array([entry.least for entry in entries], np.int64),
+                    np.array([entry.lends for entry in entries], np.bool_),
+                    divisor,
+                )
+        return self._arrays
+
+    def share(self, row: int) -> int:
+        """What a child gets."""
+        return int(self._shares[row])
+
+    def take_changed(self) -> Sequence[int]:
+        """Rows whose shares differ from those at the last call."""
+        told, self._told = self._told, self._shares
+        if isinstance(told, np.ndarray) and isinstance(self._shares, np.ndarray):
+            changed: list[int] = np.flatnonzero(told != self._shares).tolist()
+            return changed
+        return [row for row, (old, new) in enumerate(zip(told, self._shares, strict=True)) if old != new]
+
+
+def _is_negative(entry: Entry) -> bool:
+    return entry.weight < 0 or entry.request < 0 or entry.least < 0
+
+
+def _inserted(numbers: Numbers, row: int, number: int) -> Numbers:
+    if isinstance(numbers, np.ndarray):
+        return np.insert(numbers, row, number)
+    return [*numbers[:row], number, *numbers[row:]]
+
+
+def _without(numbers: Numbers, row: int) -> Numbers:
+    if isinstance(numbers, np.ndarray):
+        return np.delete(numbers, row)
+    return [*numbers[:row], *numbers[row + 1 :]]
