@@ -125,7 +125,7 @@ class FoundNode(msgspec.Struct, frozen=True):
     """Skip (no opinion), a refusal, or success with a plan.
 
     Success without a plan restricts the pod to `node_name`. With a refusal, `rejected_by` are further plugins whose
-    events can lift it, and `verdict` what the nodes said; evicting pods for the one pod does not help then.
+    events can lift it, and `verdict` what the nodes said to the whole job.
     """
 
     status: Status

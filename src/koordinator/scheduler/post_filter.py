@@ -96,8 +96,8 @@ class CycleDiagnosis:
         hopeless = self._evaluation.unresolvable_rows()
         steering = self._steering
         if not steering.status.is_success:
-            one_is_not_enough = steering.verdict is not None
-            hopeless[:] = one_is_not_enough or steering.status.code is not Code.UNSCHEDULABLE
+            if steering.verdict is None:
+                hopeless[:] = steering.status.code is not Code.UNSCHEDULABLE
         elif steering.planned:
             row = self._view.row_of(steering.planned)
             others = np.arange(hopeless.size) != (-1 if row is None else row)
@@ -110,7 +110,9 @@ class CycleDiagnosis:
 
     def feasible_rows(self) -> Mask:
         found = np.zeros(self._view.capacity, np.bool_)
-        if self._evaluation.status.is_success and self._steering is FREE:
+        if self._evaluation.status.is_success and (
+            self._steering is FREE or self._steering.verdict is not None
+        ):
             found[self._evaluation.feasible] = True
             found[list(self._kept_free)] = False
         return found

@@ -8,7 +8,7 @@ import msgspec
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.network_topology.test_manager import rack, topology
 from tests.scheduler.world import World, play, pod
@@ -16,15 +16,16 @@ from tests.scheduler.world import World, play, pod
 Json = dict[str, Any]
 
 
-def aware() -> SchedulerConfig:
+def on(*, gates: FeatureGates | None = None, only_near: bool = False, **args: Any) -> Json:
+    """Options of `play`: what is shipped with these arguments of Coscheduling; `only_near`: no other scores."""
     shipped = default_plugins.shipped_profile()
-    args = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True})
-    profile = msgspec.structs.replace(shipped, plugin_config=[*shipped.plugin_config, args])
-    return SchedulerConfig(profiles=[profile])
-
-
-def on(**options: Any) -> Json:
-    return {"config": aware(), "network_topology": True, **options}
+    own = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True, **args})
+    plugins = shipped.plugins
+    if only_near and plugins is not None:
+        scores = PluginSet(enabled=[PluginRef(name="Coscheduling")], disabled=[PluginRef(name="*")])
+        plugins = msgspec.structs.replace(plugins, score=scores)
+    profile = msgspec.structs.replace(shipped, plugins=plugins, plugin_config=[*shipped.plugin_config, own])
+    return {"config": SchedulerConfig(profiles=[profile]), "network_topology": True, "gates": gates}
 
 
 def rules(*each: tuple[str, str, int] | tuple[str, str]) -> str:
@@ -58,7 +59,7 @@ def gang(world: World, name: str, size: int, spec: str, minimum: int | None = No
 def put(world: World, name: str, of: str, minimum: int, spec: str, **pods: Any) -> None:
     annotations = pods.pop("annotations", {})
     body = member(name, of, minimum, network_topology_spec=spec, **annotations)
-    body["spec"]["containers"] = pod(name, **pods)["spec"]["containers"]
+    body["spec"] = pod(name, **pods)["spec"]
     world.api.put("Pod", body)
 
 
@@ -320,3 +321,65 @@ def test_no_topology_is_asked_of_gangs_unless_the_argument_says_so() -> None:
         assert len(nodes_of(world, "job")) == 3
 
     play(story, network_topology=True)
+
+
+def test_preemption_makes_room_in_one_block_or_nowhere() -> None:
+    async def story(world: World) -> None:
+        fabric(world, spines=1, cpu="4")
+        for name, priority in (("s0-b0-n0", 1), ("s0-b1-n0", 9), ("s0-b1-n1", 1)):
+            world.api.put("Pod", pod(f"taken-{name}", cpu="4", priority=priority, nodeName=name))
+        gang(world, "job", 2, BLOCK, cpu="4", priority=5)
+        await world.settle(60)
+        assert sorted(nodes_of(world, "job")) == ["s0-b0-n0", "s0-b0-n1"]
+        assert [event["involvedObject"]["name"] for event in world.api.events("Preempted")] == [
+            "taken-s0-b0-n0"
+        ]
+
+    play(story, **on(enablePreemption=True))
+
+
+def test_nobody_is_evicted_for_one_member_of_a_gang_that_is_planned() -> None:
+    async def story(world: World) -> None:
+        fabric(world, spines=1, cpu="4")
+        for name, priority in (("s0-b0-n0", 9), ("s0-b1-n0", 9), ("s0-b1-n1", 1)):
+            world.api.put("Pod", pod(f"taken-{name}", cpu="4", priority=priority, nodeName=name))
+        gang(world, "job", 2, BLOCK, cpu="4", priority=5)
+        await world.settle(60)
+        assert nodes_of(world, "job") == []
+        assert world.api.events("Preempted") == []
+        assert all(name in world.api.placements() for name in ("taken-s0-b1-n1", "taken-s0-b0-n0"))
+
+    for args in ({}, {"enablePreemption": True}):
+        play(story, **on(**args))
+
+
+def test_single_pods_come_near_to_pods_with_the_same_selector() -> None:
+    key = "scheduling.koordinator.sh/network-topology-selector"
+
+    def attracted(name: str, **parts: Any) -> Json:
+        body = pod(name, **parts)
+        body["metadata"]["annotations"] = {key: "team-a"}
+        return body
+
+    async def story(world: World) -> None:
+        fabric(world, cpu="2")
+        world.api.put("Node", rack("aside", "", "", cpu="2"))
+        world.api.put("Pod", attracted("first", nodeName="s1-b0-n1"))
+        for number in range(4):
+            world.api.put("Pod", attracted(f"p{number}"))
+            await world.settle(1)
+        assert nodes_of(world, "p") == ["s1-b0-n1", "s1-b0-n0", "s1-b0-n0", "s1-b1-n0"]
+
+    play(story, **on(only_near=True))
+
+
+def test_a_selector_without_a_tree_is_no_preference() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        body = pod("p")
+        body["metadata"]["annotations"] = {"scheduling.koordinator.sh/network-topology-selector": "a"}
+        world.api.put("Pod", body)
+        await world.settle(1)
+        assert nodes_of(world, "p")
+
+    play(story)

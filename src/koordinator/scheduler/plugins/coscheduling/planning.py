@@ -3,6 +3,9 @@
 Source: spec 05, sections 7.2, 7.3, 15 and 16.
 """
 
+from collections.abc import Mapping, Sequence
+
+import msgspec
 import numpy as np
 
 from koordinator.api.core import Pod
@@ -13,6 +16,7 @@ from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Handle, Scores
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup
+from koordinator.scheduler.plugins.coscheduling.preempt import Ground, JobMember, Placer, Placing
 from koordinator.scheduler.plugins.coscheduling.rounds import Round, is_on_its_own, key_of
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology import score
@@ -22,6 +26,7 @@ from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, unschedulable
 
+PLAN_INVALID = "plan become invalid, wait for the next round"
 NO_OPINION = FoundNode(SKIP)
 
 
@@ -83,6 +88,34 @@ class GangPlanning:
         planned = [by_uid[uid] for uid in found.plan.nodes]
         self._gangs.rounds.plan({key_of(each.pod): found.plan.nodes[each.uid] for each in planned})
         return FoundNode(SUCCESS, plan=Plan(tuple(planned), found.plan.nodes))
+
+    # Preemption for the whole gang
+
+    def placer(self, pod: PodInfo) -> Placer | None:
+        """Places the pod's gang on nodes that are cleared for it; None for one that asks for no topology."""
+        if not self.asks(pod.pod):
+            return None
+        now = self._gangs.round_of(pod.pod)
+        if now is not None and now.first != key_of(pod.pod):
+            return lambda members, ground: Placing(failure=PLAN_INVALID)
+        return self._place
+
+    def _place(self, members: Sequence[JobMember], ground: Ground) -> Placing:
+        """Clear the cheapest nodes, more each time, until the gang can be planned on what is there then."""
+        infos = {member.key: info for member in members if (info := self._gangs.info(member.key)) is not None}
+        tree = self._handle.network()
+        gang = self._gangs.rounds.cache.get(gang_id_of(next(iter(infos.values())).pod)) if infos else None
+        if tree is None or gang is None or len(infos) < len(members):
+            return Placing(failure=PLAN_INVALID)
+        job = msgspec.structs.replace(self.job_of(gang), least=())
+        while ground.clear(members):
+            costs = {node: len(pods) for node, pods in ground.cleared().items()}
+            found = self.planner.plan(tree, msgspec.structs.replace(job, costs=costs))
+            if found.plan.is_placed:
+                return _settle(found, members, infos, ground)
+        return Placing(failure=self.planner.plan(tree, job).message)
+
+    # Explanations
 
     def plan_for(self, gang: Gang) -> JobPlan | None:
         """Where a gang group would go now, whatever its state; None when it asks for no topology or there is none.
@@ -160,6 +193,16 @@ class GangPlanning:
         position_of[leaves[inside]] = inside
         existing = self._rows.by_leaf(tree, self._attraction.by_row(selector))
         return position_of[score.rank(tree, leaves[inside], existing)]
+
+
+def _settle(
+    found: JobPlan, members: Sequence[JobMember], infos: Mapping[str, PodInfo], ground: Ground
+) -> Placing:
+    nodes = {member.key: found.plan.nodes[infos[member.key].uid] for member in members}
+    for member in members:
+        if not ground.place(nodes[member.key], member):
+            return Placing(failure=PLAN_INVALID)
+    return Placing(nodes)
 
 
 def _missing(gang: Gang) -> int:

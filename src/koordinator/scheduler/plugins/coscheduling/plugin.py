@@ -49,7 +49,7 @@ from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology.rows import selector_of
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
-from koordinator.scheduler.status import SKIP, SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvable, unschedulable
 
 
 class GangState(msgspec.Struct, frozen=True):
@@ -86,8 +86,8 @@ class Coscheduling(
         super().__init__(args, handle)
         self.gangs = RunningGangs.of(handle, args)
         self.rounds = self.gangs.rounds
-        self._preemption = GangPreemption(args, handle, self.gangs)
         self.planning = GangPlanning(handle, self.gangs, is_aware=args.aware_network_topology)
+        self._preemption = GangPreemption(args, handle, self.gangs, self.planning.placer)
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
@@ -148,7 +148,11 @@ class Coscheduling(
             diagnosis.suggest(now.suggestion.type, now.suggestion.message)
         if is_root_cause:
             self.rounds.fail_round(pod.pod, diagnosis.fit_error(""))
-        return self._preemption.post_filter(pod, diagnosis, is_root_cause=is_root_cause)
+        result = self._preemption.post_filter(pod, diagnosis, is_root_cause=is_root_cause)
+        if result.status.code is Code.UNSCHEDULABLE and self.planning.asks(pod.pod):
+            # A node more for this one pod would not make room for the gang.
+            return msgspec.structs.replace(result, status=unresolvable(*result.status.reasons))
+        return result
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         return self._preemption.outlook(pod, diagnosis)

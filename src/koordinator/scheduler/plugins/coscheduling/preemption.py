@@ -6,7 +6,7 @@ stock preemption makes room for the member that failed its round, and for no oth
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     JobMember,
     JobPreemption,
     JobPreemptor,
+    Placer,
     PreemptReason,
     VictimAction,
     preempt,
@@ -55,7 +56,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class GangPreemption:
     """PostFilter of Coscheduling."""
 
-    def __init__(self, args: CoschedulingArgs, handle: Handle, gangs: RunningGangs) -> None:
+    def __init__(
+        self,
+        args: CoschedulingArgs,
+        handle: Handle,
+        gangs: RunningGangs,
+        placer_of: Callable[[PodInfo], Placer | None] = lambda _: None,
+    ) -> None:
+        """`placer_of` places the job of a pod that may not go just anywhere; None for all others."""
+        self._placer_of = placer_of
         self._handle = handle
         self._gangs = gangs
         self._residents = JobResidents(handle.table) if args.enable_preemption else None
@@ -198,7 +207,7 @@ class GangPreemption:
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
         with self._without_nominations(job), table.trial() as trial:
             ground = TrialGround(table, self._residents, trial, diagnosis, trigger, job.members, own)
-            found = preempt(preemptor, ground)
+            found = preempt(preemptor, ground, self._placer_of(trigger))
             victims: dict[str, list[PodInfo]] = {}
             for each in found.evictions:
                 if each.action is not VictimAction.NOTHING:

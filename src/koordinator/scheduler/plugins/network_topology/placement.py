@@ -104,13 +104,21 @@ class Offers:
     """How many members each place can take at once, and how many pods there attract them.
 
     `slots` (nodes,) are members that each node can take, `existing` (nodes,) pods that attract, `bound` (nodes,)
-    members that are there already: they count towards the multiples. Multiples of layers below a place bind the
-    place, too: its own numbers are multiples of all of them.
+    members that are there already: they count towards the multiples, `score` (nodes,) tells which of otherwise equal
+    places to take. Multiples of layers below a place bind the place, too: its own numbers are multiples of all of
+    them.
     """
 
     def __init__(
-        self, tree: TopologyTree, demand: Demand, slots: I64, existing: I64, bound: I64 | None = None
+        self,
+        tree: TopologyTree,
+        demand: Demand,
+        slots: I64,
+        existing: I64,
+        bound: I64 | None = None,
+        score: I64 | None = None,
     ) -> None:
+        self._score = tree.sums(score) if score is not None else None
         self.tree = tree
         self._preferred = [depth for layer in demand.preferred if (depth := tree.depth_of(layer)) is not None]
         self.existing = tree.sums(existing)
@@ -166,12 +174,15 @@ class Offers:
                 yield at, index
 
     def sorted(self, depth: int, indices: Indices) -> Indices:
-        """Places of one level, the best first: near pods that attract, then the tightest fit, then by name."""
+        """Places of one level, the best first: near pods that attract, then the tightest fit, the highest score, and
+        by name."""
         if indices.size < 2:
             return indices
         level = self.tree.levels[depth]
         above = [self.tree.ancestors(depth, indices, each) for each in range(depth + 1)]
-        keys = [level.name_ranks[indices]]
+        keys: list[I64 | Indices] = [level.name_ranks[indices]]
+        if self._score is not None:
+            keys.append(-self._score[depth][indices])
         keys += [self.slots[each][above[each]] for each in range(depth + 1)]
         keys += [-self.existing[each][above[each]] for each in range(depth + 1)]
         return indices[np.lexsort(keys)]
@@ -201,14 +212,15 @@ class Offers:
 
     def _shared(self, depth: int, place: int, wanted: int) -> Iterator[tuple[int, int]]:
         """The children that take `wanted` members among them: near pods that attract, then those with most
-        slots, then by name."""
+        slots, the highest score, and by name."""
         level = self.tree.levels[depth]
         first, end = int(level.first_child[place]), int(level.first_child[place + 1])
         slots, existing = self.slots[depth + 1][first:end], self.existing[depth + 1][first:end]
         positions = np.flatnonzero(slots)
-        positions = positions[
-            np.lexsort((-slots[positions], -existing[positions]))
-        ]  # stable: by name at last
+        keys = [-slots[positions], -existing[positions]]
+        if self._score is not None:
+            keys.insert(0, -self._score[depth + 1][first:end][positions])
+        positions = positions[np.lexsort(keys)]  # which is stable: by name at last
         left = wanted
         for child, most in zip((positions + first).tolist(), slots[positions].tolist(), strict=True):
             if left <= 0:
@@ -226,16 +238,17 @@ def plan(
     slots: I64,
     existing: I64,
     bound: I64 | None = None,
+    score: I64 | None = None,
 ) -> Plan:
     """Nodes for all members, who are alike, in the lowest and tightest place that holds them.
 
-    Shapes: all (nodes of the tree,): how many members each node can take, how many pods on it attract them, and
-    how many members it has already. Members go to the nodes in their order.
+    Shapes: all (nodes of the tree,): how many members each node can take, how many pods on it attract them, how
+    many members it has already, and which of equal nodes to take. Members go to the nodes in their order.
     """
     if not members:
         return Plan(reason=PlanReason.NO_MEMBERS)
     wanted = len(members)
-    offers = Offers(tree, demand, slots, existing, bound)
+    offers = Offers(tree, demand, slots, existing, bound, score)
     depth, top = places_to_gather(tree, demand, bound)
     total = wanted + (int(bound.sum()) if bound is not None else 0)
     if total % offers.multiple:

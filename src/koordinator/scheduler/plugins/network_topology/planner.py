@@ -33,13 +33,15 @@ CORRECTIONS_MAX = 8
 class Job(msgspec.Struct, frozen=True, eq=False):
     """What is to be placed: `members` without a place, in planning order.
 
-    `least` are the fewest of them that are worth placing, `bound` the nodes of members that have a place.
+    `least` are the fewest of them that are worth placing, `bound` the nodes of members that have a place, `costs` what
+    it costs to use a node: of places that suit equally well the cheapest is taken.
     """
 
     members: tuple[PodInfo, ...]
     rules: tuple[GatherStrategy, ...] = ()
     least: tuple[PodInfo, ...] = ()
     bound: tuple[str, ...] = ()
+    costs: Mapping[str, int] = {}
 
 
 class Kind(msgspec.Struct, frozen=True, eq=False):
@@ -115,8 +117,17 @@ class Planner:
         kinds = tuple(self._kinds(tree, members))
         demand = placement.demand_of(job.rules, tree.layers)
         attracting = np.maximum(existing, bound)
+        score = -tree.by_leaf(job.costs) if job.costs else None
         return Draft(
-            self._handle, tree, demand, kinds, attracting, bound, self._rows.rows(tree), table.node_count
+            self._handle,
+            tree,
+            demand,
+            kinds,
+            attracting,
+            bound,
+            score,
+            self._rows.rows(tree),
+            table.node_count,
         )
 
     def _kinds(self, tree: TopologyTree, members: Sequence[PodInfo]) -> list[Kind]:
@@ -159,6 +170,7 @@ class Draft:
         kinds: tuple[Kind, ...],
         existing: I64,
         bound: I64,
+        score: I64 | None,
         rows: Rows,
         node_count: int,
     ) -> None:
@@ -168,6 +180,7 @@ class Draft:
         self._handle = handle
         self._existing = existing
         self._bound = bound
+        self._score = score
         self._rows = rows
         self._node_count = node_count
 
@@ -199,7 +212,9 @@ class Draft:
         uids = [member.uid for member in members]
         taken = np.minimum.reduce([kind.by_leaf for kind in kinds]) if kinds else self._existing
         for _ in range(CORRECTIONS_MAX):
-            found = placement.plan(self.tree, self.demand, uids, taken, self._existing, self._bound)
+            found = placement.plan(
+                self.tree, self.demand, uids, taken, self._existing, self._bound, self._score
+            )
             if not found.is_placed or (len(kinds) == 1 and not kinds[0].slots.looks_around):
                 return found
             refused = self._refused(members, kinds, found.nodes)
@@ -292,9 +307,13 @@ class Draft:
         beside = self._existing.copy()
         plain = msgspec.structs.replace(self.demand, multiples={})
         with self._handle.table.trial() as what_if:
-            for kind, alike in zip(kinds, wanted, strict=True):
+            for number, (kind, alike) in enumerate(zip(kinds, wanted, strict=True)):
                 left = self._left(what_if, kind, alike, depth, index)
-                shares = Offers(self.tree, plain, left, beside).distribute(depth, index, len(alike))
+                # Of equal nodes those that are of least use to the kinds that follow.
+                later = [other.by_leaf for other in kinds[number + 1 :]]
+                score = -np.add.reduce(later) if later else self._score
+                offers = Offers(self.tree, plain, left, beside, score=score)
+                shares = offers.distribute(depth, index, len(alike))
                 leaves = [leaf for leaf, count in shares for _ in range(count)]
                 for member, leaf in zip(alike, leaves, strict=False):
                     nodes[member.uid] = names[leaf]
