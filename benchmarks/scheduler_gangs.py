@@ -1,0 +1,221 @@
+"""What gangs cost: from the queue to the moment when Permit lets them go, and to being bound and confirmed.
+
+    python -m benchmarks.scheduler_gangs [--nodes 5000] [--gangs 100] [--size 100] [--part NAME ...]
+
+A whole scheduler in this process with all plugins of the shipped profile; every gang asks for something of its own.
+Figures are CPU time on one core. The peer of the same run are the same pods without their gangs.
+"""
+
+import argparse
+import asyncio
+import enum
+import gc
+import logging
+import resource
+from typing import Any
+
+from koordinator.api import labels
+from koordinator.api.core import Node, Pod
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.sigs import PodGroup
+from koordinator.clock import SystemClock
+from koordinator.cluster import garbage
+from koordinator.cluster.memory import MemoryCluster
+from koordinator.local import registry
+from koordinator.local.cluster import install
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.binding import Job
+from koordinator.scheduler.scheduler import Scheduler
+
+GROWTH_SIZES = (10, 100, 1_000)
+GROWTH_NODES = (1_000, 5_000, 20_000)
+
+Body = dict[str, Any]
+
+
+class Kind(enum.Enum):
+    """How the pods of a job say that they belong together."""
+
+    SINGLE = "no gangs"
+    ANNOTATIONS = "annotations"
+    POD_GROUP = "PodGroups"
+
+
+class Until(enum.Enum):
+    """Where a pod's way ends."""
+
+    RELEASED = "let go by Permit"
+    BOUND = "bound and confirmed"
+
+
+class Setting:
+    """What is measured. `inline` places a gang in one cycle (EnableInlineBatchSchedule)."""
+
+    def __init__(self, nodes: int, gangs: int, size: int, kind: Kind, *, inline: bool = False) -> None:
+        self.nodes, self.gangs, self.size, self.kind, self.inline = nodes, gangs, size, kind, inline
+
+    @property
+    def pods(self) -> int:
+        return self.gangs * self.size
+
+    @property
+    def gates(self) -> FeatureGates:
+        return FeatureGates.of(Component.SCHEDULER, f"EnableInlineBatchSchedule={str(self.inline).lower()}")
+
+
+def node_body(number: int) -> Body:
+    amounts = {"cpu": "96", "memory": "384Gi", "pods": "256", "ephemeral-storage": "1Ti"}
+    return {
+        "metadata": {
+            "name": f"node-{number}",
+            "labels": {"kubernetes.io/hostname": f"node-{number}", "topology.kubernetes.io/zone": f"zone-{number % 3}"},
+        },
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+def pod_body(gang: int, member: int, setting: Setting) -> Body:
+    requests = {"cpu": f"{100 + gang}m", "memory": f"{128 + gang}Mi"}
+    name = f"job-{gang}"
+    metadata: Body = {"name": f"{name}-{member}", "namespace": "default", "labels": {"app": name}}
+    if setting.kind is Kind.ANNOTATIONS:
+        metadata["annotations"] = {
+            labels.GANG_NAME: name,
+            labels.GANG_MIN_AVAILABLE: str(setting.size),
+        }
+    if setting.kind is Kind.POD_GROUP:
+        metadata["labels"][labels.POD_GROUP] = name
+    return {
+        "metadata": metadata,
+        "status": {"phase": "Pending"},
+        "spec": {
+            "schedulerName": "koord-scheduler",
+            "containers": [{"name": "main", "image": "app:v1", "resources": {"requests": requests}}],
+        },
+    }
+
+
+async def filled(setting: Setting) -> MemoryCluster:
+    """A cluster with nodes, and gangs that wait."""
+    cluster = MemoryCluster(registry.in_memory(SystemClock(), checks=False))
+    await install(cluster)
+    for number in range(setting.nodes):
+        await cluster.create(Node, node_body(number))
+    for gang in range(setting.gangs):
+        if setting.kind is Kind.POD_GROUP:
+            body = {"metadata": {"name": f"job-{gang}"}, "spec": {"minMember": setting.size}}
+            await cluster.create(PodGroup, body, "default")
+        for member in range(setting.size):
+            await cluster.create(Pod, pod_body(gang, member, setting), "default")
+    return cluster
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def place_s(setting: Setting, until: Until) -> float:
+    """CPU seconds per pod."""
+    cluster = await filled(setting)
+    scheduler = Scheduler(cluster, default_plugins.shipped_config(), gates=setting.gates)
+    released: list[Job] = []
+    if until is Until.RELEASED:
+        # Placements that Permit lets go end here: nothing is bound.
+        scheduler._binder._begin = released.append  # type: ignore[method-assign]
+    async with scheduler.following():
+        garbage.set_aside()
+        started_s = cpu_s()
+        task = asyncio.create_task(scheduler.schedule())
+        if until is Until.RELEASED:
+            while len(released) < setting.pods:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        else:
+            while scheduler.metrics.placed_count < setting.pods or scheduler.table.assumed_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        took_s = cpu_s() - started_s
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    gc.unfreeze()
+    return took_s / setting.pods
+
+
+def best_s(setting: Setting, until: Until, times: int) -> float:
+    """Of several runs."""
+
+    def once() -> float:
+        with garbage.collected_rarely():  # as the scheduler's command does
+            return asyncio.run(place_s(setting, until))
+
+    return min(once() for _ in range(times))
+
+
+def kinds(options: argparse.Namespace) -> None:
+    """Gangs of both kinds beside the same pods without gangs."""
+    print(f"{options.gangs} jobs of {options.size} pods on {options.nodes:,} nodes:")
+    for until in Until:
+        alone_s = None
+        for kind in Kind:
+            setting = Setting(options.nodes, options.gangs, options.size, kind)
+            found_s = best_s(setting, until, options.times)
+            alone_s = alone_s or found_s
+            print(
+                f"  {until.value}: {kind.value:>11} {1 / found_s:>7,.0f} pods/s, {found_s * 1e6:.0f} µs per pod "
+                f"({found_s / alone_s:.2f} × no gangs)",
+                flush=True,
+            )
+
+
+def inline(options: argparse.Namespace) -> None:
+    """Whole gangs in one cycle, and member by member."""
+    for size in GROWTH_SIZES:
+        found = {}
+        for is_inline in (False, True):
+            gangs = options.gangs * options.size // size
+            setting = Setting(options.nodes, gangs, size, Kind.POD_GROUP, inline=is_inline)
+            found[is_inline] = best_s(setting, Until.RELEASED, options.times)
+        print(
+            f"  gangs of {size:>5,}: member by member {1 / found[False]:,.0f} pods/s, in one cycle "
+            f"{1 / found[True]:,.0f} pods/s ({found[False] / found[True]:.2f} times)",
+            flush=True,
+        )
+
+
+def growth(options: argparse.Namespace) -> None:
+    """How the cost of a pod grows with its gang and with the cluster."""
+    total = options.gangs * options.size
+    by_size = {
+        size: best_s(Setting(options.nodes, total // size, size, Kind.ANNOTATIONS), Until.RELEASED, options.times)
+        for size in GROWTH_SIZES
+    }
+    by_nodes = {
+        nodes: best_s(
+            Setting(nodes, options.gangs, options.size, Kind.ANNOTATIONS), Until.RELEASED, options.times
+        )
+        for nodes in GROWTH_NODES
+    }
+    for what, found in (("members", by_size), ("nodes", by_nodes)):
+        rates = ", ".join(f"{1 / each_s:,.0f}/s at {count:,}" for count, each_s in found.items())
+        figures = list(found.values())
+        print(f"  {what}: {rates}; × {figures[-1] / figures[0]:.2f} per pod", flush=True)
+
+
+PARTS = {"kinds": kinds, "growth": growth, "inline": inline}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--gangs", type=int, default=100)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--times", type=int, default=3, help="runs of which the best counts")
+    parser.add_argument("--part", action="append", choices=[*PARTS], help="only these; may be given again")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # what this cluster lacks
+    for name in options.part or PARTS:
+        print(f"{name}:", flush=True)
+        PARTS[name](options)
+
+
+if __name__ == "__main__":
+    main()
