@@ -12,12 +12,13 @@ from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.framework import (
     PermitPlugin,
     PermitResult,
+    PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
     ReservePlugin,
 )
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Code, Status, unschedulable
+from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
 from tests.scheduler.extending import Desk, with_plugins
 from tests.scheduler.world import World, play, pod
 
@@ -25,6 +26,7 @@ ON = "EnableInlineBatchSchedule=true"
 
 
 class JobPlanner(
+    PreEnqueuePlugin[str | None],
     PreFilterPlugin[str | None],
     FindOneNodePlugin[str | None],
     ReservePlugin[str | None],
@@ -36,7 +38,11 @@ class JobPlanner(
     pods: ClassVar[dict[str, PodInfo]] = {}
     nodes: ClassVar[dict[str, str]] = {}
     held_back: ClassVar[frozenset[str]] = frozenset()
+    gated: ClassVar[frozenset[str]] = frozenset()
     log: ClassVar[list[str]] = []
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        return unresolvable("comes with p0") if pod.pod.metadata.name in self.gated else SUCCESS
 
     def class_key(self, pod: PodInfo) -> Hashable:
         return self.prepare(pod)
@@ -121,7 +127,9 @@ def test_one_that_does_not_fit_fails_the_plan_and_nothing_stays_booked() -> None
         "0/2 nodes are available: job failed due to job batch schedule failed, assumed 2 pods, failed 2 pods, "
         "first failed pod default/p1@a failed due to Insufficient cpu, assumed pods on node a: default/p0."
     )
-    assert found.rejected_by == {"JobPlanner"}
+    assert found.rejected_by == {"JobPlanner", "NodeResourcesFit"}
+    assert found.about is not None
+    assert found.about.pod.key == "default/p1"
     assert desk.table.assumed_count == 0
     assert JobPlanner.log[-2:] == ["unreserve p3", "unreserve p0"]
 
@@ -173,13 +181,6 @@ def test_those_that_wait_for_the_last_one_go_with_it() -> None:
     assert placed.waits == placed.together[0].waits == {}
 
 
-def test_a_plan_with_a_pod_that_has_no_node_is_an_error() -> None:
-    desk = planned({"p0": "a", "p1": ""})
-    found = run(desk, "p0")
-    assert isinstance(found, Unplaced)
-    assert (found.status.code, found.status.message) == (Code.ERROR, "no node is planned for pods default/p1")
-
-
 def test_pods_of_one_plan_do_not_keep_room_free_from_each_other() -> None:
     desk = planned({"p0": "a", "p1": "b"}, cpu="3")
     desk.engine.nominations.set(JobPlanner.pods["p1"], "a")
@@ -199,8 +200,10 @@ def test_a_failed_plan_leaves_the_nominations_as_they_were() -> None:
     assert desk.engine.nominations.node_of("p1") == "b"
 
 
-def batch_story(check: Callable[[World, dict[str, str]], Any], failures: int = 0) -> None:
-    """Three members, one of them gated; all planned at once."""
+def batch_story(
+    check: Callable[[World, dict[str, str]], Any], failures: int = 0, gates: tuple[str, ...] = ()
+) -> None:
+    """Three members, one of them gated by the planner; all planned at once. `gates` are other gates of that one."""
 
     async def story(world: World) -> None:
         world.nodes(2)
@@ -209,11 +212,12 @@ def batch_story(check: Callable[[World, dict[str, str]], Any], failures: int = 0
         JobPlanner.nodes = {"p0": "node-0", "p1": "node-1", "p2": "node-1"}
         JobPlanner.pods = {}
         JobPlanner.held_back = frozenset()
+        JobPlanner.gated = frozenset(("p2",))
         desk = Desk(JobPlanner)
         for name in names:
             body = member(name)
             if name == "p2":
-                body["spec"]["schedulingGates"] = [{"name": "job"}]
+                body["spec"]["schedulingGates"] = [{"name": gate} for gate in gates]
             stored = world.api.put("Pod", body)
             JobPlanner.pods[name] = desk.info(stored)
         JobPlanner.log.clear()
@@ -253,3 +257,14 @@ def test_a_member_that_cannot_be_bound_is_tried_again_at_once_alone() -> None:
         assert metrics.batch_cleanups.values == {("bind failure",): 1}
 
     batch_story(check, failures=1)
+
+
+def test_a_pod_that_another_gate_holds_back_is_not_placed_with_the_others() -> None:
+    def check(world: World, placements: dict[str, str]) -> None:
+        assert set(placements.values()) == {""}
+        [told] = {event["message"] for event in world.api.events("FailedScheduling")}
+        assert (
+            "first failed pod default/p2@node-1 failed due to waiting for scheduling gates: [ready]" in told
+        )
+
+    batch_story(check, gates=("ready",))

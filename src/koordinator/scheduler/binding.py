@@ -11,10 +11,10 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.batch_watch import BatchBinding
-from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuedPod
+from koordinator.scheduler.results import Placed
 from koordinator.scheduler.status import Code, Status, error
 from koordinator.scheduler.waiting import WaitingPods
 

@@ -97,11 +97,25 @@ class JobRoomPlugin(Plugin[S]):
 # Choosing nodes
 
 
+class Quorum(msgspec.Struct, frozen=True):
+    """Pods of a plan (by uid) of which at least `minimum` have to be placed."""
+
+    uids: frozenset[str]
+    minimum: int
+
+
 class Plan(msgspec.Struct, frozen=True):
-    """Nodes for pods that are placed together: `nodes` maps uids to node names, `pods` are all of them."""
+    """Pods that are placed together, in the order in which they are tried. `nodes` maps uids to node names; pods
+    that it leaves out go where the engine finds best.
+
+    All have to be placed, except that of a quorum's pods some may be left out: they wait on. `falls_back`: when
+    the plan fails, the pod in whose cycle it was made is tried as if there was none.
+    """
 
     pods: tuple[PodInfo, ...] = ()
     nodes: Mapping[str, str] = {}
+    quorums: tuple[Quorum, ...] = ()
+    falls_back: bool = False
 
 
 class JobVerdict(Protocol):
@@ -124,8 +138,9 @@ class JobVerdict(Protocol):
 class FoundNode(msgspec.Struct, frozen=True):
     """Skip (no opinion), a refusal, or success with a plan.
 
-    Success without a plan restricts the pod to `node_name`. With a refusal, `rejected_by` are further plugins whose
-    events can lift it, and `verdict` what the nodes said to the whole job.
+    Success without a plan restricts the pod to `node_name`. A plan that leaves the pod's own node open counts
+    only where plans are carried out at once (gate EnableInlineBatchSchedule, no extenders). With a refusal,
+    `rejected_by` are further plugins whose events can lift it, and `verdict` what the nodes said to the whole job.
     """
 
     status: Status

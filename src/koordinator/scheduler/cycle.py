@@ -1,7 +1,8 @@
 """One scheduling cycle: evaluate, pick, assume, reserve, permit. No I/O. Source: spec 03, B3."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pick, post_filter
 from koordinator.scheduler.advice import Advice
-from koordinator.scheduler.batch import Batch
+from koordinator.scheduler.batch import Batch, Booked, Trigger
 from koordinator.scheduler.batch_watch import BatchWatch
 from koordinator.scheduler.capabilities import Plan
 from koordinator.scheduler.columns import Rows
@@ -21,49 +22,22 @@ from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis, KeptFree
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
+from koordinator.scheduler.results import Candidate, pending_by
+from koordinator.scheduler.results import Placed as Placed
+from koordinator.scheduler.results import Unplaced as Unplaced
+from koordinator.scheduler.results import refused as refused
+from koordinator.scheduler.status import SUCCESS, Status, error, unresolvable, unschedulable
 from koordinator.scheduler.steering import FREE, Steering, steer
-from koordinator.scheduler.suggestion import Suggestion
 from koordinator.scheduler.view import View
 from koordinator.scheduler.zone_order import ZoneOrder
 
 RESERVE_TRIES_MAX = 16
 """Nodes tried in one cycle when Reserve refuses one after the other: more means that Filter is blind."""
 
+B = TypeVar("B")
 
-class Placed(msgspec.Struct, frozen=True):
-    """The pod is assumed and reserved on a node. `waits` maps Permit plugins that hold it to seconds.
-
-    `together` are the other pods of its plan that were placed in the same go (`batch`).
-    """
-
-    pod: PodInfo
-    node_name: str
-    evaluation: Evaluation
-    feasible_count: int
-    waits: dict[str, float]
-    together: tuple["Placed", ...] = ()
-    nominated_before: str = ""
-    """The node that was kept free for it until now."""
-
-
-class Unplaced(msgspec.Struct, frozen=True):
-    """No node. `rejected_by` are the plugins whose events can change that; `nominated_node` is set when
-    PostFilter made room ("" clears a nomination, None leaves it). `evaluation` is how the nodes answered, None
-    when they were not asked; `post_filter_message` is what PostFilter plugins said."""
-
-    pod: PodInfo
-    status: Status
-    rejected_by: frozenset[str]
-    nominated_node: str | None = None
-    evaluation: Evaluation | None = None
-    post_filter_message: str = ""
-    pending_by: frozenset[str] = frozenset()
-    """The plugin that only waits for somebody else to act: its events wake the pod without a backoff."""
-    later: "Callable[[], Awaitable[Unplaced]] | None" = None
-    """The answer proper, when somebody outside has to be asked for it first."""
-    suggestion: Suggestion | None = None
-    """What a plugin suggests to users; part of the message."""
+Waiting = Callable[[PodInfo, str], Candidate | Status]
+"""A pod of a plan that was made by the plugin of that name: as it waits in the queue, or what holds it back."""
 
 
 class Cycle:
@@ -78,6 +52,10 @@ class Cycle:
         nominations: Nominations | None = None,
     ) -> None:
         self.batch_watch = batch_watch
+        self.waiting: Waiting | None = None
+        """Where pods of plans wait; None when there is no queue, and all of them may be placed."""
+        self.has_advisors = False
+        """Services outside are asked about some pods, one by one: plans then have to name the nodes."""
         self._table = table
         self._cache = cache
         self._seed = seed
@@ -122,8 +100,14 @@ class Cycle:
             steering = steer(profile.extensions, evaluation, pod)
             if not steering.status.is_success:
                 return self._refused(profile, pod, evaluation, steering)
-            if steering.plan is not None and profile.extensions.batches:
-                return self._batch(profile, pod, evaluation, steering, steering.plan)
+            is_whole = bool(steering.planned) or not self.has_advisors
+            if steering.plan is not None and profile.extensions.batches and is_whole:
+                trigger = Trigger(Candidate(pod, class_key), attempt, steering.planned_by)
+                result = self._batch(profile, trigger, evaluation, steering.plan)
+                if result is not None:
+                    return result
+                evaluation = self._cache.evaluate(profile, pod, class_key)
+                steering = steer(profile.extensions, evaluation, pod, in_batch=True)
         kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
         if advice is not None:
             if not advice.failure.is_success:
@@ -159,10 +143,28 @@ class Cycle:
     ) -> Placed | Unplaced:
         """Book the best of `rows` (None: of all feasible ones) that Reserve and Permit accept; `scores` by node
         name are added to the totals."""
+        count = evaluation.feasible_count if rows is None else int(rows.size)
+
+        def book(row: int) -> Placed | Unplaced | Status:
+            return self._book(profile, pod, evaluation, row, count)
+
+        placed: Placed | Unplaced | Status = self._first_that(book, evaluation, rows, chance, scores)
+        if isinstance(placed, Status):
+            return refused(pod, placed, evaluation)
+        return placed
+
+    def _first_that(
+        self,
+        books: Callable[[int], B | Status],
+        evaluation: Evaluation,
+        rows: Rows | None,
+        chance: int,
+        scores: Mapping[str, int],
+    ) -> B | Status:
+        """What `books` makes of the best row that does not refuse; the last refusal, or an error, when none."""
         totals = evaluation.totals if rows is None else evaluation.totals_of(rows)
         if scores and rows is not None:
             totals = totals + np.array([scores.get(self._table.name_of(row), 0) for row in rows.tolist()])
-        count = evaluation.feasible_count if rows is None else int(rows.size)
         status = SUCCESS
         for _ in range(RESERVE_TRIES_MAX):
             if totals is evaluation.totals:
@@ -171,43 +173,47 @@ class Cycle:
                 position = pick.best(totals, chance)
             if position is None:
                 break
-            row = position if rows is None else int(rows[position])
-            if profile.extensions.books:
-                booked = self._to_book(profile, pod, evaluation, row)
-                if isinstance(booked, Status):
-                    return refused(pod, booked, evaluation)
-                placed = self._book(profile, booked, evaluation, row, count)
-                profile.extensions.forget_nominated(pod.uid)
-            else:
-                sequence = self._table.changes.sequence
-                placed = self._book(profile, pod, evaluation, row, count)
-                if isinstance(placed, Placed):
-                    evaluation.follow(row, sequence)
-            if isinstance(placed, Placed):
-                return placed
-            status = placed
+            found = books(position if rows is None else int(rows[position]))
+            if not isinstance(found, Status):
+                return found
+            status = found
             if not status.is_rejected:
                 break
             totals = totals.copy()
             totals[position] = pick.NOT_FEASIBLE
-        return refused(pod, status, evaluation)
+        return status
 
     def _batch(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering, plan: Plan
-    ) -> Placed | Unplaced:
-        """The pod and all others of its plan on their nodes, or none of them."""
-        placed = Batch(self, profile, plan).run()
-        if isinstance(placed, Status):
-            author = placed.plugin or steering.planned_by
-            return self._refused(profile, pod, evaluation, Steering(placed.by(author)))
-        own = next((each for each in placed if each.pod.uid == pod.uid), None)
-        if own is None:
-            text = f"pod {pod.key} is not in its own plan"
-            for each in placed:
+        self, profile: Profile, trigger: Trigger, evaluation: Evaluation, plan: Plan
+    ) -> Placed | Unplaced | None:
+        """The pod and all others of its plan on their nodes, or none of them. None when the plan failed and the pod
+        is to be tried as if there was none."""
+        pod = trigger.candidate.pod
+        outcome = Batch(self, profile, plan, trigger).run()
+        if outcome.refusal is not None:
+            if plan.falls_back:
+                return None
+            refusal, blamed = outcome.refusal, outcome.blamed
+            steering = Steering(refusal.by(refusal.plugin or trigger.planned_by))
+            unplaced = self._refused(profile, pod, evaluation, steering)
+            if blamed is None or not blamed.rejected_by:
+                return unplaced
+            by = unplaced.rejected_by | blamed.rejected_by
+            return msgspec.structs.replace(unplaced, rejected_by=by, about=blamed.candidate)
+        own = next((each for each in outcome.placed if each.pod.uid == pod.uid), None)
+        if own is not None:
+            return msgspec.structs.replace(
+                own, together=tuple(each for each in outcome.placed if each is not own)
+            )
+        left_out = next((each for each in outcome.left_out if each.candidate.pod.uid == pod.uid), None)
+        if left_out is None:
+            for each in outcome.placed:
                 self.forget(profile, each.pod, each.evaluation, each.node_name)
-            return refused(pod, error(text).by(steering.planned_by), evaluation)
-        together = tuple(each for each in placed if each is not own)
-        return msgspec.structs.replace(own, together=together)
+            text = f"pod {pod.key} is not in its own plan"
+            return refused(pod, error(text).by(trigger.planned_by), evaluation)
+        return Unplaced(
+            pod, left_out.status, left_out.rejected_by, evaluation=evaluation, together=outcome.placed
+        )
 
     def _refused(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering
@@ -272,22 +278,48 @@ class Cycle:
 
     def _book(
         self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int, feasible_count: int
-    ) -> Placed | Status:
+    ) -> Placed | Unplaced | Status:
         """Assume, reserve and ask for permission; undone as a whole when somebody refuses or raises."""
+        booked = self._assume(profile, pod, evaluation, row)
+        if not isinstance(booked, PodInfo):
+            return booked
         name = self._table.name_of(row)
         try:
-            self._table.assign(pod, name, assumed=True)
-            refusal = self._reserve(profile, pod, evaluation, row)
-            waits = refusal or self.permit(profile, pod, evaluation, name)
+            waits = self.permit(profile, booked, evaluation, name)
         except Exception:
-            self.forget(profile, pod, evaluation, name)
+            self.forget(profile, booked, evaluation, name)
             raise
         if isinstance(waits, Status):
-            self.forget(profile, pod, evaluation, name)
+            self.forget(profile, booked, evaluation, name)
             return waits
-        nominated = self._nominations.node_of(pod.uid)
-        self._nominations.remove(pod.uid)
-        return Placed(pod, name, evaluation, feasible_count, waits, nominated_before=nominated)
+        nominated = self._nominations.node_of(booked.uid)
+        self._nominations.remove(booked.uid)
+        return Placed(booked, name, evaluation, feasible_count, waits, nominated_before=nominated)
+
+    def _assume(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int
+    ) -> PodInfo | Unplaced | Status:
+        """Count and reserve; the pod as it counts, or the refusal, after which nothing is left of it. An `Unplaced` is
+        final: other rows need not be tried."""
+        name, books = self._table.name_of(row), profile.extensions.books
+        booked = self._to_book(profile, pod, evaluation, row) if books else pod
+        if isinstance(booked, Status):
+            return refused(pod, booked, evaluation)
+        sequence = self._table.changes.sequence
+        try:
+            self._table.assign(booked, name, assumed=True)
+            refusal = self._reserve(profile, booked, evaluation, row)
+        except Exception:
+            self.forget(profile, booked, evaluation, name)
+            raise
+        if books:
+            profile.extensions.forget_nominated(pod.uid)
+        if refusal is not None:
+            self.forget(profile, booked, evaluation, name)
+            return refusal
+        if not books:
+            evaluation.follow(row, sequence)
+        return booked
 
     def _reserve(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> Status | None:
         """The first refusal; None when all exact resources are booked."""
@@ -320,32 +352,52 @@ class Cycle:
         """Whether the pod is on a node already, assumed or confirmed."""
         return self._table.place_of(pod.uid) is not None
 
-    def evaluate(self, profile: Profile, pod: PodInfo) -> Evaluation:
+    def candidate(self, profile: Profile, pod: PodInfo, planned_by: str) -> Candidate | Status:
+        """A pod of a plan, or what holds it back."""
+        if self.waiting is None:
+            return Candidate(pod, profile.class_key(pod))
+        return self.waiting(pod, planned_by)
+
+    def evaluate(self, profile: Profile, pod: PodInfo, class_key: Hashable) -> Evaluation:
         """The current evaluation of the pod's class."""
-        return self._cache.evaluate(profile, pod, profile.class_key(pod))
+        return self._cache.evaluate(profile, pod, class_key)
 
     def assume(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> PodInfo | Status:
         """Count and reserve; the pod as it counts, or the refusal, after which nothing is left of it."""
-        name = self._table.name_of(row)
-        booked = self._to_book(profile, pod, evaluation, row) if profile.extensions.books else pod
-        if isinstance(booked, Status):
-            return booked
-        try:
-            self._table.assign(booked, name, assumed=True)
-            refusal = self._reserve(profile, booked, evaluation, row)
-        except Exception:
-            self.forget(profile, booked, evaluation, name)
-            raise
-        profile.extensions.forget_nominated(pod.uid)
-        if refusal is not None:
-            self.forget(profile, booked, evaluation, name)
-            return refusal
-        return booked
+        booked = self._assume(profile, pod, evaluation, row)
+        return booked.status if isinstance(booked, Unplaced) else booked
 
-    def placed(self, pod: PodInfo, node_name: str, evaluation: Evaluation) -> Placed:
+    def assume_best(
+        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, steering: Steering, attempt: int
+    ) -> Booked | Unplaced:
+        """Count and reserve on the best node that takes the pod."""
+        kept_free = self.kept_free(profile, pod, evaluation) if len(self._nominations) else {}
+        rows = None
+        if steering.status.is_success:
+            rows = self._candidates(profile, pod, evaluation, kept_free, steering)
+        has_room = (evaluation.feasible_count if rows is None else rows.size) > 0
+        if not (steering.status.is_success and evaluation.status.is_success and has_room):
+            view = View(profile, self._table, self._nominations, pod)
+            found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
+            return Unplaced(pod, unschedulable(found.fit_error("")), found.rejected_by, evaluation=evaluation)
+
+        def book(row: int) -> Booked | Unplaced | Status:
+            booked = self._assume(profile, pod, evaluation, row)
+            if isinstance(booked, PodInfo):
+                return Booked(booked, evaluation, self._table.name_of(row))
+            return booked
+
+        chance = pick.chance_of(self._seed, pod.uid, attempt)
+        placed: Booked | Unplaced | Status = self._first_that(book, evaluation, rows, chance, {})
+        if isinstance(placed, Status):
+            return refused(pod, placed, evaluation)
+        return placed
+
+    def placed(self, pod: PodInfo, node_name: str, evaluation: Evaluation, nominated_before: str) -> Placed:
         """A pod that waits for nobody."""
         self._nominations.remove(pod.uid)
-        return Placed(pod, node_name, evaluation, evaluation.feasible_count, {})
+        count = evaluation.feasible_count
+        return Placed(pod, node_name, evaluation, count, {}, nominated_before=nominated_before)
 
     def set_nominations_aside(self, pods: Iterable[PodInfo]) -> list[tuple[PodInfo, str]]:
         """Take the nominations of pods back: they do not keep room free from each other."""
@@ -428,13 +480,3 @@ async def _finish(unplaced: Unplaced, found: CycleDiagnosis, texts: str, later: 
         nominated_node=result.nominated_node,
         post_filter_message=told,
     )
-
-
-def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) -> Unplaced:
-    """A pod that found a node, and was turned down by one plugin afterwards."""
-    by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
-    return Unplaced(pod, status, by, evaluation=evaluation, pending_by=pending_by(status))
-
-
-def pending_by(status: Status) -> frozenset[str]:
-    return frozenset((status.plugin,)) if status.code is Code.PENDING and status.plugin else frozenset()

@@ -12,7 +12,6 @@ import msgspec
 from koordinator.clock import Clock
 from koordinator.scheduler import debugging, monitor
 from koordinator.scheduler.advice import Advice
-from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.debugging import DebugOptions, DiagnosisDump, DumpOptions
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.metrics import ERROR, SCHEDULED, UNSCHEDULABLE
@@ -22,6 +21,7 @@ from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.probe import Probe
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuedPod
+from koordinator.scheduler.results import Placed, Unplaced
 from koordinator.scheduler.status import Status
 
 log = logging.getLogger(__name__)

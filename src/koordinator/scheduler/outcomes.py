@@ -13,7 +13,6 @@ from koordinator.scheduler import diagnosis, failures, pod_status, status
 from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.binding import Job
 from koordinator.scheduler.caches import Caches
-from koordinator.scheduler.cycle import Unplaced, refused
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.events import ClusterEvent, Happening
@@ -23,6 +22,7 @@ from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.queue import QueuedPod, SchedulingQueue
 from koordinator.scheduler.reservation_message import event_message
+from koordinator.scheduler.results import Unplaced, refused
 from koordinator.scheduler.status import Status
 
 
@@ -171,7 +171,10 @@ class Outcomes:
         elif said and not nominations.node_of(entry.pod.uid):
             nominations.set(entry.pod, said)  # it gives its place back, and the room is kept for it as before
         now_s = self._clock.now()
-        self._queue.retry(entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by)
+        about = (result.about.pod, result.about.class_key) if result.about is not None else None
+        self._queue.retry(
+            entry, result.status, result.rejected_by, now_s, pending_by=result.pending_by, about=about
+        )
         self._handlers.wake()
         return live
 

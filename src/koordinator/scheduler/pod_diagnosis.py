@@ -13,10 +13,10 @@ from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.failed_details import sorted_details
 from koordinator.api.schedule_explanation import NodeFailedDetail
-from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.results import Placed, Unplaced
 from koordinator.scheduler.status import Code
 from koordinator.scheduler.suggestion import Suggestion
 

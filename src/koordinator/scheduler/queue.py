@@ -15,7 +15,7 @@ from koordinator.scheduler.framework import Plugin
 from koordinator.scheduler.keyed_heap import KeyedHeap
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.sleepers import Sleepers, Wakeup, wakeup_of
-from koordinator.scheduler.status import Status
+from koordinator.scheduler.status import Status, unresolvable
 
 UNSCHEDULABLE_S_MAX = 300.0
 """A pod does not wait longer than this for an event: hints can be wrong."""
@@ -47,6 +47,13 @@ class QueuedPod(msgspec.Struct, eq=False):
     pending_by: frozenset[str] = frozenset()
     gate: Status | None = None
     backoff_until_s: float | None = None
+    about: tuple[PodInfo, Hashable] | None = None
+    """Another pod with its class, when it is that one's refusal that keeps this one waiting."""
+
+    @property
+    def hint(self) -> tuple[PodInfo, Hashable]:
+        """The pod that plugins are asked about when something happens, with its class."""
+        return self.about if self.about is not None and self.gate is None else (self.pod, self.class_key)
 
     @property
     def refused_by(self) -> frozenset[str]:
@@ -230,8 +237,7 @@ class SchedulingQueue:
     def take(self, uid: str, now_s: float, *, by: str) -> QueuedPod | None:
         """Pop this pod for the plugin `by`, wherever it waits. None when it does not wait, or when a gate other
         than that plugin's is closed."""
-        entry = self._entries.get(uid)
-        if entry is None or (entry.gate is not None and not self._may_pass(entry, entry.gate, by)):
+        if isinstance(self.look_for(uid, by=by), Status):
             return None
         return self.take_along(uid, now_s)
 
@@ -251,6 +257,15 @@ class SchedulingQueue:
         entry.unschedulable_count = max(entry.unschedulable_count, popped.unschedulable_count)
         return entry
 
+    def look_for(self, uid: str, *, by: str) -> QueuedPod | Status:
+        """The pod that `take` would pop, or what holds it back."""
+        entry = self._entries.get(uid)
+        if entry is None:
+            return unresolvable("the pod does not wait for a node")
+        if entry.gate is not None and not self._may_pass(entry, entry.gate, by):
+            return entry.gate
+        return entry
+
     def _may_pass(self, entry: QueuedPod, gate: Status, by: str) -> bool:
         others = self._policy.other_gates
         return gate.plugin == by and others is not None and others(entry, by).is_success
@@ -259,7 +274,7 @@ class SchedulingQueue:
         entry.attempt_count += 1
         entry.first_attempt_s = now_s if entry.first_attempt_s is None else entry.first_attempt_s
         entry.rejected_by = entry.pending_by = frozenset()
-        entry.gate = None
+        entry.gate = entry.about = None
         entry.backoff_until_s = None
         del self._entries[entry.pod.uid]
         self._in_flight[entry.pod.uid] = self._event_sequence
@@ -279,9 +294,10 @@ class SchedulingQueue:
         now_s: float,
         *,
         pending_by: Iterable[str] = (),
+        about: tuple[PodInfo, Hashable] | None = None,
     ) -> None:
         """A popped pod found no node, or its binding failed. Events since it was popped count as if they
-        happened now, so that no wake-up is lost."""
+        happened now, so that no wake-up is lost. `about`: see `QueuedPod.about`."""
         self._cause = "ScheduleAttemptFailure"
         uid = entry.pod.uid
         since = self._in_flight.get(uid, self._event_sequence)
@@ -292,6 +308,7 @@ class SchedulingQueue:
         self.done(uid)
         entry.rejected_by = frozenset(rejected_by)
         entry.pending_by = frozenset(pending_by)
+        entry.about = about
         # No event can lift a refusal that no plugin made (no nodes at all): it counts as an error.
         is_refusal = status.is_rejected and bool(entry.rejected_by or entry.pending_by)
         if is_refusal:

@@ -23,7 +23,6 @@ from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.capabilities import NextPodPlugin
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.controllers import ControllerFilter
-from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation_cache import CLASSES_MAX
 from koordinator.scheduler.event_handlers import EventHandlers
@@ -41,6 +40,7 @@ from koordinator.scheduler.pod_status import StatusWriter
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import UNSCHEDULABLE_S_MAX, QueuedPod, QueuePolicy, SchedulingQueue
 from koordinator.scheduler.registry import PluginType
+from koordinator.scheduler.results import Candidate, Placed, Unplaced
 from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.scheduler.waiting import WaitingPods
 
@@ -130,6 +130,8 @@ class Scheduler:
             is_ours = self.profiles.__contains__
             self.auditor = Auditor(auditing, self.engine.metrics.registry, self.clock, is_ours)
         self.queue = SchedulingQueue(self._queue_policy())
+        self.engine.cycle.waiting = self._planned
+        self.engine.cycle.has_advisors = self._advisors is not None
         for name in self.profiles:
             self.recorders[name] = EventRecorder(cluster, name, rng=self._new_rng(), stand_back=self._is_busy)
 
@@ -250,6 +252,11 @@ class Scheduler:
             if not answer.is_success:
                 return answer.by(plugin.name)
         return SUCCESS
+
+    def _planned(self, pod: PodInfo, planned_by: str) -> Candidate | Status:
+        """A pod of somebody's plan as it waits in the queue."""
+        entry = self.queue.look_for(pod.uid, by=planned_by)
+        return entry if isinstance(entry, Status) else Candidate(entry.pod, entry.class_key)
 
     def _brings_others(self, pod: PodInfo) -> bool:
         return any(chooser.brings_others(pod) for chooser in self._choosers)
@@ -413,16 +420,21 @@ class Scheduler:
         return True
 
     def _carry_on(self, entry: QueuedPod, result: Placed | Unplaced) -> None:
-        if isinstance(result, Unplaced):
-            self.outcomes.unplaced(entry, result)
-            return
-        if result.nominated_before and result.nominated_before != result.node_name:
-            self._handlers.room_given_up(entry.pod, result.nominated_before)
-        profile = self.profiles[entry.profile_name]
-        batch = BatchBinding(self.metrics, 1 + len(result.together)) if result.together else None
-        self._binder.start(Job(profile, entry, result, batch))
+        profile, count = self.profiles[entry.profile_name], len(result.together)
+        is_placed = isinstance(result, Placed)
+        batch = BatchBinding(self.metrics, count + is_placed) if count else None
+        if isinstance(result, Placed):
+            self._start(Job(profile, entry, result, batch))
         for other in result.together:
             self._start_beside(profile, other, batch)
+        if isinstance(result, Unplaced):
+            self.outcomes.unplaced(entry, result)
+
+    def _start(self, job: Job) -> None:
+        placed = job.placed
+        if placed.nominated_before and placed.nominated_before != placed.node_name:
+            self._handlers.room_given_up(placed.pod, placed.nominated_before)
+        self._binder.start(job)
 
     def _start_beside(self, profile: Profile, placed: Placed, batch: BatchBinding | None) -> None:
         """Bind a pod that was placed in the cycle of another one."""
@@ -432,4 +444,4 @@ class Scheduler:
         if entry is None:
             entry = QueuedPod(pod, profile.name, profile.class_key(pod), now_s, attempt_count=1)
         self.observer.popped(entry, now_s)
-        self._binder.start(Job(profile, entry, placed, batch))
+        self._start(Job(profile, entry, placed, batch))

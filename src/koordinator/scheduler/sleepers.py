@@ -34,14 +34,15 @@ Plugins = Mapping[str, Plugin[Any]]
 
 class Sleeper(Protocol):
     """What there is to know about a pod that was refused. `refused_by` are all plugins that did, `pending_by`
-    those among them that only wait for somebody else to act."""
+    those among them that only wait for somebody else to act. `hint` is the pod that they are asked about, with its
+    class: mostly the pod itself."""
 
     @property
     def pod(self) -> PodInfo: ...
     @property
     def profile_name(self) -> str: ...
     @property
-    def class_key(self) -> Hashable: ...
+    def hint(self) -> tuple[PodInfo, Hashable]: ...
     @property
     def refused_by(self) -> frozenset[str]: ...
     @property
@@ -72,8 +73,9 @@ class Sleepers:
         if bucket is None:
             plugins = self._plugins(sleeper.profile_name)
             bucket = self._buckets[key] = _Bucket(plugins, sleeper.refused_by, sleeper.pending_by)
-        self._bucket_of[sleeper.pod.uid] = (key, sleeper.class_key)
-        bucket.add(sleeper.class_key, sleeper.pod)
+        pod, class_key = sleeper.hint
+        self._bucket_of[sleeper.pod.uid] = (key, class_key)
+        bucket.add(class_key, sleeper.pod.uid, pod)
 
     def discard(self, uid: str) -> None:
         found = self._bucket_of.pop(uid, None)
@@ -98,9 +100,10 @@ def wakeup_of(sleeper: Sleeper, plugins: Plugins, happening: Happening) -> Wakeu
     """What an event does for one pod, None when nothing."""
     if happening.event is ClusterEvent.WILDCARD:
         return Wakeup((sleeper.pod.uid,), is_immediate=False)
+    pod = sleeper.pod if happening.event is ClusterEvent.POD_UPDATED else sleeper.hint[0]
     for names, is_immediate in ((sleeper.pending_by, True), (sleeper.refused_by - sleeper.pending_by, False)):
         for plugin in _asked(plugins, names, happening):
-            if _helps(plugin, happening, sleeper.pod, plugins, {}):
+            if _helps(plugin, happening, pod, plugins, {}):
                 return Wakeup((sleeper.pod.uid,), is_immediate)
     return None
 
@@ -110,7 +113,8 @@ Verdicts = dict[Hashable, bool]
 
 
 class _Group:
-    """Pods of one class, and where they stand in the indexes of their bucket."""
+    """Pods of one class by the uids of those who wait because of them, and where they stand in the indexes of their
+    bucket."""
 
     __slots__ = ("pods", "slot")
 
@@ -141,7 +145,7 @@ class _Bucket:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def add(self, class_key: Hashable, pod: PodInfo) -> None:
+    def add(self, class_key: Hashable, uid: str, pod: PodInfo) -> None:
         group = self._groups.get(class_key)
         if group is None:
             slot = self._free.pop() if self._free else len(self._slots)
@@ -152,7 +156,7 @@ class _Bucket:
                 self._slots[slot] = group
             for index in self._indexes.values():
                 index.put(slot, pod)
-        group.pods[pod.uid] = pod
+        group.pods[uid] = pod
 
     def discard(self, class_key: Hashable, uid: str) -> None:
         group = self._groups[class_key]

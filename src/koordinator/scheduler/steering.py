@@ -39,18 +39,15 @@ def steer(
 ) -> Steering:
     """What the plugins say about the nodes of a pod that PreFilter let pass.
 
-    A pod of a batch (`in_batch`) has its node already: only PreFilter's transformers are asked.
+    Nobody plans for a pod of a batch (`in_batch`), which is part of a plan.
     """
     result = PreFilterResult(node_names=evaluation.node_names)
     for transformer in extensions.after_pre_filters:
         answer = transformer.after_pre_filter(evaluation.state_of(transformer.name), pod, result)
         if not answer.is_success:
             return Steering(answer.by(transformer.name))
-    if in_batch:
-        return FREE
-    return _find_one_node(extensions, evaluation, pod, result) or _prefer_nodes(
-        extensions, evaluation, pod, result
-    )
+    found = None if in_batch else _find_one_node(extensions, evaluation, pod, result)
+    return found or _prefer_nodes(extensions, evaluation, pod, result)
 
 
 def _find_one_node(
@@ -68,7 +65,7 @@ def _find_one_node(
             status_by = found.status.by(plugin.name)
             return Steering(status_by, rejected_by=found.rejected_by, verdict=found.verdict)
         planned = found.plan.nodes.get(pod.uid, "") if found.plan is not None else found.node_name
-        if not planned:
+        if not planned and not (found.plan is not None and extensions.batches):
             return Steering(status.error(f"no node is planned for pod {pod.key}").by(plugin.name))
         return Steering(planned=planned, planned_by=plugin.name, plan=found.plan)
     return None

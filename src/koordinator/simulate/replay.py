@@ -16,12 +16,12 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.api.resource_vector import I64
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import PluginRef, Plugins, PluginSet, SchedulerConfig
-from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
+from koordinator.scheduler.results import Placed, Unplaced
 from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.replay_csv import TimedPod

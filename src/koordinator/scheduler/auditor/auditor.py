@@ -24,10 +24,10 @@ from koordinator.scheduler.auditor.history import (
     step,
 )
 from koordinator.scheduler.auditor.metrics import AuditMetrics
-from koordinator.scheduler.cycle import Unplaced
 from koordinator.scheduler.failures import JOB_PLUGINS
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.queue import QueuedPod
+from koordinator.scheduler.results import Unplaced
 from koordinator.scheduler.status import Status
 
 log = logging.getLogger(__name__)

@@ -40,6 +40,7 @@ from koordinator.scheduler.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin_args import CoschedulingArgs
+from koordinator.scheduler.plugins.coscheduling import plan
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
@@ -86,6 +87,7 @@ class Coscheduling(
         super().__init__(args, handle)
         self.gangs = RunningGangs.of(handle, args)
         self.rounds = self.gangs.rounds
+        self._plans_groups = handle.gates.is_on("EnableInlineBatchSchedule")
         self.planning = GangPlanning(handle, self.gangs, is_aware=args.aware_network_topology)
         self._preemption = GangPreemption(args, handle, self.gangs, self.planning.placer)
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
@@ -96,7 +98,8 @@ class Coscheduling(
         return self.prepare(pod)
 
     def prepare(self, pod: PodInfo) -> GangState | None:
-        selector, is_planned = selector_of(pod.pod), self.planning.is_aware and bool(gang_id_of(pod.pod))
+        plans = self.planning.is_aware or self._plans_groups
+        selector, is_planned = selector_of(pod.pod), plans and bool(gang_id_of(pod.pod))
         return GangState(selector, is_planned) if selector or is_planned else None
 
     # The way into the queue, and the start of an attempt
@@ -134,7 +137,12 @@ class Coscheduling(
         return PreFilterResult(SKIP)
 
     def find_one_node(self, state: GangState | None, pod: PodInfo, result: PreFilterResult) -> FoundNode:
-        return self.planning.find(pod)
+        found = self.planning.find(pod)
+        if self._plans_groups and found.status.is_skip:
+            # A plan that fails makes no room for itself: where that is wanted, members are then tried one by one.
+            group = plan.whole_group(self.gangs, pod, falls_back=self.gangs.args.enable_preemption)
+            return FoundNode(SUCCESS, plan=group) if group is not None else found
+        return found
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
         return self.planning.wakes(pod.pod)

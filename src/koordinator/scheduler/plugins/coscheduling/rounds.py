@@ -345,6 +345,7 @@ class GangRounds:
         if gang is None:
             return Permit(PermitReason.GANG_UNKNOWN)
         self.cache.holds_place(gang, key)
+        self.cache.forget_representative(gang, key)  # it was placed in the cycle of another one
         group = gang.group
         if not all(self._is_ready(each) for each in gang.config.group):
             group.waiting_gangs.update(gang.config.group)

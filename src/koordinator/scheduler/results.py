@@ -1,0 +1,66 @@
+"""What a scheduling cycle comes to."""
+
+from collections.abc import Awaitable, Callable, Hashable
+
+import msgspec
+
+from koordinator.scheduler.evaluation import Evaluation
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.status import Code, Status
+from koordinator.scheduler.suggestion import Suggestion
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A pod that may be placed, and its `Profile.class_key`."""
+
+    pod: PodInfo
+    class_key: Hashable
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The pod is assumed and reserved on a node. `waits` maps Permit plugins that hold it to seconds.
+
+    `together` are the other pods of its plan that were placed in the same go (`batch`).
+    """
+
+    pod: PodInfo
+    node_name: str
+    evaluation: Evaluation
+    feasible_count: int
+    waits: dict[str, float]
+    together: tuple["Placed", ...] = ()
+    nominated_before: str = ""
+    """The node that was kept free for it until now."""
+
+
+class Unplaced(msgspec.Struct, frozen=True):
+    """No node. `rejected_by` are the plugins whose events can change that; `nominated_node` is set when
+    PostFilter made room ("" clears a nomination, None leaves it). `evaluation` is how the nodes answered, None
+    when they were not asked; `post_filter_message` is what PostFilter plugins said."""
+
+    pod: PodInfo
+    status: Status
+    rejected_by: frozenset[str]
+    nominated_node: str | None = None
+    evaluation: Evaluation | None = None
+    post_filter_message: str = ""
+    pending_by: frozenset[str] = frozenset()
+    """The plugin that only waits for somebody else to act: its events wake the pod without a backoff."""
+    later: "Callable[[], Awaitable[Unplaced]] | None" = None
+    """The answer proper, when somebody outside has to be asked for it first."""
+    suggestion: Suggestion | None = None
+    """What a plugin suggests to users; part of the message."""
+    together: tuple[Placed, ...] = ()
+    """Pods of its plan that were placed without it."""
+    about: Candidate | None = None
+    """The pod of its plan that found no place, whose events count."""
+
+
+def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) -> Unplaced:
+    """A pod that found a node, and was turned down by one plugin afterwards."""
+    by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
+    return Unplaced(pod, status, by, evaluation=evaluation, pending_by=pending_by(status))
+
+
+def pending_by(status: Status) -> frozenset[str]:
+    return frozenset((status.plugin,)) if status.code is Code.PENDING and status.plugin else frozenset()
