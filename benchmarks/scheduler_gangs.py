@@ -68,7 +68,10 @@ def node_body(number: int) -> Body:
     return {
         "metadata": {
             "name": f"node-{number}",
-            "labels": {"kubernetes.io/hostname": f"node-{number}", "topology.kubernetes.io/zone": f"zone-{number % 3}"},
+            "labels": {
+                "kubernetes.io/hostname": f"node-{number}",
+                "topology.kubernetes.io/zone": f"zone-{number % 3}",
+            },
         },
         "status": {"allocatable": amounts, "capacity": amounts},
     }
@@ -185,7 +188,9 @@ def growth(options: argparse.Namespace) -> None:
     """How the cost of a pod grows with its gang and with the cluster."""
     total = options.gangs * options.size
     by_size = {
-        size: best_s(Setting(options.nodes, total // size, size, Kind.ANNOTATIONS), Until.RELEASED, options.times)
+        size: best_s(
+            Setting(options.nodes, total // size, size, Kind.ANNOTATIONS), Until.RELEASED, options.times
+        )
         for size in GROWTH_SIZES
     }
     by_nodes = {
