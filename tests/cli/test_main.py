@@ -1,6 +1,7 @@
 """The `koordinator` command itself: help without imports, and what it says when a package is missing."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -43,3 +44,16 @@ def test_an_unknown_command_is_refused() -> None:
 
     assert result.exit_code == 2
     assert "No such command" in result.output
+
+
+def test_up_names_what_is_wrong_with_a_scheduler_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.yaml"
+    path.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nparallelism: many\n"
+    )
+
+    result = CliRunner().invoke(cli.main, ["up", "--scheduler-config", str(path)])
+
+    assert result.exit_code == 1
+    assert "parallelism" in result.output
+    assert "Traceback" not in result.output

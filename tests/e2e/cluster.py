@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,19 @@ class Cluster:
         self.process.send_signal(number)
         _, stderr = self.process.communicate(timeout=30)
         return stderr
+
+
+def scheduler_config(folder: Path, **changes: str) -> Path:
+    """The shipped configuration in a file, as a user gets it, with other values of some arguments."""
+    path = folder / "scheduler.yaml"
+    command = [sys.executable, "-m", "koordinator.cli.scheduler", "--write-config-to", str(path)]
+    subprocess.run(command, check=True, timeout=60)
+    text = path.read_text()
+    for name, value in changes.items():
+        text, count = re.subn(rf"\b{name}: .*", f"{name}: {value}", text)
+        assert count, f"no {name} in the shipped configuration"
+    path.write_text(text)
+    return path
 
 
 def until(holds: Callable[[], Any], seconds: float, process: "subprocess.Popen[str]") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, scheduler_config, until
 from tests.e2e.test_scheduler_process import Process
 
 pytestmark = [
@@ -113,7 +113,10 @@ class Story:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("gangs"), "--nodes", "2", "--node-cpu", "4")
+    folder = tmp_path_factory.mktemp("gangs")
+    config = scheduler_config(folder, enablePreemption="true")
+    running = Cluster(folder, "--nodes", "2", "--node-cpu", "4", "--scheduler-config", str(config))
+    running.kubectl("create", "priorityclass", "urgent", "--value=1000")
     running.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
     yield running
     if running.process.poll() is None:
@@ -241,3 +244,34 @@ def test_a_gang_whose_scheduler_is_killed_is_finished_by_the_next_one(story: Sto
                 if each.process.poll() is None:
                     each.process.kill()
                 each.process.communicate()
+
+
+def test_an_important_job_takes_the_place_of_a_whole_other_one(story: Story) -> None:
+    story.create(*annotated("cheap", 4, 4))
+    story.wait_until_bound("cheap", 4)
+    urgent = annotated("urgent", 6, 6)
+    for each in urgent:
+        each["spec"]["priorityClassName"] = "urgent"
+    story.create(*urgent)
+
+    story.wait_until_bound("urgent", 6)
+
+    assert story.cluster.get("pods", "-n", story.namespace, "-l", "job=cheap")["items"] == []
+    events = story.cluster.get("events", "-n", story.namespace)["items"]
+    told = {each["involvedObject"]["name"] for each in events if each["reason"] == "Preempted"}
+    assert told == {f"cheap-{number}" for number in range(4)}
+
+
+def test_an_important_job_that_would_not_fit_anyway_evicts_nobody(story: Story) -> None:
+    story.create(*annotated("cheap", 4, 4))
+    story.wait_until_bound("cheap", 4)
+    urgent = annotated("urgent", 7, 7)
+    for each in urgent:
+        each["spec"]["priorityClassName"] = "urgent"
+    story.create(*urgent)
+
+    until(lambda: "Insufficient cpu" in story.message("urgent-6"), 20, story.cluster.process)
+    story.create(*annotated("probe", 1, 1))
+    story.wait_until_bound("probe", 1)
+    assert len(story.bound("cheap")) == 4
+    assert story.bound("urgent") == []

@@ -113,6 +113,12 @@ CPU_CORES_MAX = 1_024
     help="Leave the manager out: run koord-manager as a process of its own (docs/webhooks.md).",
 )
 @click.option(
+    "--scheduler-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Configuration of the scheduler instead of the shipped one; koord-scheduler --write-config-to FILE writes "
+    "the shipped one.",
+)
+@click.option(
     "--enable-network-topology-manager",
     is_flag=True,
     help="Follow ClusterNetworkTopology `default` and place gangs by it (docs/network-topology.md).",
@@ -136,6 +142,7 @@ def up(
     process_node_reserved: str,
     manager_feature_gates: str,
     without_manager: bool,
+    scheduler_config: Path | None,
     enable_network_topology_manager: bool,
     seed: int,
     verbose: bool,
@@ -157,6 +164,7 @@ def up(
     from koordinator.local.apiserver.server import UnsafeBind
     from koordinator.local.nodes.fleet import NodeShape
     from koordinator.local.persistence import StorageError
+    from koordinator.scheduler import config
 
     if without_manager and manager_feature_gates:
         raise click.UsageError("--manager-feature-gates is for the manager that --without-manager leaves out")
@@ -203,11 +211,19 @@ def up(
             scheduler_port=scheduler_port,
             manager=not without_manager,
             manager_gates=FeatureGates.of(Component.MANAGER, manager_feature_gates),
+            scheduler=config.parse(scheduler_config.read_bytes()) if scheduler_config is not None else None,
             network_topology=enable_network_topology_manager,
             seed=seed,
         )
         _run(clock, options, kubeconfig)
-    except (UnsafeBind, StorageError, auth.TokenFileError, HostError, FeatureGateError) as error:
+    except (
+        UnsafeBind,
+        StorageError,
+        auth.TokenFileError,
+        HostError,
+        FeatureGateError,
+        config.ConfigError,
+    ) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         hint = "; choose another with --port, or 0 for a free one" if error.errno in (98, 48) else ""

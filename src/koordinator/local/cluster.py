@@ -85,6 +85,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Without, a process of its own can be the manager; the webhook configurations wait for it."""
     manager_gates: FeatureGates | None = None
     """Feature gates of the manager, their defaults without."""
+    scheduler: SchedulerConfig | None = None
+    """Instead of the shipped configuration."""
     network_topology: bool = False
     """Whether the scheduler follows ClusterNetworkTopology and places gangs by it."""
     seed: int = 0
@@ -127,7 +129,7 @@ class LocalCluster:
         )
         self.scheduler = Scheduler(
             self._client("koord-scheduler"),
-            scheduler_config(network_topology=options.network_topology),
+            scheduler_config(options.scheduler, network_topology=options.network_topology),
             clock=clock,
             seed=options.seed,
             network_topology=options.network_topology,
@@ -277,8 +279,17 @@ def _resource(body: dict[str, Any]) -> Resource:
     return found
 
 
-def scheduler_config(*, network_topology: bool = False) -> SchedulerConfig:
-    """The shipped profile under both names: here one scheduler places everybody's pods."""
+def scheduler_config(
+    own: SchedulerConfig | None = None, *, network_topology: bool = False
+) -> SchedulerConfig:
+    """The shipped profile under both names: here one scheduler places everybody's pods. Users' `own` configuration
+    gets the profile of the stock scheduler, unless it has one: nobody else would place the pods that ask for it."""
+    if own is not None:
+        if any(profile.scheduler_name == DEFAULT_SCHEDULER for profile in own.profiles):
+            return own
+        return msgspec.structs.replace(
+            own, profiles=[*own.profiles, default_plugins.shipped_profile(DEFAULT_SCHEDULER)]
+        )
     shipped = default_plugins.shipped_profile()
     if network_topology:
         aware = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True})

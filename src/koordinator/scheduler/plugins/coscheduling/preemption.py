@@ -279,8 +279,10 @@ class GangPreemption:
                 self._handle.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
         told = [(pod, "") for pod in pods if pod.uid != job.trigger.uid]
         self._eviction.renominate(_news(told), f"preemption by {job.name}")
+        now = self._gangs.round_of(job.trigger.pod)
+        why = now.failure if now is not None and now.failure else "no room for its job"
         for pod in job.waiting:
-            self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_FAILURE, "no room for its job")
+            self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_FAILURE, why)
 
     def _measure(self, job: Job, found: JobPreemption, began_s: float) -> None:
         name = job.name
