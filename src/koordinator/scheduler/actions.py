@@ -25,15 +25,18 @@ class PodHandlers(Protocol):
 
 
 class RunningActions(Actions):
-    """`recorders` are those of the profiles, by scheduler name; `activate` tells the queue."""
+    """`recorders` are those of the profiles, by scheduler name; `activate` tells the queue, `is_in_line` asks
+    it."""
 
     def __init__(
         self,
         waiting: WaitingPods,
         recorders: Mapping[str, EventRecorder],
         activate: Callable[[Iterable[str]], None],
+        is_in_line: Callable[[str], bool],
     ) -> None:
         self._activate = activate
+        self._is_in_line = is_in_line
         self._waiting = waiting
         self._recorders = recorders
         self._guard = Guard("scheduler plugins")
@@ -63,6 +66,9 @@ class RunningActions(Actions):
     def activate(self, uids: Iterable[str]) -> None:
         self._activate(uids)
 
+    def is_in_line(self, uid: str) -> bool:
+        return self._is_in_line(uid)
+
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
         waiting = self._waiting.find(uid)
         if waiting is None:
@@ -90,7 +96,8 @@ class RunningActions(Actions):
             self.auditor.gang(pod, kind)
 
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
-        self._recorders[profile_name].event(obj, Severity(kind), reason, message)
+        name = profile_name or next(iter(self._recorders))
+        self._recorders[name].event(obj, Severity(kind), reason, message)
 
     def enter_pod(self, old: Pod | None, pod: Pod) -> None:
         assert self._pods is not None, "the scheduler is not built yet"

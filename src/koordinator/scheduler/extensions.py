@@ -147,11 +147,11 @@ class Extensions:
     # Attempts
 
     def begin_attempt(self, pod: PodInfo) -> Status:
-        """Success, or the first objection to trying the pod now."""
+        """Success, or the first objection to trying the pod now; its author may be one whom the plugin asked."""
         for plugin in self.attempts:
             status = plugin.begin_attempt(pod)
             if not status.is_success:
-                return status.by(plugin.name)
+                return status if status.plugin else status.by(plugin.name)
         return SUCCESS
 
     # Booking

@@ -54,6 +54,10 @@ class Actions:
     def activate(self, uids: Iterable[str]) -> None:
         """Try waiting pods again at once."""
 
+    def is_in_line(self, uid: str) -> bool:
+        """Whether a pod is in the queue, backs off, or is being tried: it sleeps behind no gate and for no event."""
+        return True
+
     def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
         """Turn down a pod that waits for Permit; whether there is one."""
         return False
@@ -73,7 +77,8 @@ class Actions:
         """Tell who keeps records what happened to the whole gang of a pod."""
 
     def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
-        """Tell users what happened to an object; `kind` is Normal or Warning."""
+        """Tell users what happened to an object; `kind` is Normal or Warning. With an empty name the first profile
+        speaks for the scheduler."""
 
     def enter_pod(self, old: Pod | None, pod: Pod) -> None:
         """A pod that only the scheduler knows (a reserve pod) came or changed: it is queued, or counted on its

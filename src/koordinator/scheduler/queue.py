@@ -171,6 +171,11 @@ class SchedulingQueue:
     def find(self, uid: str) -> QueuedPod | None:
         return self._entries.get(uid)
 
+    def is_in_line(self, uid: str) -> bool:
+        """Whether the pod is active, backs off, or is being tried."""
+        heaps = (self._active, self._backoff, self._full_backoff)
+        return uid in self._in_flight or any(uid in heap for heap in heaps)
+
     def is_asleep(self, uid: str) -> bool:
         """Whether the pod waits for an event, or for its gate to open."""
         return uid in self._unschedulable

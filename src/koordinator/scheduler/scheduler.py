@@ -99,7 +99,10 @@ class Scheduler:
         # What decides: plugins may act and tell through what is made below.
         self.recorders: dict[str, EventRecorder] = {}
         self._actions = RunningActions(
-            self.waiting, self.recorders, lambda uids: self._handlers.activate(uids)
+            self.waiting,
+            self.recorders,
+            lambda uids: self._handlers.activate(uids),
+            lambda uid: self.queue.is_in_line(uid),
         )
         self.network: NetworkTopologyManager | None = None
         if network_topology:

@@ -4,8 +4,6 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from koordinator.scheduler.queue import UNSCHEDULABLE_CHECK_S, UNSCHEDULABLE_S_MAX, QueuedPod
 from tests.scheduler.coscheduling.test_plugin import member, placed
 from tests.scheduler.world import EPOCH_S, World, node, play, pod
@@ -59,13 +57,12 @@ def test_two_gangs_that_do_not_fit_do_not_wake_each_other() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("mode", ["Strict", "NonStrict"])
-def test_news_from_nodes_try_a_gang_no_more_often_than_its_backoff_allows(mode: str) -> None:
+def test_news_from_nodes_try_a_gang_no_more_often_than_its_backoff_allows() -> None:
     async def story(world: World) -> None:
         attempts = Attempts(world)
         world.nodes(2, cpu="4")
-        put_gang(world, "red", 9, mode=mode)
-        put_gang(world, "blue", 10, mode=mode)
+        put_gang(world, "red", 9)
+        put_gang(world, "blue", 10)
         for step in range(3_000):
             # A node of 4 cores has room for a member whenever it is looked at alone.
             world.api.put("Node", node("node-0", cpu="4", pods=110 + step % 2))

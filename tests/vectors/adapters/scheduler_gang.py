@@ -11,23 +11,25 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.api.sigs import PodGroup
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource
-from koordinator.scheduler.plugins.coscheduling.decisions import Next, PermitReason
-from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds, key_of
+from koordinator.scheduler.plugins.coscheduling.decisions import Effect, Next, PermitReason
+from koordinator.scheduler.plugins.coscheduling.gangs import key_of
+from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 
 Case = dict[str, Any]
 SOURCES = {GangSource.POD: "pod", GangSource.POD_GROUP: "podGroup"}
 BINDINGS = "bindings"
 
 
-def rounds_of(args: Case) -> GangRounds:
+def rounds_of(args: Case, *, as_reference: bool = True) -> GangRounds:
     defaults = GangDefaults(
         float(args.get("defaultTimeoutSeconds", 600)),
         GangMatchPolicy(args.get("defaultMatchPolicy", "once-satisfied")),
     )
-    return GangRounds(defaults, patches_conditions=args.get("gangPendingPodsConditionPatch", True))
+    patches_conditions = args.get("gangPendingPodsConditionPatch", True)
+    return GangRounds(defaults, patches_conditions=patches_conditions, as_reference=as_reference)
 
 
-def feed(rounds: GangRounds, event: str, body: Case) -> tuple[str, ...]:
+def feed(rounds: GangRounds, event: str, body: Case) -> Effect:
     if body["kind"] == "PodGroup":
         group = from_builtins(body, PodGroup)
         match event:
@@ -36,15 +38,13 @@ def feed(rounds: GangRounds, event: str, body: Case) -> tuple[str, ...]:
             case "update":
                 return rounds.on_pod_group_update(group)
             case _:
-                rounds.on_pod_group_delete(group)
-                return ()
+                return rounds.on_pod_group_delete(group)
     pod = from_builtins(body, Pod)
     match event:
         case "add":
             return rounds.on_pod_add(pod)
         case "update":
-            rounds.on_pod_update(pod)
-            return ()
+            return rounds.on_pod_update(pod)
         case _:
             return rounds.on_pod_delete(pod)
 
@@ -95,8 +95,8 @@ def state(case: Case) -> Any:
 class Play:
     """Steps on a state machine; pods are found again by their key."""
 
-    def __init__(self, args: Case) -> None:
-        self.rounds = rounds_of(args)
+    def __init__(self, args: Case, *, as_reference: bool = True) -> None:
+        self.rounds = rounds_of(args, as_reference=as_reference)
         self.pods: dict[str, Pod] = {}
         self.bindings: dict[str, str] = {}
 
@@ -129,8 +129,8 @@ class Play:
         if prefix == "pod":
             pod = from_builtins(body, Pod)
             self.pods[key_of(pod)] = pod
-        activated = list(feed(self.rounds, event, body))
-        return {"activate": activated, "activateOneOf": activated}
+        effect = feed(self.rounds, event, body)
+        return {"activate": list(effect.activate), "activateOneOf": list(effect.one_of)}
 
     def cycle(self, op: str, pod: Pod, step: Case) -> Any:
         rounds = self.rounds
@@ -159,7 +159,8 @@ class Play:
                 group, count = rounds.binding_mark(pod)
                 return {"group": group or None, "memberCount": str(count)}
             case "postBind":
-                return rounds.post_bind(pod)
+                rounds.post_bind(pod)
+                return None
         raise AssertionError(f"unknown step {op}")
 
     def read(self, gang_id: str) -> Any:
@@ -172,7 +173,8 @@ class Play:
             "pending": sorted(gang.pending),
             "waiting": sorted(gang.waiting),
             "bound": sorted(gang.bound),
-            "onceSatisfied": group.once_satisfied,
+            # The reference says so as soon as one member is bound.
+            "onceSatisfied": group.once_satisfied or bool(gang.bound),
             "waitingGangs": sorted(group.waiting_gangs),
             "representative": group.representative,
         }

@@ -4,7 +4,7 @@ A malformed value never fails: it is as good as none. Source: spec 05, section 3
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -106,6 +106,77 @@ def from_pod_group(group: PodGroup, defaults: GangDefaults) -> GangConfig:
         wait_s=float(group.spec.schedule_timeout_seconds or 0),
         created=meta.creation_timestamp,
     )
+
+
+def problems_of(pod: Pod) -> tuple[str, ...]:
+    """What is wrong in the description of a gang that a pod gives, and what follows. Nothing for a pod whose gang a
+    PodGroup describes."""
+    meta = pod.metadata
+    if meta.labels.get(labels.POD_GROUP) or not gang_id_of(pod):
+        return ()
+    found = [] if from_pod(pod, GangDefaults()) is not None else [_problem_of_minimum(pod)]
+    checks = (*_CHECKS, (gang_labels.waiting_time_s, "the scheduler's default counts"))
+    return (*found, *_problems(gang_id_of(pod), meta.annotations, checks))
+
+
+def problems_of_group(group: PodGroup) -> tuple[str, ...]:
+    """The same for a PodGroup."""
+    return tuple(_problems(group.key, group.metadata.annotations, _CHECKS))
+
+
+def _problem_of_minimum(pod: Pod) -> str:
+    meta = pod.metadata
+    problem = _objection(lambda own: gang_labels.min_available(meta.labels, own), meta.annotations)
+    return f"{problem}: the members of gang {gang_id_of(pod)} wait until a pod or a PodGroup says how many it needs"
+
+
+def _check_mode(annotations: Mapping[str, str]) -> None:
+    _check_word(annotations, labels.GANG_MODE, tuple(GangMode))
+
+
+def _check_policy(annotations: Mapping[str, str]) -> None:
+    own = annotations.get(labels.GANG_MATCH_POLICY)
+    key = labels.GANG_MATCH_POLICY if own else labels.GANG_MATCH_POLICY_ALIAS
+    _check_word(annotations, key, tuple(GangMatchPolicy))
+
+
+def _check_word(annotations: Mapping[str, str], key: str, words: tuple[str, ...]) -> None:
+    text = annotations.get(key)
+    if text and text not in words:
+        raise ProtocolError("", key, f"{text[:80]!r} is none of {', '.join(words)}")
+
+
+Check = tuple[Callable[[Mapping[str, str]], object], str]
+"""Raises ProtocolError when an annotation is malformed, and what then follows."""
+
+_CHECKS: tuple[Check, ...] = (
+    (gang_labels.total_number, "the minimum counts"),
+    (_check_mode, "Strict counts"),
+    (_check_policy, "the scheduler's default counts"),
+    (gang_labels.groups, "the gang is placed by itself"),
+    (placement.NETWORK_TOPOLOGY_SPEC.read, "the gang is placed without regard to the network"),
+)
+
+
+def _problems(gang_id: str, annotations: Mapping[str, str], checks: Iterable[Check]) -> Iterator[str]:
+    for check, consequence in checks:
+        if problem := _objection(check, annotations):
+            yield f"{problem}: {consequence}"
+    nothing: list[str] = []
+    group = _or(nothing, gang_labels.groups, annotations)
+    if malformed := [each for each in group if each.count("/") != 1]:
+        names = ", ".join(map(repr, malformed))
+        yield f"annotation {labels.GANG_GROUPS}: {names} names no gang (namespace/name): the group never gets complete"
+    elif group and gang_id not in group:
+        yield f"annotation {labels.GANG_GROUPS}: gang {gang_id} itself is missing: it waits for the others, they do not"
+
+
+def _objection(check: Callable[[Mapping[str, str]], object], annotations: Mapping[str, str]) -> str:
+    try:
+        check(annotations)
+    except ProtocolError as error:
+        return f"annotation {error.field}: {error.reason}"
+    return ""
 
 
 def _configured(

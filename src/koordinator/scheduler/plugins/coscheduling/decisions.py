@@ -5,6 +5,21 @@ import enum
 import msgspec
 
 
+class Effect(msgspec.Struct, frozen=True):
+    """What follows from an event."""
+
+    activate: tuple[str, ...] = ()
+    """Members that shall all enter the queue now, where it lets them."""
+    one_of: tuple[str, ...] = ()
+    """Members one of which shall enter the queue now: the first that it lets in."""
+    allowed: tuple[str, ...] = ()
+    """Waiting pods that are released."""
+    rejected: tuple[str, ...] = ()
+    """Waiting pods that must give their place back."""
+    message: str = ""
+    """Why they must."""
+
+
 class GateReason(enum.Enum):
     """Why a pod may not enter the queue, or not be tried."""
 
@@ -47,6 +62,8 @@ class Next(msgspec.Struct, frozen=True):
     rejected: tuple[str, ...] = ()
     tried_count: int = 0
     """Members that were tried in the round that ended."""
+    one_of: tuple[str, ...] = ()
+    """Members one of which shall enter the queue now: nothing else would wake their group."""
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -87,8 +104,8 @@ class Permit(msgspec.Struct, frozen=True):
     ended: EndReason | None = None
     tried_count: int = 0
     """Members that were tried in the round that ended."""
-    activate: tuple[str, ...] = ()
-    """Members without a place that shall enter the queue now."""
+    one_of: tuple[str, ...] = ()
+    """Members without a place one of which shall enter the queue now."""
 
 
 class Rejection(msgspec.Struct, frozen=True):

@@ -1,54 +1,124 @@
 """Gangs, groups of gangs, and where each member stands. Fed by events; decides nothing.
 
-Source: spec 05, sections 4 and 5. Other than upstream, a gang whose list of groups changes moves to the
-record of its new group.
+Source: spec 05, sections 4 and 5. Other than upstream, a gang whose list of groups changes moves to the record of
+its new group; members that have ended, or are being deleted, count no more; and a group has started when the
+minimum of all its gangs had places at a time, until nothing is left of them (`as_reference`: as upstream).
 """
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
+from koordinator.api.core import Pod
+from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.scheduler.plugins.coscheduling.config import GangConfig, GangSource, unconfigured
+
+FINISHED_PHASES = ("Succeeded", "Failed")
+
+CANDIDATES_MAX = 8
+"""Members that are asked one after the other to stand for their group: the first may be held back elsewhere."""
+
+
+def key_of(pod: Pod) -> str:
+    """`namespace/name`."""
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def uid_of(pod: Pod) -> str:
+    """What tells a pod from another one of its name."""
+    return pod.metadata.uid or key_of(pod)
 
 
 class GangGroup(msgspec.Struct):
     """What gangs that are placed together have in common."""
 
     group_id: str
+    ids: tuple[str, ...]
+    """All gangs of the group, sorted, known or not."""
     gangs: set[str] = msgspec.field(default_factory=set)
+    """Those that are known."""
     once_satisfied: bool = False
-    """A member was bound at some time."""
+    """The group has started: the minimum of each gang is bound, or was."""
     waiting_gangs: set[str] = msgspec.field(default_factory=set)
     representative: str = ""
     """The one member that may be in the scheduling queue."""
     binding: frozenset[str] = frozenset()
-    """Who was bound together in the current release: uids, or keys of pods without one."""
+    """Who was bound together in the current release, by uid."""
     root_cause: str = ""
     """The member that failed the last round."""
 
 
 class Gang(msgspec.Struct):
-    """The members of one gang, by `namespace/name`. `children` holds all of them with their uid."""
+    """The members of one gang, by `namespace/name`. `children` holds all of them with their uids; each is
+    pending (without a place), waiting (with a place, not bound yet) or bound."""
 
     gang_id: str
     config: GangConfig
     group: GangGroup
     children: dict[str, str] = msgspec.field(default_factory=dict)
-    pending: set[str] = msgspec.field(default_factory=set)
+    pending: OrderedDict[str, None] = msgspec.field(default_factory=OrderedDict)
     waiting: set[str] = msgspec.field(default_factory=set)
-    """Have a place, but are not bound yet."""
     bound: set[str] = msgspec.field(default_factory=set)
+    leaving: set[str] = msgspec.field(default_factory=set)
+    """Of those that are not bound: being deleted, or ended without a place. They are not tried any more."""
+    spent: set[str] = msgspec.field(default_factory=set)
+    """Of those that are bound: failed, or being deleted."""
+    succeeded: set[str] = msgspec.field(default_factory=set)
+    """Of those that are bound: done."""
+    told: set[str] = msgspec.field(default_factory=set)
+    """What users were told about the gang's description."""
+
+    @property
+    def able_count(self) -> int:
+        """Members that have a place, need none any more, or could get one. Those that are done count while the gang
+        has to start as a whole, or a replacement would wait for ever once some are."""
+        able = len(self.children) - len(self.leaving) - len(self.spent)
+        counts_done = self.config.match_policy is GangMatchPolicy.ONCE_SATISFIED
+        return able if counts_done else able - len(self.succeeded)
+
+    @property
+    def placed_count(self) -> int:
+        """Members that are bound and run, or are done."""
+        return len(self.bound) - len(self.spent)
+
+    @property
+    def running_count(self) -> int:
+        """Members that are bound and have not ended."""
+        return self.placed_count - len(self.succeeded)
+
+    @property
+    def waiting_count(self) -> int:
+        """Members that have a place and will be bound."""
+        return len(self.waiting) - sum(key in self.waiting for key in self.leaving)
 
     @property
     def is_complete(self) -> bool:
         """Whether enough members exist to start."""
-        return self.config.is_initialised and len(self.children) >= self.config.minimum
+        return self.config.is_initialised and self.able_count >= self.config.minimum
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the minimum is bound."""
+        return self.config.is_initialised and self.placed_count >= self.config.minimum
+
+    def startable(self) -> Iterator[str]:
+        """Members without a place that may get one, in order of arrival."""
+        return (key for key in self.pending if key not in self.leaving)
 
 
 class GangCache:
     """All gangs and groups. A gang is there as long as a PodGroup or a pod names it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_reference: bool = False) -> None:
         self._gangs: dict[str, Gang] = {}
         self._groups: dict[str, GangGroup] = {}
+        self._orphans: dict[str, dict[str, str]] = {}
+        """Members of gangs whose PodGroup is gone, until they are heard of again."""
+        self._as_reference = as_reference
+        self.pods: dict[str, Pod] = {}
+        """All members, also those of gangs that are not known."""
 
     def get(self, gang_id: str) -> Gang | None:
         """The gang, None when there is none of the id."""
@@ -65,7 +135,7 @@ class GangCache:
 
     def members_of(self, group: GangGroup) -> list[Gang]:
         """The known gangs of a group, by id."""
-        return [self._gangs[gang_id] for gang_id in sorted(group.gangs)]
+        return [self._gangs[gang_id] for gang_id in group.ids if gang_id in group.gangs]
 
     def ensure(self, gang_id: str) -> Gang:
         """The gang, made when it is not known."""
@@ -81,21 +151,32 @@ class GangCache:
         """Somebody described the gang, perhaps anew."""
         gang.config = config
         former, group = gang.group, self._group_of(config)
-        if former is group:
-            return
-        self._leave_group(gang)
-        gang.group = group
-        group.gangs.add(gang.gang_id)
-        group.once_satisfied = group.once_satisfied or bool(gang.bound) or former.once_satisfied
+        if former is not group:
+            self._leave_group(gang)
+            gang.group = group
+            group.gangs.add(gang.gang_id)
+            if self._as_reference:
+                group.once_satisfied |= bool(gang.bound) or former.once_satisfied
+        self._judge(group)
 
     def drop(self, gang: Gang) -> None:
-        """The gang is no more."""
+        """The gang is no more; its members, if there are any, wait for another description."""
         self.stop_waiting(gang)
         self._leave_group(gang)
         del self._gangs[gang.gang_id]
+        if gang.children:
+            self._orphans[gang.gang_id] = gang.children
+
+    def orphans_of(self, gang_id: str) -> list[Pod]:
+        """Members that are left of a gang which was dropped, to be seen again: they are orphans no more."""
+        return [self.pods[key] for key in self._orphans.pop(gang_id, ())]
+
+    def all_orphans(self, gang_id: str) -> list[Pod]:
+        """The same; they stay what they are."""
+        return [self.pods[key] for key in self._orphans.get(gang_id, ())]
 
     def _group_of(self, config: GangConfig) -> GangGroup:
-        return self._groups.setdefault(config.group_id, GangGroup(config.group_id))
+        return self._groups.setdefault(config.group_id, GangGroup(config.group_id, config.group))
 
     def _leave_group(self, gang: Gang) -> None:
         group = gang.group
@@ -103,53 +184,120 @@ class GangCache:
         group.waiting_gangs.discard(gang.gang_id)
         if group.representative in gang.children:
             group.representative = ""
-        if not group.gangs:
+        if group.root_cause in gang.children:
+            group.root_cause = ""
+        if group.gangs:
+            self._judge(group)
+        else:
             del self._groups[group.group_id]
+
+    def _judge(self, group: GangGroup) -> None:
+        """Whether the group has started, or nothing is left of what did."""
+        if self._as_reference:
+            return
+        gangs = [self._gangs.get(gang_id) for gang_id in group.ids]
+        if group.once_satisfied or all(gang is not None and gang.has_started for gang in gangs):
+            group.once_satisfied = any(gang.placed_count for gang in gangs if gang is not None)
 
     # Members
 
-    def add_member(self, gang: Gang, key: str, uid: str, *, is_on_node: bool) -> None:
-        """A pod of the gang exists."""
-        gang.children[key] = uid or key
-        if is_on_node:
+    def add_member(self, gang: Gang, pod: Pod) -> None:
+        """A pod of the gang exists, or changed."""
+        key = key_of(pod)
+        if not self._as_reference:
+            self._forget_orphan(gang.gang_id, key)
+        self.pods[key], gang.children[key] = pod, uid_of(pod)
+        if pod.spec.node_name:
             self.bound(gang, key)
-        elif key not in gang.waiting:
+        elif key not in gang.waiting and key not in gang.pending:
             gang.bound.discard(key)
-            gang.pending.add(key)
+            gang.pending[key] = None
+        self._settle(gang, key, pod)
+
+    def _settle(self, gang: Gang, key: str, pod: Pod) -> None:
+        """How far the member counts still."""
+        if self._as_reference:
+            return
+        is_bound, phase = key in gang.bound, pod.status.phase
+        is_deleted = pod.metadata.deletion_timestamp is not None
+        is_news = _set(gang.leaving, key, to=not is_bound and (is_deleted or phase in FINISHED_PHASES))
+        is_news |= _set(gang.spent, key, to=is_bound and (is_deleted or phase == "Failed"))
+        is_news |= _set(gang.succeeded, key, to=is_bound and not is_deleted and phase == "Succeeded")
+        if is_news:
+            if key in gang.leaving:
+                self.forget_representative(gang, key)
+            self._judge(gang.group)
+
+    def ended(self, gang: Gang, pod: Pod) -> None:
+        """A member has succeeded or failed, perhaps without that it was seen on a node."""
+        key = key_of(pod)
+        if key in gang.children:
+            self.pods[key] = pod
+            self._settle(gang, key, pod)
 
     def holds_place(self, gang: Gang, key: str) -> None:
         """A member has a place and waits to be bound."""
-        gang.pending.discard(key)
+        gang.pending.pop(key, None)
         gang.waiting.add(key)
 
     def gave_up_place(self, gang: Gang, key: str) -> None:
         """A member lost its place again."""
         gang.waiting.discard(key)
         if key in gang.children and key not in gang.bound:
-            gang.pending.add(key)
+            gang.pending[key] = None
         if not gang.waiting:
             self.stop_waiting(gang)
 
     def bound(self, gang: Gang, key: str) -> None:
         """A member is on its node for good."""
         gang.waiting.discard(key)
-        gang.pending.discard(key)
+        gang.pending.pop(key, None)
+        gang.leaving.discard(key)
         gang.bound.add(key)
-        gang.group.once_satisfied = True
+        if self._as_reference:
+            gang.group.once_satisfied = True
+        self._judge(gang.group)
         self.forget_representative(gang, key)
         if not gang.waiting:
             self.stop_waiting(gang)
 
-    def remove_member(self, gang: Gang, key: str) -> None:
+    def remove_member(self, gang_id: str, pod: Pod) -> None:
         """A pod of the gang is gone; with the last one goes a gang that only pods described."""
+        key = key_of(pod)
+        self.pods.pop(key, None)
+        self._forget_orphan(gang_id, key)
+        gang = self._gangs.get(gang_id)
+        if gang is None:
+            return
         gang.children.pop(key, None)
-        for members in (gang.pending, gang.waiting, gang.bound):
+        gang.pending.pop(key, None)
+        for members in (gang.waiting, gang.bound, gang.leaving, gang.spent, gang.succeeded):
             members.discard(key)
         self.forget_representative(gang, key)
         if not gang.waiting:
             self.stop_waiting(gang)
         if not gang.children and gang.config.source is not GangSource.POD_GROUP:
             self.drop(gang)
+        else:
+            self._judge(gang.group)
+
+    def _forget_orphan(self, gang_id: str, key: str) -> None:
+        orphans = self._orphans.get(gang_id)
+        if orphans is not None:
+            orphans.pop(key, None)
+            if not orphans:
+                del self._orphans[gang_id]
+
+    def is_current(self, pod: Pod) -> bool:
+        """Whether the member of that name is this pod, and not another one that came after it."""
+        known = self.pods.get(key_of(pod))
+        return known is not None and uid_of(known) == uid_of(pod)
+
+    def candidates(self, group: GangGroup, first: str = "") -> tuple[str, ...]:
+        """Some members without a place, for one of them to stand for the group; those of the gang `first` before."""
+        gangs = sorted(self.members_of(group), key=lambda gang: gang.gang_id != first)
+        found = (key for gang in gangs for key in gang.startable())
+        return tuple(islice(found, CANDIDATES_MAX))
 
     def forget_representative(self, gang: Gang, key: str) -> None:
         """The group is free to send another member."""
@@ -162,3 +310,14 @@ class GangCache:
         group.waiting_gangs.discard(gang.gang_id)
         if not group.waiting_gangs:
             group.binding = frozenset()
+
+
+def _set(members: set[str], key: str, *, to: bool) -> bool:
+    """Whether that changed anything."""
+    if (key in members) is to:
+        return False
+    if to:
+        members.add(key)
+    else:
+        members.remove(key)
+    return True

@@ -9,15 +9,14 @@ import msgspec
 import numpy as np
 
 from koordinator.api.core import Pod
-from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.scheduler import status
 from koordinator.scheduler.capabilities import FoundNode, Plan
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Handle, Scores
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup
+from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, key_of
 from koordinator.scheduler.plugins.coscheduling.preempt import Ground, JobMember, Placer, Placing
-from koordinator.scheduler.plugins.coscheduling.rounds import Round, is_on_its_own, key_of
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology import score
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner, UnknownProfile
@@ -143,7 +142,10 @@ class GangPlanning:
         self, group: GangGroup, members: tuple[PodInfo, ...], first: PodInfo | None
     ) -> tuple[PodInfo, ...]:
         """As many members as each gang of the group needs to be released, the first in planning order."""
-        missing = {gang.gang_id: _missing(gang) for gang in self._gangs.rounds.cache.members_of(group)}
+        missing = {
+            gang.gang_id: self._gangs.rounds.lacking(gang)
+            for gang in self._gangs.rounds.cache.members_of(group)
+        }
         chosen: set[str] = set()
         ordered = members if first is None else (first, *members)
         for member in ordered:
@@ -203,11 +205,3 @@ def _settle(
         if not ground.place(nodes[member.key], member):
             return Placing(failure=PLAN_INVALID)
     return Placing(nodes)
-
-
-def _missing(gang: Gang) -> int:
-    """Members that need a place before the gang can be released."""
-    there = len(gang.waiting)
-    if gang.config.match_policy is GangMatchPolicy.WAITING_AND_RUNNING:
-        there += len(gang.bound)
-    return gang.config.minimum - there

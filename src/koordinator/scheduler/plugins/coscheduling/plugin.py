@@ -16,6 +16,7 @@ from koordinator.scheduler.capabilities import (
     ControllerProvider,
     FindOneNodePlugin,
     FoundNode,
+    JobRoomPlugin,
     NextPodPlugin,
     PostFilterTransformer,
 )
@@ -46,7 +47,7 @@ from koordinator.scheduler.plugins.coscheduling.controller import PodGroupContro
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
-from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.network_topology.rows import selector_of
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
@@ -78,10 +79,11 @@ class Coscheduling(
 ):
     """Binds the pods of a gang together, or none of them."""
 
-    name = "Coscheduling"
+    name = NAME
     args = CoschedulingArgs
     normalizes = True
     wakes_on = (ClusterEvent.NETWORK_TOPOLOGY,)
+    per_profile = True
 
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -128,10 +130,26 @@ class Coscheduling(
         if begin.has_started:
             self._preemption.round_began()
         if gate.is_open:
-            return SUCCESS
+            return self._room_for(pod) if begin.has_started else SUCCESS
         if gate.reason is GateReason.ROUND_FAILED:
             self._failed_by_another = pod.uid
         return unresolvable(gate.message)
+
+    def _room_for(self, pod: PodInfo) -> Status:
+        """Whether limits that members meet together (quotas) have room for as many as it takes. Asked while the round
+        holds nothing: one that gives back places is not to be woken by the room that it makes."""
+        knowing = self.handle.companions(JobRoomPlugin)  # type: ignore[type-abstract]
+        if not knowing:
+            return SUCCESS
+        needed = self.gangs.needed_with(pod.pod)
+        for plugin in knowing:
+            status = plugin.room_for(needed)
+            if status.is_rejected:
+                # Making room for this one pod would help nobody.
+                return unresolvable(*status.reasons).by(plugin.name)
+            if not status.is_success:
+                return status.by(plugin.name)
+        return SUCCESS
 
     def pre_filter(self, state: GangState | None) -> PreFilterResult:
         return PreFilterResult(SKIP)
@@ -203,12 +221,14 @@ class Coscheduling(
         self.gangs.reject(rejection.rejected, rejection.message)
 
     def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:
-        permit = self.gangs.permit(pod.pod, self.name)
+        permit = self.gangs.permit(pod.pod)
         match permit.reason:
             case PermitReason.GANG_UNKNOWN:
                 return PermitResult(unschedulable(permit.reason.value))
-            case PermitReason.WAIT:
+            case PermitReason.WAIT if permit.wait_s > 0:
                 return PermitResult(timeout_s=permit.wait_s)
+            case PermitReason.WAIT:
+                return PermitResult(unschedulable("the gang is not described, so nobody waits for it"))
         return PermitResult()
 
     async def pre_bind(
@@ -227,7 +247,7 @@ class Coscheduling(
         return SUCCESS
 
     def post_bind(self, pod: PodInfo, node_name: str) -> None:
-        self.rounds.post_bind(pod.pod)
+        self.gangs.bound(pod.pod)
 
     # Beside scheduling
 

@@ -17,6 +17,7 @@ from koordinator.scheduler.framework import Diagnosis, Handle, Outlook, PostFilt
 from koordinator.scheduler.framework import Eviction as EvictionWay
 from koordinator.scheduler.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.ground import TrialGround
 from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
@@ -29,7 +30,6 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     VictimAction,
     preempt,
 )
-from koordinator.scheduler.plugins.coscheduling.rounds import Round, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, Terms, has_condition
 from koordinator.scheduler.pod_info import PodInfo
@@ -110,11 +110,13 @@ class GangPreemption:
         nominations, cache, now = self._handle.nominations, self._gangs.rounds.cache, self._gangs.rounds.round
         if now is None or not len(nominations):
             return
-        for gang_id in now.gangs:
-            gang = cache.get(gang_id)
-            if gang is not None:
-                keys = (key for key in sorted(gang.pending) if nominations.node_of(gang.children[key]))
-                now.queue.extend((key, gang_id) for key in keys)
+        gangs = [gang for gang_id in now.gangs if (gang := cache.get(gang_id)) is not None]
+        self._gangs.rounds.prefer(
+            (key, gang.gang_id)
+            for gang in gangs
+            for key in sorted(gang.pending)
+            if nominations.node_of(gang.children[key])
+        )
 
     # Deciding
 

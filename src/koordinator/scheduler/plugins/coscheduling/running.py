@@ -3,8 +3,10 @@
 There is one of these per scheduler, however many profiles run Coscheduling: a gang may have members of several.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from koordinator.api import duration, gang_labels
 from koordinator.api.core import Pod
@@ -16,14 +18,19 @@ from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.failures import JOB_REJECT
 from koordinator.scheduler.framework import Handle, Watch
 from koordinator.scheduler.plugin_args import CoschedulingArgs
-from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, gang_id_of
-from koordinator.scheduler.plugins.coscheduling.decisions import Begin, EndReason, Next, Permit
-from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup
-from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds, Round, key_of
+from koordinator.scheduler.plugins.coscheduling import config
+from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource, gang_id_of
+from koordinator.scheduler.plugins.coscheduling.decisions import Begin, Effect, EndReason, Next, Permit
+from koordinator.scheduler.plugins.coscheduling.events import Round
+from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, key_of, uid_of
+from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordinator.scheduler.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 
+NAME = "Coscheduling"
+NOTHING = Effect()
+COMPLAINT_DELAY_S = 2.0
 _CYCLE_S = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
 JOB_SIZE_MAX = 1000
 JOB_SIZE_STEP = 100
@@ -36,18 +43,21 @@ class RunningGangs:
         self._handle = handle
         self.args = args
         self.rounds = GangRounds(
-            defaults_of(args), patches_conditions=handle.gates.is_on("GangPendingPodsConditionPatch")
+            defaults_of(args),
+            patches_conditions=handle.gates.is_on("GangPendingPodsConditionPatch"),
+            is_in_line=self._is_in_line,
         )
-        self._pods: dict[str, Pod] = {}
+        self._complaints: dict[tuple[str, str], Pod | PodGroup] = {}
+        """Gang and what is wrong with its description → where it says so, to be told."""
         self._infos: dict[str, PodInfo] = {}
         self._round_began_s = 0.0
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
         handle.watch(
             Watch(
                 PodGroup,
-                lambda group: self._group_set(group, self.rounds.on_pod_group_add),
-                lambda _, group: self._group_set(group, self.rounds.on_pod_group_update),
-                self.rounds.on_pod_group_delete,
+                self._group_added,
+                self._group_updated,
+                lambda group: self._carry_out(self.rounds.on_pod_group_delete(group)),
             )
         )
         self._cycle_duration = Histogram(
@@ -78,11 +88,11 @@ class RunningGangs:
 
     def pod(self, key: str) -> Pod | None:
         """A member as the API said last."""
-        return self._pods.get(key)
+        return self.rounds.cache.pods.get(key)
 
     def info(self, key: str) -> PodInfo | None:
         """A member with its requests; None when it is gone or they cannot be read."""
-        pod = self._pods.get(key)
+        pod = self.pod(key)
         if pod is None:
             return None
         known = self._infos.get(key)
@@ -103,6 +113,16 @@ class RunningGangs:
         found = [info for info in map(self.info, keys) if info is not None]
         found.sort(key=_planning_order)
         return found
+
+    def needed_with(self, pod: Pod) -> list[PodInfo]:
+        """The pod and as many other members without a place as its group lacks to start."""
+        group = self.group_of(pod)
+        keys = dict.fromkeys((key_of(pod),))
+        for gang in self.rounds.cache.members_of(group) if group is not None else ():
+            lacking = self.rounds.lacking(gang) - (gang.gang_id == gang_id_of(pod))
+            others = (key for key in gang.startable() if key not in keys)
+            keys.update(dict.fromkeys(islice(others, max(0, lacking))))
+        return [info for info in map(self.info, keys) if info is not None]
 
     def waiting_of(self, group: GangGroup) -> list[tuple[PodInfo, str]]:
         """Members that wait in Permit or are being bound, with their nodes, in planning order."""
@@ -130,28 +150,36 @@ class RunningGangs:
     # What happens
 
     def _pod_added(self, pod: Pod) -> None:
-        self._remember(pod)
         was_complete = self._is_complete(gang_id_of(pod))
-        self.activate(self.rounds.on_pod_add(pod))
+        self._carry_out(self.rounds.on_pod_add(pod))
         self._tell_completed(gang_id_of(pod), was_complete)
+        self._look_for_problems(pod)
 
     def _pod_updated(self, old: Pod, pod: Pod) -> None:
         if gang_id_of(old) != gang_id_of(pod):
             self._pod_deleted(old)
             self._pod_added(pod)
             return
-        self._remember(pod)
-        self.rounds.on_pod_update(pod)
+        self._carry_out(self.rounds.on_pod_update(pod))
+        if old.metadata.annotations != pod.metadata.annotations:
+            self._look_for_problems(pod)
 
     def _pod_deleted(self, pod: Pod) -> None:
-        key = key_of(pod)
-        self._pods.pop(key, None)
-        self._infos.pop(key, None)
-        self.activate(self.rounds.on_pod_delete(pod))
+        self._infos.pop(key_of(pod), None)
+        self._carry_out(self.rounds.on_pod_delete(pod))
 
-    def _group_set(self, group: PodGroup, tell: Callable[[PodGroup], Iterable[str]]) -> None:
+    def _group_added(self, group: PodGroup) -> None:
+        self._group_set(group, self.rounds.on_pod_group_add)
+        self._complain(group.key, group, config.problems_of_group(group))
+
+    def _group_updated(self, old: PodGroup, group: PodGroup) -> None:
+        self._group_set(group, self.rounds.on_pod_group_update)
+        if old.metadata.annotations != group.metadata.annotations:
+            self._complain(group.key, group, config.problems_of_group(group))
+
+    def _group_set(self, group: PodGroup, tell: Callable[[PodGroup], Effect]) -> None:
         was_complete = self._is_complete(group.key)
-        self.activate(tell(group))
+        self._carry_out(tell(group))
         self._tell_completed(group.key, was_complete)
 
     def _is_complete(self, gang_id: str) -> bool:
@@ -166,13 +194,37 @@ class RunningGangs:
         """Tell who keeps records what happened to whole gangs."""
         for gang_id in gang_ids:
             gang = self.rounds.cache.get(gang_id)
-            pod = self._pods.get(next(iter(gang.children), "")) if gang is not None else None
+            pod = self.pod(next(iter(gang.children), "")) if gang is not None else None
             if pod is not None:
                 self._handle.actions.gang_record(pod, kind)
 
-    def _remember(self, pod: Pod) -> None:
-        if gang_id_of(pod):
-            self._pods[key_of(pod)] = pod
+    # What is wrong
+
+    def _look_for_problems(self, pod: Pod) -> None:
+        """Whether the pod's gang is described well, by this pod or by another one; users are told if it is not."""
+        gang_id = gang_id_of(pod)
+        gang = self.rounds.cache.get(gang_id)
+        if gang is not None and (gang.config.source is GangSource.NOBODY or len(gang.children) == 1):
+            self._complain(gang_id, pod, config.problems_of(pod))
+
+    def _complain(self, gang_id: str, obj: Pod | PodGroup, problems: Iterable[str]) -> None:
+        gang = self.rounds.cache.get(gang_id)
+        for problem in problems:
+            if gang is not None and problem not in gang.told:
+                gang.told.add(problem)
+                self._complaints[gang_id, problem] = obj
+                if len(self._complaints) == 1:
+                    self._handle.actions.spawn(self._tell_problems(), "problems of gangs")
+
+    async def _tell_problems(self) -> None:
+        """Tell what is still wrong: PodGroups may have been seen after their pods."""
+        await asyncio.sleep(COMPLAINT_DELAY_S)
+        complaints, self._complaints = self._complaints, {}
+        for (gang_id, problem), obj in complaints.items():
+            gang = self.rounds.cache.get(gang_id)
+            if gang is None or (gang.config.source is GangSource.POD_GROUP and isinstance(obj, Pod)):
+                continue
+            self._handle.actions.event("", obj, "Warning", "InvalidGang", problem)
 
     # What is done
 
@@ -196,20 +248,43 @@ class RunningGangs:
             self._round_began_s = self._handle.clock.now()
         return begin
 
-    def permit(self, pod: Pod, plugin: str) -> Permit:
+    def permit(self, pod: Pod) -> Permit:
         """A member has a place: with enough of them, all go."""
         permit = self.rounds.permit(pod)
-        for key in permit.allowed:
-            if (uid := self._uid(key)) is not None:
-                self._handle.actions.allow_waiting(uid, plugin)
+        self.allow(permit.allowed)
         self._observe(permit.ended, permit.tried_count)
-        self.activate(permit.activate)
+        self.activate_one(permit.one_of)
         return permit
+
+    def _carry_out(self, effect: Effect) -> None:
+        if effect == NOTHING:
+            return
+        self.allow(effect.allowed)
+        self.reject(effect.rejected, effect.message)
+        self.activate(effect.activate)
+        self.activate_one(effect.one_of)
+
+    def bound(self, pod: Pod) -> None:
+        """A member was bound."""
+        self._carry_out(self.rounds.post_bind(pod))
 
     def activate(self, keys: Iterable[str]) -> None:
         """Have these members tried at once, where the queue lets them."""
         if uids := [uid for key in keys if (uid := self._uid(key)) is not None]:
             self._handle.actions.activate(uids)
+
+    def activate_one(self, keys: Iterable[str]) -> None:
+        """The same for the first of these that nothing holds back."""
+        for key in keys:
+            self.activate((key,))
+            if self._is_in_line(key):
+                return
+
+    def allow(self, keys: Iterable[str]) -> None:
+        """Let waiting members be bound."""
+        for key in keys:
+            if (uid := self._uid(key)) is not None:
+                self._handle.actions.allow_waiting(uid, NAME)
 
     def reject(self, keys: Iterable[str], message: str, by: str = JOB_REJECT) -> None:
         """Have waiting members give their places back; `by` decides on their nominations (`failures`)."""
@@ -220,17 +295,22 @@ class RunningGangs:
     def tell(self, keys: Iterable[str], message: str) -> None:
         """Say in the status of members why they are not scheduled."""
         for key in keys:
-            if (pod := self._pods.get(key)) is not None:
+            if (pod := self.pod(key)) is not None:
                 self._handle.actions.tell_unscheduled(pod, message)
 
     def _uid(self, key: str) -> str | None:
-        pod = self._pods.get(key)
-        return (pod.metadata.uid or pod.key) if pod is not None else None
+        pod = self.pod(key)
+        return uid_of(pod) if pod is not None else None
+
+    def _is_in_line(self, key: str) -> bool:
+        uid = self._uid(key)
+        return uid is not None and self._handle.actions.is_in_line(uid)
 
     def _ended(self, found: Next) -> None:
         if found.ended is not None:
             self.reject(found.rejected, found.ended.value)
             self._observe(found.ended, found.tried_count)
+            self.activate_one(found.one_of)
 
     def _observe(self, ended: EndReason | None, tried_count: int) -> None:
         if ended is not None:

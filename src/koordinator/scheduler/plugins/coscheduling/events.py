@@ -1,0 +1,277 @@
+"""What pods and PodGroups that come, change and go mean for gangs. Source: spec 05, sections 4 and 5."""
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.gang_labels import GangMatchPolicy
+from koordinator.api.sigs import PodGroup
+from koordinator.scheduler.plugins.coscheduling.config import (
+    GangDefaults,
+    from_pod,
+    from_pod_group,
+    gang_id_of,
+)
+from koordinator.scheduler.plugins.coscheduling.decisions import Effect, EndReason
+from koordinator.scheduler.plugins.coscheduling.gangs import (
+    FINISHED_PHASES,
+    Gang,
+    GangCache,
+    GangGroup,
+    key_of,
+)
+from koordinator.scheduler.suggestion import Suggestion
+
+
+class Round(msgspec.Struct):
+    """The group that is being scheduled now."""
+
+    first: str
+    gang_id: str
+    """The gang of the first pod."""
+    gangs: tuple[str, ...]
+    group_id: str
+    tried: set[str]
+    queue: deque[tuple[str, str]] | None = None
+    """Members to try with their gang, in order; None before the second one is asked for."""
+    failure: str = ""
+    """Why a member could not be placed: the others that are tried fail with it."""
+    preemption_message: str = ""
+    """What came of making room for the member that failed; once is enough per round."""
+    suggestion: Suggestion | None = None
+    """What a plugin suggests to users of the member that failed."""
+    is_condition_patched: bool = False
+    planned: dict[str, str] = msgspec.field(default_factory=dict)
+    """Member → the node that was planned for it, when the whole group was planned at once."""
+
+
+class GangEvents:
+    """The books of gangs, kept by events, and what follows from each. See `GangRounds`, which adds the rounds."""
+
+    def __init__(
+        self,
+        defaults: GangDefaults | None = None,
+        *,
+        patches_conditions: bool = True,
+        is_in_line: Callable[[str], bool] = lambda _: True,
+        as_reference: bool = False,
+    ) -> None:
+        self.cache = GangCache(as_reference=as_reference)
+        self.round: Round | None = None
+        self._defaults = defaults or GangDefaults()
+        self._patches_conditions = patches_conditions
+        self._is_in_line = is_in_line
+        self._as_reference = as_reference
+        self._held: dict[str, dict[str, str]] = {}
+        """Gang → pods that wait in Permit, with their uids: they outlive the gang's record."""
+
+    # Events
+
+    def on_pod_add(self, pod: Pod) -> Effect:
+        """A pod was created, or is seen for the first time."""
+        key, had_started = key_of(pod), self._has_started(pod)
+        gang = self._see(pod)
+        if gang is None:
+            return Effect()
+        if key in gang.bound:
+            return self._after_binding(gang, had_started=had_started, was_pending=True)
+        return Effect(activate=(key,) if gang.is_complete and key not in gang.leaving else ())
+
+    def on_pod_update(self, pod: Pod) -> Effect:
+        """A pod changed. Of pods that have ended nothing counts but that they have."""
+        known, key = self.cache.get(gang_id_of(pod)), key_of(pod)
+        had_started = self._has_started(pod)
+        is_awaited = known is not None and key in (known.group.representative, known.group.root_cause)
+        was_pending = known is not None and key in known.pending
+        was_leaving = known is not None and key in known.leaving
+        if pod.status.phase in FINISHED_PHASES:
+            if known is None or self._as_reference:
+                return Effect()
+            self.cache.ended(known, pod)
+            gang: Gang | None = known
+        else:
+            gang = self._see(pod)
+        if gang is None:
+            return Effect()
+        if key in gang.leaving and not was_leaving:
+            return self._without(gang, key, is_awaited=is_awaited)
+        if was_pending and key in gang.bound:
+            return self._after_binding(gang, had_started=had_started, was_pending=True)
+        return Effect()
+
+    def on_pod_delete(self, pod: Pod) -> Effect:
+        """A pod is gone. When its group relied on it to be tried again, another member should be."""
+        key, gang_id = key_of(pod), gang_id_of(pod)
+        self._take_one(gang_id, key)
+        gang = self.cache.get(gang_id)
+        if gang is None:
+            self.cache.remove_member(gang_id, pod)
+            return Effect()
+        group = gang.group
+        is_awaited = key in (group.representative, group.root_cause)
+        self.cache.remove_member(gang_id, pod)
+        return self._succeed(group, key) if is_awaited else Effect()
+
+    def on_pod_group_add(self, pod_group: PodGroup) -> Effect:
+        """A PodGroup was created, or is seen for the first time."""
+        gang_id = _id_of(pod_group)
+        gang = self.cache.ensure(gang_id)
+        self.cache.configure(gang, from_pod_group(pod_group, self._defaults))
+        for pod in () if self._as_reference else self.cache.orphans_of(gang_id):
+            self._see(pod)
+        if not gang.is_complete:
+            return Effect()
+        if self._as_reference:
+            return Effect(one_of=tuple(gang.pending))
+        return self._start_or_release(gang)
+
+    def on_pod_group_update(self, pod_group: PodGroup) -> Effect:
+        """A PodGroup changed; that of an unknown gang is ignored."""
+        gang = self.cache.get(_id_of(pod_group))
+        config = from_pod_group(pod_group, self._defaults)
+        if gang is None or gang.config == config:
+            return Effect()
+        was_complete, former = gang.is_complete, gang.group
+        self.cache.configure(gang, config)
+        if self._as_reference:
+            is_news = gang.is_complete and not was_complete
+            return Effect(one_of=tuple(gang.pending) if is_news else ())
+        effect = self._start_or_release(gang)
+        if former is not gang.group and not former.representative and not effect.one_of:
+            effect = msgspec.structs.replace(effect, one_of=self.cache.candidates(former))
+        return effect
+
+    def on_pod_group_delete(self, pod_group: PodGroup) -> Effect:
+        """A PodGroup is gone, and with it the gang, unless pods that remain describe one themselves."""
+        gang_id = _id_of(pod_group)
+        gang = self.cache.get(gang_id)
+        if gang is None:
+            return Effect()
+        self.cache.drop(gang)
+        in_round = self.round is not None and gang_id in self.round.gangs
+        if self._as_reference or in_round:
+            return Effect()  # the end of the round sees to those that wait
+        rejected = self._take_held((gang_id,))
+        one_of = self._adopt(gang_id)
+        return Effect(one_of=one_of, rejected=rejected, message=EndReason.GANG_GONE.value)
+
+    def _adopt(self, gang_id: str) -> tuple[str, ...]:
+        """Pods that are left of a gang without its PodGroup may describe a gang themselves; whom to try then."""
+        for pod in self.cache.all_orphans(gang_id):
+            if from_pod(pod, self._defaults) is not None:
+                self._see(pod)
+        gang = self.cache.get(gang_id)
+        return self.cache.candidates(gang.group) if gang is not None else ()
+
+    def _see(self, pod: Pod) -> Gang | None:
+        gang_id, key = gang_id_of(pod), key_of(pod)
+        if not gang_id:
+            return None
+        gang = self.cache.ensure(gang_id)
+        if not gang.config.is_initialised and (config := from_pod(pod, self._defaults)) is not None:
+            self.cache.configure(gang, config)
+        is_new = key not in gang.children
+        self.cache.add_member(gang, pod)
+        now = self.round
+        if key in gang.bound:
+            self._take_one(gang_id, key)
+        elif is_new and now is not None and now.queue is not None and gang_id in now.gangs:
+            now.queue.append((key, gang_id))
+        return gang
+
+    # What follows from events
+
+    def _start_or_release(self, gang: Gang) -> Effect:
+        """The gang is described anew: members that wait may be enough now, or one of them should be tried."""
+        group = gang.group
+        if self._holds_any(group) and all(map(self._is_ready, group.ids)):
+            return Effect(allowed=self._take_held(group.ids))
+        if group.once_satisfied:
+            return Effect(activate=self._all_startable(group))
+        is_busy = self.round is not None and self.round.group_id == group.group_id
+        if is_busy or not gang.is_complete or self._is_represented(group):
+            return Effect()
+        return Effect(one_of=self.cache.candidates(group, gang.gang_id))
+
+    def _has_started(self, pod: Pod) -> bool:
+        gang = self.cache.get(gang_id_of(pod))
+        return gang is not None and gang.group.once_satisfied
+
+    def _after_binding(self, gang: Gang, *, had_started: bool, was_pending: bool = False) -> Effect:
+        """A member was bound: those that wait may be enough now, and once the group has started all others are
+        scheduled one by one. `was_pending`: somebody else bound it, so nobody has looked at the others."""
+        group = gang.group
+        if self._as_reference or had_started:
+            return Effect()
+        if is_on_its_own(gang):
+            return Effect(activate=self._all_startable(group))
+        if was_pending and self._holds_any(group) and all(map(self._is_ready, group.ids)):
+            return Effect(allowed=self._take_held(group.ids))
+        if was_pending and self.round is None and not self._is_represented(group):
+            return Effect(one_of=self.cache.candidates(group, gang.gang_id))
+        return Effect()
+
+    def _without(self, gang: Gang, key: str, *, is_awaited: bool) -> Effect:
+        """A member is being deleted, or ended, before it was bound."""
+        if key in self._held.get(gang.gang_id, {}):
+            self._take_one(gang.gang_id, key)
+            return Effect(rejected=(key,), message=f"pod {key} is being deleted")
+        return self._succeed(gang.group, key) if is_awaited else Effect()
+
+    def _succeed(self, group: GangGroup, key: str) -> Effect:
+        """The member whose turn or whose wake-up the group waited for is out: another one takes its place."""
+        if group.root_cause == key:
+            group.root_cause = ""
+        is_busy = self.round is not None and self.round.group_id == group.group_id
+        return Effect() if is_busy else Effect(one_of=self.cache.candidates(group))
+
+    def _is_represented(self, group: GangGroup) -> bool:
+        return group.representative != "" and self._is_in_line(group.representative)
+
+    def _all_startable(self, group: GangGroup) -> tuple[str, ...]:
+        return tuple(key for gang in self.cache.members_of(group) for key in gang.startable())
+
+    def _is_ready(self, gang_id: str) -> bool:
+        gang = self.cache.get(gang_id)
+        if gang is None or not gang.config.is_initialised:
+            return False
+        return is_on_its_own(gang) or self.lacking(gang) <= 0
+
+    def lacking(self, gang: Gang) -> int:
+        """How many more members must get a place before a gang that starts may be bound; 0 or less for none."""
+        lacking = gang.config.minimum - gang.waiting_count
+        match gang.config.match_policy:
+            case GangMatchPolicy.ONLY_WAITING:
+                return lacking
+            case GangMatchPolicy.WAITING_AND_RUNNING:
+                return lacking - gang.running_count
+            case _ if self._as_reference:
+                return lacking
+            case _:
+                # Members that a scheduler bound before it died count: the others complete what it began.
+                return lacking - gang.placed_count
+
+    # Who waits in Permit
+
+    def _holds_any(self, group: GangGroup) -> bool:
+        return any(gang_id in self._held for gang_id in group.ids)
+
+    def _take_one(self, gang_id: str, key: str) -> None:
+        held = self._held.get(gang_id)
+        if held is not None and held.pop(key, None) is not None and not held:
+            del self._held[gang_id]
+
+    def _take_held(self, gang_ids: tuple[str, ...]) -> tuple[str, ...]:
+        """The pods of these gangs that wait in Permit; the caller lets all of them go, one way or the other."""
+        return tuple(sorted(key for gang_id in gang_ids for key in self._held.pop(gang_id, ())))
+
+
+def _id_of(pod_group: PodGroup) -> str:
+    return f"{pod_group.metadata.namespace}/{pod_group.metadata.name}"
+
+
+def is_on_its_own(gang: Gang) -> bool:
+    """Whether the gang has started once and its members are scheduled one by one since."""
+    return gang.config.match_policy is GangMatchPolicy.ONCE_SATISFIED and gang.group.once_satisfied
