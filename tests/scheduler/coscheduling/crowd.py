@@ -38,6 +38,8 @@ class Role(msgspec.Struct):
     has_pod_group: bool
     quota: str = ""
     policy: str = "once-satisfied"
+    is_lenient: bool = False
+    """NonStrict: its members keep the places that they have until their time is up."""
 
 
 class Crowd:
@@ -124,7 +126,7 @@ class Crowd:
                 bodies.append(body)
             self.roles[name] = Role(
                 name, minimum, [body["metadata"]["name"] for body in bodies], names, has_pod_group, quota,
-                policy,
+                policy, mode == "NonStrict",
             )  # fmt: skip
             if has_pod_group:
                 about = {f"{PREFIX}/{key}": text for key, text in annotations.items()}
@@ -263,13 +265,19 @@ class Crowd:
             assert of_quota[name] <= cores, f"quota {name} has {cores} cores, and {of_quota[name]} are used"
         pods = {each.metadata.name: each.spec.node_name for each in found}
         is_calm = self.stage.faults == Faults() and self.stage.age_s > TAKEOVER_S
-        if is_calm and self.stage.scheduler.bindings_in_progress == 0:
+        scheduler = self.stage.scheduler
+        if is_calm and scheduler.bindings_in_progress == len(scheduler.waiting):
             self.check_whole(pods)
 
     def check_whole(self, pods: dict[str, str]) -> None:
-        """No group that users left alone runs with fewer members than any of its gangs needs."""
+        """No group that users left alone runs with fewer members than any of its gangs needs. A lenient one may, where
+        some of its bindings failed and others hold the room now."""
         for role in self.roles.values():
-            if self.tainted.intersection(role.group) or not all(name in self.roles for name in role.group):
+            if (
+                role.is_lenient
+                or self.tainted.intersection(role.group)
+                or not all(name in self.roles for name in role.group)
+            ):
                 continue
             counts = {name: self.count(self.roles[name], pods)[1] for name in role.group}
             if any(counts.values()):
@@ -283,12 +291,20 @@ class Crowd:
         """Nobody works on anything, nothing is booked for nobody, and who is pending does not fit."""
         await self.check_step()
         scheduler = self.stage.scheduler
-        assert scheduler.table.assumed_count == 0
-        assert scheduler.bindings_in_progress == 0
-        assert not list(scheduler.waiting)
+        held = {each.pod.pod.metadata.name: each.node_name for each in scheduler.waiting}
+        lenient = {name for role in self.roles.values() if role.is_lenient for name in role.names}
+        assert held.keys() <= lenient
+        assert scheduler.table.assumed_count == len(held)
+        assert scheduler.bindings_in_progress == len(held)
         pods = await self.pods()
         self.check_whole(pods)
-        await self._check_nobody_fits(pods)
+        await self._check_nobody_fits(pods, held)
+        if not held:
+            await self._check_restart()
+
+    async def _check_restart(self) -> None:
+        """Another scheduler that begins now comes to know all that this one knows."""
+        scheduler = self.stage.scheduler
         fresh = Scheduler(self.stage.api, with_moments(), plugins=self.stage.plugins())
         async with fresh.following():
             probes = [pod("probe")]
@@ -299,14 +315,14 @@ class Crowd:
             found = [line for line in differences(scheduler, fresh, probes) if not _is_about_zeros(line)]
         assert not found, found
 
-    async def _check_nobody_fits(self, pods: dict[str, str]) -> None:
+    async def _check_nobody_fits(self, pods: dict[str, str], held: dict[str, str]) -> None:
         free = Counter(self._node_cpu)
         left = Counter({name: self._runtime(name) for name in self.quotas})
         pending: list[Pod] = []
         for each in (await self.stage.api.list(Pod)).items:
             cores = int(each.spec.containers[0].resources.requests["cpu"])
-            if each.spec.node_name:
-                free[each.spec.node_name] -= cores
+            if node_name := each.spec.node_name or held.get(each.metadata.name, ""):
+                free[node_name] -= cores
                 left[each.metadata.labels.get(QUOTA_LABEL, "")] -= cores
             else:
                 pending.append(each)
@@ -315,6 +331,8 @@ class Crowd:
                 cores = int(each.spec.containers[0].resources.requests["cpu"])
                 assert max(free.values()) < cores, f"{each.metadata.name} would fit: {dict(free)}"
         for role in self.roles.values():
+            if held.keys() & {each for name in role.group for each in self.roles[name].names}:
+                continue  # it may go on as soon as one more of it fits, and tries every few minutes
             needed = self._needed(role, pods)
             room = sum(free.values())
             if role.quota:
