@@ -6,8 +6,7 @@ placed as far as there is room.
 
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.scheduler.capabilities import Plan, Quorum
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang
-from koordinator.scheduler.plugins.coscheduling.rounds import key_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.pod_info import PodInfo
 
