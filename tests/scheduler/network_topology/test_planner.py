@@ -16,6 +16,7 @@ from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.plugins.network_topology import slots
+from koordinator.scheduler.plugins.network_topology.outlook import outlook
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
 from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
 from koordinator.scheduler.pod_info import PodInfo
@@ -215,3 +216,42 @@ def test_a_host_port_is_given_once_per_node() -> None:
     members = [desk.pod(f"m{number}", 1, **ports) for number in range(2)]
 
     assert set(desk.plan(members, must("Block")).plan.nodes.values()) == {"n0", "n1"}
+
+
+def test_explanations_tell_how_many_members_each_place_takes_and_who_is_left() -> None:
+    desk = Desk([(4, "s", "b"), (2, "s", "b"), (1, "s", "b2")])
+    job = Job(members=tuple(desk.pod(f"m{number}", 2) for number in range(4)), rules=(must("Block"),))
+
+    found = outlook(desk.planner.draft(desk.tree, job), job)
+
+    first, second = found.places
+    assert (first.title, len(first.nodes), [each.key for each in first.missing]) == (
+        "Block/b",
+        3,
+        ["default/m3"],
+    )
+    assert (second.title, len(second.nodes), len(second.missing)) == ("Block/b2", 0, 4)
+    assert [desk.engine.table.name_of(row) for row in first.rows.tolist()] == ["n0", "n1"]
+    assert not found.found.plan.is_placed and found.no_multiple == ""
+
+
+def test_explanations_tell_that_a_size_is_no_multiple() -> None:
+    desk = Desk([(8, "s", "b")])
+    job = Job(members=tuple(desk.pod(f"m{number}", 1) for number in range(3)), rules=(must(NODE_LAYER, 2),))
+
+    found = outlook(desk.planner.draft(desk.tree, job), job)
+
+    assert (
+        found.no_multiple
+        == "3 members cannot be placed in multiples of 2 in NodeTopologyLayer (podCountMultiple)"
+    )
+    assert len(found.places[0].nodes) == 2
+
+
+def test_explanations_of_members_that_differ_try_them_together() -> None:
+    desk = Desk([(4, "s", "b")])
+    job = Job(members=(desk.pod("a", 3), desk.pod("b", 1), desk.pod("c", 1)), rules=(must("Block"),))
+
+    (place,) = outlook(desk.planner.draft(desk.tree, job), job).places
+
+    assert set(place.nodes) == {"a", "b"} and [each.key for each in place.missing] == ["default/c"]

@@ -19,6 +19,7 @@ from koordinator.scheduler.plugins.coscheduling.gangs import Gang, GangGroup, ke
 from koordinator.scheduler.plugins.coscheduling.preempt import Ground, JobMember, Placer, Placing
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology import score
+from koordinator.scheduler.plugins.network_topology.outlook import JobOutlook, outlook
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner, UnknownProfile
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
 from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
@@ -116,15 +117,17 @@ class GangPlanning:
 
     # Explanations
 
-    def plan_for(self, gang: Gang) -> JobPlan | None:
-        """Where a gang group would go now, whatever its state; None when it asks for no topology or there is none.
+    def outlook(self, gang: Gang) -> JobOutlook | None:
+        """Where a gang group would go now, and what places lack; None when it asks for no topology, or there is none
+        (`lacks_tree`).
 
         Raises: UnknownProfile.
         """
         tree = self._handle.network()
-        if tree is None or gang.config.topology is None:
+        if not self.is_aware or tree is None or gang.config.topology is None:
             return None
-        return self.planner.plan(tree, self.job_of(gang))
+        job = self.job_of(gang)
+        return outlook(self.planner.draft(tree, job), job)
 
     def job_of(self, gang: Gang, first: PodInfo | None = None) -> Job:
         """What a gang group asks for; `first` is the member without which nothing is planned."""

@@ -179,7 +179,7 @@ class Draft:
         self.kinds = kinds
         self._handle = handle
         self._existing = existing
-        self._bound = bound
+        self.bound = bound
         self._score = score
         self._rows = rows
         self._node_count = node_count
@@ -213,7 +213,7 @@ class Draft:
         taken = np.minimum.reduce([kind.by_leaf for kind in kinds]) if kinds else self._existing
         for _ in range(CORRECTIONS_MAX):
             found = placement.plan(
-                self.tree, self.demand, uids, taken, self._existing, self._bound, self._score
+                self.tree, self.demand, uids, taken, self._existing, self.bound, self._score
             )
             if not found.is_placed or (len(kinds) == 1 and not kinds[0].slots.looks_around):
                 return found
@@ -223,8 +223,8 @@ class Draft:
             node, count = refused
             taken = taken.copy()
             taken[self.tree.leaf_of[node]] = count
-        offers = Offers(self.tree, self.demand, taken, self._existing, self._bound)
-        depth, top = placement.places_to_gather(self.tree, self.demand, self._bound)
+        offers = Offers(self.tree, self.demand, taken, self._existing, self.bound)
+        depth, top = placement.places_to_gather(self.tree, self.demand, self.bound)
         return placement.no_room(PlanReason.NO_ROOM, self.demand, offers, depth, top, len(uids))
 
     def _refused(
@@ -257,7 +257,7 @@ class Draft:
         wanted = [tuple(each for each in kind.members if each.uid in uids) for kind in kinds]
         total = np.add.reduce([kind.by_leaf for kind in kinds])
         offers = Offers(self.tree, msgspec.structs.replace(self.demand, multiples={}), total, self._existing)
-        depth, top = placement.places_to_gather(self.tree, self.demand, self._bound)
+        depth, top = placement.places_to_gather(self.tree, self.demand, self.bound)
         tried: dict[int, int] = {}
         for at, index in offers.candidates(depth, top, len(members)):
             tried[at] = tried.get(at, 0) + 1
@@ -284,9 +284,28 @@ class Draft:
             offer_count=int(top.size),
         )
 
+    # For explanations
+
+    def offers(self) -> Offers:
+        """What places take; of members that differ, as many as they take of each kind."""
+        nobody = np.zeros_like(self._existing)
+        taken = np.minimum.reduce([kind.by_leaf for kind in self.kinds]) if self.kinds else nobody
+        return Offers(self.tree, self.demand, taken, self._existing, self.bound, self._score)
+
     def fitting(self, depth: int, index: int) -> dict[str, str]:
         """The members that find room in a place together: uid → node."""
-        return self._fill(self.kinds, [kind.members for kind in self.kinds], depth, index)
+        if len(self.kinds) != 1:
+            return self._fill(self.kinds, [kind.members for kind in self.kinds], depth, index)
+        members, names = self.kinds[0].members, self.tree.levels[-1].names
+        shares = self.offers().distribute(depth, index, len(members))
+        nodes = [names[leaf] for leaf, count in shares for _ in range(count)]
+        return {member.uid: node for member, node in zip(members, nodes, strict=False)}
+
+    def rows_below(self, depth: int, index: int) -> Rows:
+        """The nodes below a place, ascending."""
+        first, end = self.tree.leaves_below(depth, index)
+        rows = self._rows[first:end]
+        return np.sort(rows[rows >= 0])
 
     def _may_hold(
         self, kinds: Sequence[Kind], wanted: Sequence[Sequence[PodInfo]], depth: int, index: int
