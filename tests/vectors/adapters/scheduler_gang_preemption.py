@@ -113,6 +113,9 @@ class SmallGround:
     def cleared(self) -> Mapping[str, Sequence[Occupant]]:
         return {node: self._evictable[node] for node in self._cleared}
 
+    def may_hold(self, pods: Sequence[Occupant]) -> bool:
+        return True
+
     def put_back(self, pods: Sequence[Occupant]) -> None:
         for pod in pods:
             self._pods[pod.node].append(pod.key)

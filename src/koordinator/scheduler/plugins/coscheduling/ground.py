@@ -171,6 +171,8 @@ class TrialGround:
 
     def clear(self, members: Sequence[JobMember]) -> Sequence[str]:
         needed = Counter(self._kind_of[member.key] for member in members)
+        if not self._clearings and self._is_beyond_all(needed):
+            return ()
         visited = list(self._free_rows(needed))
         self._visited.update(visited)
         # Where the columns are no guide, more nodes each time.
@@ -185,6 +187,15 @@ class TrialGround:
             # A pod that is refused as a whole is so until enough others are gone, wherever they were.
             return [self._table.name_of(row) for row in self._cleared]
         return [self._table.name_of(row) for row in (*visited, *chosen)]
+
+    def _is_beyond_all(self, needed: Counter[int]) -> bool:
+        """Whether all nodes together are too small for the members of a kind."""
+        for number, count in needed.items():
+            kind = self._kinds[number]
+            is_useful = kind.is_free | (kind.is_open & (self._held_pods > 0))
+            if int(np.where(is_useful, self._slots(kind), 0).sum()) < count:
+                return True
+        return False
 
     def _free_rows(self, needed: Counter[int]) -> Iterator[int]:
         """Nodes that take members as they are, enough for all of them; these members are needed no more."""
@@ -261,7 +272,7 @@ class TrialGround:
         for column, amount in kind.wanted:
             held = self._held[self._columns.index(column)][which] if with_held else 0
             found = np.minimum(found, (table.free[column][which] + held) // amount)
-        return found
+        return np.maximum(found, 0)
 
     # Moving pods
 
@@ -286,6 +297,18 @@ class TrialGround:
         """A pod that was taken off its node."""
         return self._infos[pod.key]
 
+    def may_hold(self, pods: Sequence[Occupant]) -> bool:
+        more: dict[int, Counter[int]] = {}
+        for pod in pods:
+            row = self._table.row_of(pod.node)
+            if row is not None and row in self._placed:
+                more.setdefault(row, Counter()).update(dict(self._infos[pod.key].requests))
+        return not any(
+            self._is_short(self._kinds[number], row, held)
+            for row, held in more.items()
+            for number in self._placed[row]
+        )
+
     def put_back(self, pods: Sequence[Occupant]) -> None:
         for pod in pods:
             self._trial.add(self._infos[pod.key], pod.node)
@@ -305,7 +328,7 @@ class TrialGround:
         if known is not None and known[0] == stamp:
             return False
         status: Status | None = None
-        if not self._is_short(kind, row, kind.wanted):
+        if not self._is_short(kind, row, dict(kind.wanted)):
             status = kind.asked.check(row)
         if status is None or not status.is_success:
             self._refused[number, row] = (stamp, status)
@@ -315,22 +338,16 @@ class TrialGround:
         self._placed.setdefault(row, {}).setdefault(number, []).append(pod)
         return True
 
-    def _is_short(self, kind: Kind, row: int, wanted: Sequence[tuple[int, int]]) -> bool:
-        """Whether resources are known to refuse a pod on the node that asks for so much more."""
+    def _is_short(self, kind: Kind, row: int, more: Mapping[int, int]) -> bool:
+        """Whether resources are known to refuse such a member if so much more (column → amount) was held."""
         if kind.fit is None:
             return False
         free = self._table.free
-        return any(int(free[column, row]) < amount for column, amount in wanted)
+        return any(int(free[column, row]) < more.get(column, 0) for column, _ in kind.wanted)
 
     def holds(self, nodes: Collection[str]) -> bool:
         rows = {row for name in nodes if (row := self._table.row_of(name)) is not None}
-        if any(
-            self._is_short(
-                self._kinds[number], row, [(column, 0) for column, _ in self._kinds[number].wanted]
-            )
-            for row in rows
-            for number in self._placed.get(row, ())
-        ):
+        if any(self._is_short(self._kinds[n], row, {}) for row in rows for n in self._placed.get(row, ())):
             return False
         return all(self._still_fits(number, row) for number, row in self._concerned(rows))
 
@@ -383,8 +400,12 @@ class TrialGround:
         is_left = kind.is_open.copy()
         is_left[[*self._cleared, *self._visited]] = False
         rows = np.flatnonzero(is_left)
-        held = self._held[[self._columns.index(column) for column, _ in state.checked]]
-        codes = plugin.filter_without(state, rows, held, self._held_pods)
+        # As if other members were there already, as many as a node takes.
+        others = self._slots(kind)
+        held = np.array(
+            [self._held[self._columns.index(column)] - others * amount for column, amount in state.checked]
+        )
+        codes = plugin.filter_without(state, rows, held, self._held_pods - others)
         for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
             if code:
                 yield plugin.refusal(state, int(code)), int(count)

@@ -91,7 +91,7 @@ class Coscheduling(
         self.rounds = self.gangs.rounds
         self._plans_groups = handle.gates.is_on("EnableInlineBatchSchedule")
         self.planning = GangPlanning(handle, self.gangs, is_aware=args.aware_network_topology)
-        self._preemption = GangPreemption(args, handle, self.gangs, self.planning.placer)
+        self.preemption = GangPreemption(args, handle, self.gangs, self.planning.placer)
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
@@ -107,7 +107,7 @@ class Coscheduling(
     # The way into the queue, and the start of an attempt
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        busy = self._preemption.pre_enqueue(pod)
+        busy = self.preemption.pre_enqueue(pod)
         if not busy.is_success:
             return busy
         gate = self.rounds.pre_enqueue(pod.pod)
@@ -128,7 +128,7 @@ class Coscheduling(
         begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
         gate = begin.gate
         if begin.has_started:
-            self._preemption.round_began()
+            self.preemption.round_began()
         if gate.is_open:
             return self._room_for(pod) if begin.has_started else SUCCESS
         if gate.reason is GateReason.ROUND_FAILED:
@@ -174,14 +174,14 @@ class Coscheduling(
             diagnosis.suggest(now.suggestion.type, now.suggestion.message)
         if is_root_cause:
             self.rounds.fail_round(pod.pod, diagnosis.fit_error(""))
-        result = self._preemption.post_filter(pod, diagnosis, is_root_cause=is_root_cause)
+        result = self.preemption.post_filter(pod, diagnosis, is_root_cause=is_root_cause)
         if result.status.code is Code.UNSCHEDULABLE and self.planning.asks(pod.pod):
             # A node more for this one pod would not make room for the gang.
             return msgspec.structs.replace(result, status=unresolvable(*result.status.reasons))
         return result
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
-        return self._preemption.outlook(pod, diagnosis)
+        return self.preemption.outlook(pod, diagnosis)
 
     def after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
         is_root_cause = self.is_root_cause(pod)

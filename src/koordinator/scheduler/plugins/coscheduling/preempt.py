@@ -70,6 +70,10 @@ class Ground(Protocol):
         """Node → the pods that were taken off it, in the order of clearing."""
         ...
 
+    def may_hold(self, pods: Sequence[Occupant]) -> bool:
+        """A first glance: False only where pods of a node could not all come back."""
+        ...
+
     def put_back(self, pods: Sequence[Occupant]) -> None:
         """Where they were."""
         ...
@@ -246,10 +250,11 @@ def restore(pods: Sequence[Occupant], ground: Ground) -> list[Occupant]:
     back. Asks about many pods at once where nobody objects to any of them."""
     if not pods:
         return []
-    ground.put_back(pods)
-    if ground.holds({pod.node for pod in pods}):
-        return []
-    ground.take(pods)
+    if ground.may_hold(pods):
+        ground.put_back(pods)
+        if ground.holds({pod.node for pod in pods}):
+            return []
+        ground.take(pods)
     if len(pods) == 1:
         return list(pods)
     half = len(pods) // 2

@@ -137,7 +137,7 @@ class GangPreemption:
             return PostFilterResult(unschedulable())
         began_s = self._handle.clock.now()
         job = self._job_of(pod)
-        found, victims = self._decide(job, diagnosis, now.preemption_message if now is not None else "")
+        found, victims = self.decide(job, diagnosis, now.preemption_message if now is not None else "")
         if now is not None and found.reason is not PreemptReason.ATTEMPTED:
             now.preemption_message = found.kept(pod.key)
         self._measure(job, found, began_s)
@@ -148,7 +148,7 @@ class GangPreemption:
         if self._residents is None:
             return Outlook(PostFilterResult(unschedulable()))
         job = self._job_of(pod)
-        found, victims = self._decide(job, diagnosis, "")
+        found, victims = self.decide(job, diagnosis)
         result = self._result(job, found)
         ways = [EvictionWay(node, tuple(pods)) for node, pods in victims.items()]
         return Outlook(result, tuple(ways))
@@ -193,8 +193,8 @@ class GangPreemption:
             for other in table.pods_at(row).values()
         )
 
-    def _decide(
-        self, job: Job, diagnosis: Diagnosis, earlier: str
+    def decide(
+        self, job: Job, diagnosis: Diagnosis, earlier: str = ""
     ) -> tuple[JobPreemption, Mapping[str, Sequence[PodInfo]]]:
         """The decision, and on success whom to evict from each node."""
         assert self._residents is not None
