@@ -4,8 +4,12 @@ from typing import Any
 
 import msgspec
 
+from koordinator.cluster import errors
 from koordinator.scheduler import default_plugins
-from koordinator.scheduler.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.framework import PermitPlugin, PermitResult
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.coscheduling.stage import member
 from tests.scheduler.world import World, node, play, pod
 
@@ -173,3 +177,186 @@ def test_a_job_waits_for_its_victims_and_keeps_their_room() -> None:
         assert len(victims(world)) == 3
 
     play(story, with_preemption())
+
+
+def test_members_that_have_a_place_already_keep_it_while_the_others_make_room() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        for number in range(2):
+            low = pod(f"low-{number}", cpu="4", priority=1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            world.api.put("Pod", low)
+        await world.settle(2)
+
+        gang(world, "high", 3, cpu="4", priority=1000)
+        await world.settle(30)
+
+        assert victims(world) == ["low-0", "low-1"]
+        assert len(placed(world, "high")) == 3
+
+    play(story, with_preemption())
+
+
+class Holder(PermitPlugin[None]):
+    """Lets unimportant pods wait for a long time."""
+
+    name = "Holder"
+
+    def permit(self, state: None, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult(timeout_s=800 if pod.priority == 1 else 0)
+
+
+def test_victims_that_wait_in_permit_give_their_places_back_and_are_not_deleted() -> None:
+    settings = with_preemption()
+    [profile] = settings.profiles
+    assert profile.plugins is not None
+    permit = PluginSet(enabled=[*profile.plugins.permit.enabled, PluginRef(name="Holder")])
+    profile = msgspec.structs.replace(
+        profile, plugins=msgspec.structs.replace(profile.plugins, permit=permit)
+    )
+    settings = msgspec.structs.replace(settings, profiles=[profile])
+
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        for number in range(2):
+            world.api.put("Pod", pod(f"low-{number}", cpu="4", priority=1))
+        await world.settle(2)
+        assert not placed(world)
+
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(5)
+
+        assert len(placed(world, "high")) == 2
+        assert victims(world) == ["low-0", "low-1"]
+        assert len(world.api.pods()) == 4
+
+    play(story, settings, plugins={**built_in.PLUGINS, "Holder": Holder})
+
+
+def test_a_victim_that_cannot_be_deleted_is_tried_again() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        gang(world, "low", 2, cpu="4", priority=1)
+        await world.settle(2)
+        world.api.fail_next["delete"] = [errors.ServiceUnavailable("not now")]
+
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(60)
+
+        assert len(placed(world, "high")) == 2
+        assert world.scheduler.metrics.preemption_count.values["error",] >= 1
+
+    play(story, with_preemption())
+
+
+def test_workers_and_their_server_make_room_together() -> None:
+    groups = '["default/server", "default/worker"]'
+
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="8")
+        for number in range(3):
+            low = pod(f"low-{number}", cpu="8", priority=1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            world.api.put("Pod", low)
+        await world.settle(2)
+
+        annotations = {"groups": groups}
+        world.api.put("Pod", member("server-0", "server", 1, "1", priority=9, annotations=annotations))
+        for number in range(3):
+            world.api.put(
+                "Pod", member(f"worker-{number}", "worker", 3, "4", priority=9, annotations=annotations)
+            )
+        await world.settle(30)
+
+        assert len(placed(world, "worker")) == 3
+        assert len(placed(world, "server")) == 1
+        assert victims(world) == ["low-0", "low-1"]
+
+    play(story, with_preemption())
+
+
+def test_a_single_pod_preempts_as_a_job_of_one() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        for number in range(2):
+            low = pod(f"low-{number}", cpu="4", priority=1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            world.api.put("Pod", low)
+        await world.settle(2)
+
+        world.api.put("Pod", pod("high", cpu="3", priority=1000))
+        await world.settle(30)
+
+        assert placed(world, "high") == {"high": "node-0"}
+        [mark] = [
+            condition
+            for name, patch in world.api.patches
+            if name == "low-0"
+            for condition in patch["status"].get("conditions", ())
+        ]
+        assert mark["message"] == (
+            "koord-scheduler: preempting to accommodate higher priority pods, "
+            "preemptor: default/high, triggerPod: default/high"
+        )
+
+    play(story, with_preemption())
+
+
+def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        gang(world, "low", 2, cpu="4", priority=1)
+        await world.settle(2)
+        world.api.hold_deletions = True
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(5)
+        assert len(nominated(world)) == 2
+
+        # One node is gone for good, and the other one is free now.
+        world.api.remove("Node", "node-1")
+        for number in range(2):
+            world.api.remove("Pod", f"low-{number}", "default")
+        await world.settle(120)
+        assert not placed(world, "high")
+        assert not nominated(world)
+        assert not len(world.scheduler.engine.nominations)
+
+        gang(world, "small", 1, cpu="1", priority=5)
+        await world.settle(2)
+        assert placed(world, "small") == {"small-0": "node-0"}
+
+    play(story, with_preemption())
+
+
+def test_without_job_preemption_only_the_member_that_failed_the_round_evicts() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        gang(world, "low", 3, cpu="4", priority=1)
+        await world.settle(2)
+        world.api.hold_deletions = True
+
+        gang(world, "high", 3, cpu="4", priority=1000)
+        await world.settle(3)
+        assert len(victims(world)) == 1
+        assert len(nominated(world)) == 1
+
+        await world.settle(300)
+        assert len(victims(world)) == 1
+        assert len(nominated(world)) == 1
+
+    play(story)
+
+
+def test_without_job_preemption_a_gang_gets_its_room_member_by_member() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        gang(world, "low", 3, cpu="4", priority=1)
+        await world.settle(2)
+
+        gang(world, "high", 3, cpu="4", priority=1000)
+        await world.settle(120)
+
+        assert len(placed(world, "high")) == 3
+        assert len(victims(world)) == 3
+
+    play(story)
