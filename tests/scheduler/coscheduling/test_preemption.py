@@ -1,16 +1,20 @@
 """Stories of gangs that take the place of less important pods."""
 
+import asyncio
+import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from koordinator.cluster import errors
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.events import Happening
 from koordinator.scheduler.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
-from tests.scheduler.coscheduling.stage import member
+from tests.scheduler.coscheduling.stage import PREFIX, member
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]
@@ -188,11 +192,93 @@ def test_members_that_have_a_place_already_keep_it_while_the_others_make_room() 
             world.api.put("Pod", low)
         await world.settle(2)
 
+        world.api.hold_deletions = True
         gang(world, "high", 3, cpu="4", priority=1000)
-        await world.settle(30)
+        await world.settle(5)
+        assert sorted(nominated(world).values()) == ["node-0", "node-1", "node-2"]
 
+        world.api.remove("Pod", "low-0", "default")
+        world.api.remove("Pod", "low-1", "default")
+        await world.settle(30)
         assert victims(world) == ["low-0", "low-1"]
         assert len(placed(world, "high")) == 3
+
+    play(story, with_preemption())
+
+
+@pytest.mark.parametrize("is_for_jobs", [True, False])
+def test_nobody_more_is_evicted_while_room_is_being_made_for_a_member_that_found_some_elsewhere(
+    is_for_jobs: bool,
+) -> None:
+    async def story(world: World) -> None:
+        world.nodes(4, cpu="4")
+        for number in range(4):
+            low = pod(f"low-{number}", cpu="4", priority=1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            world.api.put("Pod", low)
+        await world.settle(2)
+        world.api.hold_deletions = True
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(5)
+        count = 2 if is_for_jobs else 1
+        assert len(victims(world)) == count
+
+        others = [f"low-{number}" for number in range(4) if f"low-{number}" not in victims(world)]
+        world.api.remove("Pod", others[0], "default")
+        await world.settle(30)
+
+        assert len(victims(world)) == count
+
+    play(story, with_preemption() if is_for_jobs else None)
+
+
+def test_a_job_is_not_tried_again_before_all_its_victims_are_deleted() -> None:
+    async def story(world: World) -> None:
+        world.nodes(4, cpu="4")
+        gang(world, "low", 3, cpu="4", priority=1)
+        await world.settle(2)
+        gang(world, "more", 1, cpu="4", priority=2)
+        await world.settle(2)
+        delete = world.api.delete
+
+        async def slowly(view: Any, name: str, namespace: str = "", **options: Any) -> None:
+            await asyncio.sleep(20 if name != "low-0" else 0.1)
+            await delete(view, name, namespace, **options)
+
+        world.api.delete = slowly  # type: ignore[method-assign]
+        gang(world, "high", 3, cpu="4", priority=1000)
+        await world.settle(15)
+        assert len(world.api.pods()) == 6
+        pod_message = world.condition("high-2")["message"]
+        await world.settle(60)
+
+        assert len(placed(world, "high")) == 3
+        assert victims(world) == ["low-0", "low-1", "low-2"], pod_message
+
+    play(story, with_preemption())
+
+
+def test_room_kept_for_one_member_does_not_stand_in_the_way_of_another() -> None:
+    def pod_group(name: str) -> Json:
+        groups = json.dumps(["default/server", "default/worker"])
+        meta = {"name": name, "namespace": "default", "annotations": {f"{PREFIX}/groups": groups}}
+        return {"metadata": meta, "spec": {"minMember": 1}}
+
+    async def story(world: World) -> None:
+        for name, cpu in (("node-0", "8"), ("node-1", "4")):
+            world.api.put("Node", node(name, cpu=cpu))
+            low = pod(f"low-{name}", cpu=cpu, priority=1)
+            low["spec"]["nodeName"] = name
+            world.api.put("Pod", low)
+        for name, cpu, nomination in (("server", "4", "node-0"), ("worker", "8", "")):
+            world.api.put("PodGroup", pod_group(name))
+            body = pod(name, cpu=cpu, priority=9)
+            body["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": name}
+            body["status"] = {"nominatedNodeName": nomination} if nomination else {}
+            world.api.put("Pod", body)
+        await world.settle(30)
+
+        assert placed(world) == {"server": "node-1", "worker": "node-0"}
 
     play(story, with_preemption())
 
@@ -312,6 +398,15 @@ def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
         await world.settle(5)
         assert len(nominated(world)) == 2
 
+        freed: list[str] = []
+        happened = world.scheduler.queue.happened
+
+        def spy(happening: Happening, now_s: float) -> None:
+            if isinstance(happening.old, PodInfo) and happening.old.key.startswith("default/high"):
+                freed.append(happening.old.key)
+            happened(happening, now_s)
+
+        world.scheduler.queue.happened = spy  # type: ignore[method-assign]
         # One node is gone for good, and the other one is free now.
         world.api.remove("Node", "node-1")
         for number in range(2):
@@ -320,6 +415,7 @@ def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
         assert not placed(world, "high")
         assert not nominated(world)
         assert not len(world.scheduler.engine.nominations)
+        assert freed
 
         gang(world, "small", 1, cpu="1", priority=5)
         await world.settle(2)

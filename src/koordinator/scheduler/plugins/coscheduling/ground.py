@@ -72,7 +72,7 @@ def _looks_further(plugin: Plugin[object]) -> bool:
 
 class TrialGround:
     """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
-    are no victims. Lives as long as `trial`."""
+    are no victims; `doomed` pods are being preempted, whether that shows yet or not. Lives as long as `trial`."""
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class TrialGround:
         trigger: PodInfo,
         members: Mapping[str, PodInfo],
         own: Collection[str],
+        doomed: Collection[str] = (),
     ) -> None:
         self._table = table
         self._residents = residents
@@ -91,6 +92,7 @@ class TrialGround:
         self._trigger = trigger
         self._members = members
         self._own = own
+        self._doomed = doomed
         self._infos: dict[str, PodInfo] = {}
         self._kinds: list[Kind] = []
         self._kind_of: dict[str, int] = {}
@@ -156,12 +158,8 @@ class TrialGround:
 
     def is_vacating(self, node: str) -> bool:
         row = self._table.row_of(node)
-        return row is not None and any(
-            pod.pod.metadata.deletion_timestamp is not None
-            and has_condition(pod.pod, PREEMPTION)
-            and self._may_go(pod)
-            for pod in self._table.pods_at(row).values()
-        )
+        there = self._table.pods_at(row).values() if row is not None else ()
+        return any((pod.uid in self._doomed or is_preempted(pod)) and self._may_go(pod) for pod in there)
 
     @property
     def has_victims(self) -> bool:
@@ -423,6 +421,11 @@ def occupant(table: NodeTable, pod: PodInfo, node: str) -> Occupant:
         job=job_name(pod.pod),
         is_protected=not may_go(pod.pod),
         is_terminating=is_leaving,
-        is_preempted=is_leaving and has_condition(pod.pod, PREEMPTION),
+        is_preempted=is_preempted(pod),
         is_waiting=place is not None and place.assumed,
     )
+
+
+def is_preempted(pod: PodInfo) -> bool:
+    """Whether a pod is leaving because it was preempted."""
+    return pod.pod.metadata.deletion_timestamp is not None and has_condition(pod.pod, PREEMPTION)

@@ -114,6 +114,9 @@ class Coscheduling(
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 
     def look(self, pod: PodInfo) -> Status:
+        busy = self.preemption.pre_enqueue(pod)
+        if not busy.is_success:
+            return busy
         gate = self.rounds.look(pod.pod)
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 

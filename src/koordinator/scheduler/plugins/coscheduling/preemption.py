@@ -19,7 +19,7 @@ from koordinator.scheduler.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
-from koordinator.scheduler.plugins.coscheduling.ground import TrialGround
+from koordinator.scheduler.plugins.coscheduling.ground import TrialGround, is_preempted
 from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
 from koordinator.scheduler.plugins.coscheduling.preempt import (
     JobMember,
@@ -31,7 +31,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     preempt,
 )
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
-from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION, Eviction, Terms, has_condition
+from koordinator.scheduler.plugins.preemption.eviction import Eviction, Terms
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
 
@@ -71,8 +71,8 @@ class GangPreemption:
         self._eviction = Eviction(handle)
         self._evicting: dict[str, str] = {}
         """Gang group → the member whose victims are being deleted."""
-        self._giving_back: dict[str, str] = {}
-        """Victims that waited in Permit → the pod that waits for their room."""
+        self._doomed: set[str] = set()
+        """Victims that the API has agreed to delete, until they are gone: news of that take their time."""
         self._duration = handle.metrics.registry.shared(
             Histogram(
                 "scheduler_job_preemption_duration_seconds",
@@ -82,17 +82,11 @@ class GangPreemption:
             )
         )
         self._measured: set[str] = set()
-        handle.on_forget(self._place_given_back)
 
-    def _place_given_back(self, pod: PodInfo, node_name: str) -> None:
-        trigger = self._giving_back.pop(pod.uid, None)
-        if trigger is not None and trigger not in self._giving_back.values():
-            self._handle.actions.activate([trigger])
-
-    # Gate and order
+    # The gate
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        """Members stay out of the queue while the victims of their group are being deleted, all but the last."""
+        """Members stay out of the queue while the requests about the victims of their group are under way."""
         if not self._evicting:
             return SUCCESS
         gang = self._gang_of(pod)
@@ -182,12 +176,11 @@ class GangPreemption:
 
     def _is_vacating_for(self, pod: PodInfo) -> bool:
         """Whether somebody still has to leave a node that is kept for a member of the pod's job."""
+        # The victims are those of stock preemption here.
         job, table = self._job_of(pod), self._handle.table
         rows = {table.row_of(self._nominated_node(each)) for each in (*job.members.values(), *job.waiting)}
         return any(
-            other.priority < pod.priority
-            and other.pod.metadata.deletion_timestamp is not None
-            and has_condition(other.pod, PREEMPTION)
+            other.priority < pod.priority and is_preempted(other)
             for row in rows
             if row is not None
             for other in table.pods_at(row).values()
@@ -207,8 +200,11 @@ class GangPreemption:
             earlier=earlier,
         )
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
+        self._doomed = {uid for uid in self._doomed if table.place_of(uid) is not None}
         with self._without_nominations(job), table.trial() as trial:
-            ground = TrialGround(table, self._residents, trial, diagnosis, trigger, job.members, own)
+            ground = TrialGround(
+                table, self._residents, trial, diagnosis, trigger, job.members, own, self._doomed
+            )
             found = preempt(preemptor, ground, self._placer_of(trigger))
             victims: dict[str, list[PodInfo]] = {}
             for each in found.evictions:
@@ -263,10 +259,10 @@ class GangPreemption:
             accommodates=f"higher priority pods, preemptor: {job.name}, triggerPod: {trigger.key}",
             plugin=JOB_REJECT,
             nominations=tuple(_news(promised)),
-            always_wakes=True,
+            is_job=True,
+            evicted=lambda victim: self._doomed.add(victim.uid),
         )
-        for uid in self._eviction.start_many(trigger, victims, profile_name, terms):
-            self._giving_back[uid] = trigger.uid
+        self._eviction.start_many(trigger, victims, profile_name, terms)
         if job.is_gang and self._eviction.is_under_way(trigger.uid):
             self._evicting[job.name] = trigger.uid
         for pod in job.waiting:

@@ -46,8 +46,11 @@ class Terms(msgspec.Struct, frozen=True):
     """In whose name victims are turned down that wait in Permit."""
     nominations: tuple[tuple[PodInfo, str], ...] = ()
     """Nodes that other pods of the preemptor's job are promised, to be told in their status."""
-    always_wakes: bool = False
-    """Whether to try the preemptor again after the last request, whatever became of the victims."""
+    is_job: bool = False
+    """The preemptor waits for all requests and is tried again then: the ends of its victims, on many nodes, are no
+    good sign of when there is room for all of it."""
+    evicted: Callable[[PodInfo], None] = lambda _: None
+    """Hears of victims that the API has agreed to delete."""
 
 
 STOCK = Terms()
@@ -61,7 +64,7 @@ class Eviction:
         self._under_way: set[str] = set()
 
     def is_under_way(self, uid: str) -> bool:
-        """Whether victims of this pod are still to be deleted, apart from the last one."""
+        """Whether victims of this pod are still to be deleted, apart from the last one (of a job: all)."""
         return uid in self._under_way
 
     def start(self, preemptor: PodInfo, candidate: Candidate, profile_name: str) -> None:
@@ -76,8 +79,8 @@ class Eviction:
         victims: Mapping[str, Sequence[PodInfo]],
         profile_name: str,
         terms: Terms = STOCK,
-    ) -> list[str]:
-        """The same for several nodes; uids of the victims that waited in Permit and give their places back."""
+    ) -> None:
+        """The same for several nodes."""
         actions, nominations = self._handle.actions, self._handle.nominations
         own = {pod.uid for pod, _ in terms.nominations}
         losers = [
@@ -90,12 +93,10 @@ class Eviction:
             nominations.remove(loser.uid)
         actions.activate([loser.uid for loser in losers])
         work = _Work(self._handle, preemptor, profile_name, terms)
-        rejected: list[str] = []
         leaving: list[tuple[str, PodInfo]] = []
         for node_name, pods in victims.items():
             gone = [pod for pod in pods if actions.reject_waiting(pod.uid, terms.plugin, "preempted")]
             for pod in gone:
-                rejected.append(pod.uid)
                 work.tell(pod.pod, node_name)
             staying = [pod for pod in pods if pod not in gone]
             if staying:
@@ -110,7 +111,6 @@ class Eviction:
         running = work.run(leaving, told, ended)
         if actions.spawn(running, f"preemption by {preemptor.key}", ended) and leaving:
             self._under_way.add(uid)
-        return rejected
 
     def renominate(self, promised: Sequence[tuple[PodInfo, str]], name: str) -> None:
         """Tell pods in their status which node they are promised, "" for none, in the background."""
@@ -135,16 +135,17 @@ class _Work:
     ) -> None:
         ends: list[End] = []
         began_s = self._handle.clock.now()
+        first = len(leaving) if self._terms.is_job else len(leaving) - 1
         try:
             await tell_nominations(self._handle.cluster, told)
-            ends += await _some_at_a_time(self._evict, leaving[:-1])
+            ends += await _some_at_a_time(self._evict, leaving[: max(first, 0)])
         finally:
             nearly_done()
         # The last one goes after the others: its end wakes the preemptor, and there is room then.
         if End.FAILED not in ends:
-            ends += [await self._evict(last) for last in leaving[-1:]]
+            ends += [await self._evict(last) for last in leaving[max(first, 0) :]]
         self._measured(began_s, "error" if End.FAILED in ends else "success")
-        if self._terms.always_wakes or (leaving and (End.FAILED in ends or End.DELETED not in ends)):
+        if self._terms.is_job or (leaving and (End.FAILED in ends or End.DELETED not in ends)):
             # No end of a pod is to be expected that would wake it.
             self._handle.actions.activate([self._preemptor.uid])
 
@@ -165,6 +166,7 @@ class _Work:
         except errors.ApiError as failure:
             log.warning("victim not evicted: %s", failure, extra={"pod": victim.key})
             return End.FAILED
+        self._terms.evicted(leaving[1])
         self.tell(victim, node_name)
         return End.DELETED
 
