@@ -232,28 +232,75 @@ def test_nobody_more_is_evicted_while_room_is_being_made_for_a_member_that_found
     play(story, with_preemption() if is_for_jobs else None)
 
 
-def test_a_job_is_not_tried_again_before_all_its_victims_are_deleted() -> None:
+def test_a_member_in_the_room_of_another_is_no_reason_to_evict_more() -> None:
     async def story(world: World) -> None:
         world.nodes(4, cpu="4")
-        gang(world, "low", 3, cpu="4", priority=1)
+        for number in range(4):
+            low = pod(f"low-{number}", cpu="4", priority=1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            world.api.put("Pod", low)
         await world.settle(2)
-        gang(world, "more", 1, cpu="4", priority=2)
-        await world.settle(2)
-        delete = world.api.delete
+        world.api.hold_deletions = True
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(5)
+        assert len(victims(world)) == 2
 
-        async def slowly(view: Any, name: str, namespace: str = "", **options: Any) -> None:
-            await asyncio.sleep(20 if name != "low-0" else 0.1)
+        # Who is tried first takes this room, whoever it was made for.
+        free = nominated(world)["high-0"]
+        world.api.remove("Pod", free.replace("node", "low"), "default")
+        await world.settle(60)
+        assert len(victims(world)) == 2
+
+        for number in range(2):
+            world.api.remove("Pod", f"low-{number}", "default")
+        await world.settle(30)
+        assert sorted(placed(world, "high").values()) == ["node-0", "node-1"]
+
+    play(story, with_preemption())
+
+
+def slow_deletions(world: World, answer_s: float, effect_s: float) -> list[str]:
+    """Deletions are answered and take effect so many seconds later; names of the pods, one per request."""
+    asked: list[str] = []
+    delete = world.api.delete
+
+    async def slowly(view: Any, name: str, namespace: str = "", **options: Any) -> None:
+        asked.append(name)
+        is_first = len(asked) == 1
+        await asyncio.sleep(0 if is_first else answer_s)
+
+        async def carry_out() -> None:
+            await asyncio.sleep(0 if is_first else effect_s)
             await delete(view, name, namespace, **options)
 
-        world.api.delete = slowly  # type: ignore[method-assign]
+        tasks.append(asyncio.create_task(carry_out()))
+
+    tasks: list[asyncio.Task[None]] = []
+    world.api.delete = slowly  # type: ignore[method-assign]
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("answer_s", "effect_s"),
+    [
+        pytest.param(20, 0, id="the API takes its time to answer"),
+        pytest.param(0, 20, id="news of the deletions take their time"),
+    ],
+)
+def test_a_job_decides_once_however_slow_its_victims_go(answer_s: float, effect_s: float) -> None:
+    async def story(world: World) -> None:
+        world.nodes(4, cpu="4")
+        gang(world, "low", 4, cpu="4", priority=1)
+        await world.settle(2)
+        asked = slow_deletions(world, answer_s, effect_s)
+
         gang(world, "high", 3, cpu="4", priority=1000)
         await world.settle(15)
-        assert len(world.api.pods()) == 6
-        pod_message = world.condition("high-2")["message"]
+        assert not placed(world, "high")
         await world.settle(60)
 
         assert len(placed(world, "high")) == 3
-        assert victims(world) == ["low-0", "low-1", "low-2"], pod_message
+        assert len(asked) == 3
 
     play(story, with_preemption())
 
@@ -390,13 +437,13 @@ def test_a_single_pod_preempts_as_a_job_of_one() -> None:
 
 def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
     async def story(world: World) -> None:
-        world.nodes(2, cpu="4")
-        gang(world, "low", 2, cpu="4", priority=1)
+        world.nodes(4, cpu="4")
+        gang(world, "low", 4, cpu="4", priority=1)
         await world.settle(2)
         world.api.hold_deletions = True
-        gang(world, "high", 2, cpu="4", priority=1000)
+        gang(world, "high", 4, cpu="4", priority=1000)
         await world.settle(5)
-        assert len(nominated(world)) == 2
+        assert len(nominated(world)) == 4
 
         freed: list[str] = []
         happened = world.scheduler.queue.happened
@@ -407,9 +454,9 @@ def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
             happened(happening, now_s)
 
         world.scheduler.queue.happened = spy  # type: ignore[method-assign]
-        # One node is gone for good, and the other one is free now.
+        # One node is gone for good, and the others are free now.
         world.api.remove("Node", "node-1")
-        for number in range(2):
+        for number in range(4):
             world.api.remove("Pod", f"low-{number}", "default")
         await world.settle(120)
         assert not placed(world, "high")
@@ -417,9 +464,9 @@ def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
         assert not len(world.scheduler.engine.nominations)
         assert freed
 
-        gang(world, "small", 1, cpu="1", priority=5)
+        gang(world, "small", 3, cpu="4", priority=5)
         await world.settle(2)
-        assert placed(world, "small") == {"small-0": "node-0"}
+        assert len(placed(world, "small")) == 3
 
     play(story, with_preemption())
 
@@ -454,5 +501,27 @@ def test_without_job_preemption_a_gang_gets_its_room_member_by_member() -> None:
 
         assert len(placed(world, "high")) == 3
         assert len(victims(world)) == 3
+
+    play(story)
+
+
+def test_without_job_preemption_a_member_keeps_its_room_when_another_one_fails() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        gang(world, "low", 2, cpu="4", priority=1)
+        await world.settle(2)
+        world.api.hold_deletions = True
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(2)
+        [(first, node_name)] = nominated(world).items()
+        [gone] = victims(world)
+        world.api.remove("Pod", gone, "default")
+        await world.settle(10)
+        assert len(nominated(world)) == 2
+
+        # Sooner or later the round begins with the other one, and fails.
+        await world.settle(1_000)
+        assert nominated(world)[first] == node_name
+        assert len(world.scheduler.engine.nominations) == 2
 
     play(story)
