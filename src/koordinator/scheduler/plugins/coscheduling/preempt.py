@@ -196,7 +196,7 @@ def preempt(
 def _objection(job: JobPreemptor, ground: Ground) -> PreemptReason:
     if job.never:
         return PreemptReason.NEVER
-    for member in (*job.members, *job.waiting):
+    for member in job.members:
         is_trigger = member.key == job.trigger.key
         if not member.nominated or (
             is_trigger and ground.code_of(member.nominated) is Code.UNSCHEDULABLE_AND_UNRESOLVABLE

@@ -244,7 +244,7 @@ class GangPreemption:
         if found.is_success:
             self._make_room(job, found, victims, profile_name)
         elif found.clears_nominations:
-            self._give_up(job)
+            self._give_up(job, f"preemption: {found.message}")
         return self._result(job, found)
 
     def _make_room(
@@ -268,17 +268,18 @@ class GangPreemption:
         for pod in job.waiting:
             self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_SUCCESS, found.message)
 
-    def _give_up(self, job: Job) -> None:
+    def _give_up(self, job: Job, message: str) -> None:
         nominations, table = self._handle.nominations, self._handle.table
         pods = (*job.members.values(), *job.waiting)
         for pod in pods:
             row = table.row_of(nominations.node_of(pod.uid))
             if nominations.remove(pod.uid) is not None and row is not None:
                 self._handle.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
-        told = [(pod, "") for pod in pods if pod.uid != job.trigger.uid]
+        # Of the trigger and of members that give their places back, outcomes of their attempts tell.
+        told = [(pod, "") for pod in job.members.values() if pod.uid != job.trigger.uid]
         self._eviction.renominate(_news(told), f"preemption by {job.name}")
         now = self._gangs.round_of(job.trigger.pod)
-        why = now.failure if now is not None and now.failure else "no room for its job"
+        why = now.failure if now is not None and now.failure else message
         for pod in job.waiting:
             self._handle.actions.reject_waiting(pod.uid, JOB_PREEMPTION_FAILURE, why)
 
