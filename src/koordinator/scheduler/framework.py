@@ -124,6 +124,10 @@ class Plugin(abc.ABC, Generic[S]):
         """
         return ()
 
+    def sleep_key(self, pod: PodInfo) -> Hashable:
+        """Tells refused pods of a class apart that not the same events can help: asked when this plugin refused."""
+        return ()
+
     def prepare(self, pod: PodInfo) -> S:
         """The plugin's state for this pod; it holds for all pods with the same `class_key` and `live_key`."""
         return None  # type: ignore[return-value]

@@ -74,16 +74,17 @@ class Sleepers:
             plugins = self._plugins(sleeper.profile_name)
             bucket = self._buckets[key] = _Bucket(plugins, sleeper.refused_by, sleeper.pending_by)
         pod, class_key = sleeper.hint
-        self._bucket_of[sleeper.pod.uid] = (key, class_key)
-        bucket.add(class_key, sleeper.pod.uid, pod)
+        group_key = bucket.group_key(pod, class_key)
+        self._bucket_of[sleeper.pod.uid] = (key, group_key)
+        bucket.add(group_key, sleeper.pod.uid, pod)
 
     def discard(self, uid: str) -> None:
         found = self._bucket_of.pop(uid, None)
         if found is None:
             return
-        key, class_key = found
+        key, group_key = found
         bucket = self._buckets[key]
-        bucket.discard(class_key, uid)
+        bucket.discard(group_key, uid)
         if not bucket:
             del self._buckets[key]
 
@@ -113,8 +114,8 @@ Verdicts = dict[Hashable, bool]
 
 
 class _Group:
-    """Pods of one class by the uids of those who wait because of them, and where they stand in the indexes of their
-    bucket."""
+    """Pods that the same events can help, by the uids of those who wait because of them, and where they stand in the
+    indexes of their bucket."""
 
     __slots__ = ("pods", "slot")
 
@@ -141,15 +142,23 @@ class _Bucket:
             index = plugins[name].wake_index()
             if index is not None:
                 self._indexes[name] = index
+        refusing = [plugins[name] for name in sorted(refused_by & plugins.keys())]
+        self._telling_apart = [each for each in refusing if type(each).sleep_key is not Plugin.sleep_key]
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def add(self, class_key: Hashable, uid: str, pod: PodInfo) -> None:
-        group = self._groups.get(class_key)
+    def group_key(self, pod: PodInfo, class_key: Hashable) -> Hashable:
+        """Equal for pods that the same events can help."""
+        if not self._telling_apart:
+            return class_key
+        return (class_key, *(each.sleep_key(pod) for each in self._telling_apart))
+
+    def add(self, group_key: Hashable, uid: str, pod: PodInfo) -> None:
+        group = self._groups.get(group_key)
         if group is None:
             slot = self._free.pop() if self._free else len(self._slots)
-            group = self._groups[class_key] = _Group(slot)
+            group = self._groups[group_key] = _Group(slot)
             if slot == len(self._slots):
                 self._slots.append(group)
             else:
@@ -158,12 +167,12 @@ class _Bucket:
                 index.put(slot, pod)
         group.pods[uid] = pod
 
-    def discard(self, class_key: Hashable, uid: str) -> None:
-        group = self._groups[class_key]
+    def discard(self, group_key: Hashable, uid: str) -> None:
+        group = self._groups[group_key]
         del group.pods[uid]
         if group.pods:
             return
-        del self._groups[class_key]
+        del self._groups[group_key]
         self._slots[group.slot] = None
         self._free.append(group.slot)
         for index in self._indexes.values():

@@ -2,6 +2,7 @@
 search for. No I/O. Source: spec 06, sections 9 to 11.
 """
 
+import heapq
 import logging
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +18,7 @@ from koordinator.scheduler.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import pods
 from koordinator.scheduler.plugins.elastic_quota.capacity import Capacity
 from koordinator.scheduler.plugins.elastic_quota.forest import DEFAULT_TREE, QuotaForest, TreeRoot
+from koordinator.scheduler.plugins.elastic_quota.hooks import NO_HOOKS, Hooks
 from koordinator.scheduler.plugins.elastic_quota.pods import NO_QUOTA, QuotaRef, TerminatingPolicy
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, SYSTEM, PodAsk, Quota, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
@@ -31,8 +33,11 @@ class QuotaBook:
     or in the default quota; it moves by itself when quotas come, go or change their namespaces.
     """
 
-    def __init__(self, args: ElasticQuotaArgs, gates: FeatureGates, clock: Clock) -> None:
+    def __init__(
+        self, args: ElasticQuotaArgs, gates: FeatureGates, clock: Clock, hooks: Hooks = NO_HOOKS
+    ) -> None:
         self._clock = clock
+        self._hooks = hooks
         self._has_trees = gates.is_on("MultiQuotaTree")
         self._has_default = not gates.is_on("DisableDefaultQuota")
         self._ignores_overhead = gates.is_on("ElasticQuotaIgnorePodOverhead")
@@ -54,8 +59,11 @@ class QuotaBook:
         self._refs: dict[str, QuotaRef] = {}
         self._by_label: dict[str, set[str]] = {}
         self._by_namespace: dict[str, set[str]] = {}
-        self._leaving: set[str] = set()
+        self._leaving: list[tuple[float, str]] = []
+        """Pods that are being deleted, by the end of their grace period: a heap."""
         self._rewritten: set[str] = set()
+        self.moves = 0
+        """Grows whenever pods may belong to other quotas than before."""
 
     # What is known
 
@@ -95,23 +103,34 @@ class QuotaBook:
                 if tree is not None and quota is not None and name != labels.ROOT_QUOTA_NAME:
                     yield tree_id, tree, quota
 
-    def take_touched(self) -> list[tuple[QuotaTree, Quota]]:
-        """Quotas, with their trees, whose figures, or whose objects, changed since the last call."""
-        names, self._rewritten = self._rewritten, set()
-        for tree_id in self.forest.ids():
-            tree = self.forest.tree(tree_id)
-            names |= tree.take_touched() if tree is not None else set()
-        found = []
-        for name in sorted(names):
-            tree = self.forest.tree(self.forest.tree_ids.get(name, DEFAULT_TREE))
-            quota = tree.get(name) if tree is not None else None
-            if tree is not None and quota is not None:
-                found.append((tree, quota))
-        return found
+    def names(self) -> set[str]:
+        """All quotas of all trees."""
+        return {name for tree in self._trees() for name in tree.names()}
 
-    def touch(self, name: str) -> None:
-        """Have the quota among those that `take_touched` tells next."""
-        self._rewritten.add(name)
+    def find(self, name: str) -> tuple[QuotaTree, Quota] | None:
+        """A quota and its tree; the root is that of the default tree."""
+        tree = self.forest.tree(self.forest.tree_ids.get(name, DEFAULT_TREE))
+        quota = tree.get(name) if tree is not None else None
+        return (tree, quota) if tree is not None and quota is not None else None
+
+    def take_touched(self) -> set[str]:
+        """Quotas whose figures, or whose objects, changed since the last call."""
+        names, self._rewritten = self._rewritten, set()
+        for tree in self._trees():
+            names |= tree.take_touched()
+        return names
+
+    def settle(self) -> set[str]:
+        """Brings up to date whatever runtimes changed since the last call; whose."""
+        changed: set[str] = set()
+        for tree in self._trees():
+            changed |= tree.settle()
+        return changed
+
+    def _trees(self) -> Iterator[QuotaTree]:
+        for tree_id in self.forest.ids():
+            if (tree := self.forest.tree(tree_id)) is not None:
+                yield tree
 
     # Quotas
 
@@ -125,7 +144,9 @@ class QuotaBook:
         if known is not None and known.metadata.namespace != quota.metadata.namespace:
             log.warning("quota ignored: its name is taken", extra={"quota": quota.key, "by": known.key})
             return False
-        if name == labels.ROOT_QUOTA_NAME or (known is not None and _says_the_same(known, quota)):
+        if name == labels.ROOT_QUOTA_NAME or (
+            known is not None and _says_the_same(known, quota) and not self._hooks.see_change(known, quota)
+        ):
             self.objects[name] = quota
             return False
         try:
@@ -138,9 +159,11 @@ class QuotaBook:
         self.objects[name] = quota
         own = quota.metadata.labels
         tree_id = quota_labels.tree_id(own) if self._has_trees else DEFAULT_TREE
-        self.forest.set_quota(spec, tree_id, _root_of(quota) if tree_id else None)
+        with self._hooks.told(self.spec_of(name), spec, quota):
+            self.forest.set_quota(spec, tree_id, _root_of(quota) if tree_id else None)
         affected = self._bind(known, quota)
         if known is None:
+            self.moves += 1
             affected |= self._by_label.get(name, set()) | self._by_namespace.get(name, set())
         self._place(affected)
         return True
@@ -152,33 +175,50 @@ class QuotaBook:
         if known is None or known.metadata.namespace != quota.metadata.namespace:
             return
         tree_id = self.forest.tree_ids.get(name, DEFAULT_TREE)
-        tree = self.forest.tree(tree_id)
-        counted = tree.get(name) if tree is not None else None
-        affected = set(counted.pods) if counted is not None else set()
+        place = self.find(name)
+        tree, affected = (
+            place[0] if place is not None else None,
+            set(place[1].pods) if place is not None else set(),
+        )
+        is_root = bool(tree_id) and quota_labels.is_tree_root(known.metadata.labels)
+        lost = tree.names() if tree is not None and is_root else [name]
+        counted = [each for one in lost if tree is not None and (each := tree.get(one)) is not None]
+        assumed = {key for each in counted for key, its in each.pods.items() if its.is_assigned}
         for key in affected:
             self._uncount(key)
         del self.objects[name]
+        self.moves += 1
         affected |= self._bind(known, None)
-        self.forest.remove_quota(name)
+        with self._hooks.told(self.spec_of(name), None, quota):
+            self.forest.remove_quota(name)
         if tree_id and self.forest.tree(tree_id) is None:
-            self._replant(tree_id)
+            affected |= self._replant(tree_id)
         self._place(affected)
+        for key in assumed:
+            self.reserve(key)
 
-    def _replant(self, tree_id: str) -> None:
-        """The root of a tree is gone: what is left of the tree has nothing to share until there is another."""
+    def spec_of(self, name: str) -> QuotaSpec | None:
+        """What the owner of a quota wrote; None when it is not known."""
+        place = self.find(name)
+        return place[1].spec if place is not None else None
+
+    def _replant(self, tree_id: str) -> set[str]:
+        """The root of a tree is gone: what is left of the tree has nothing to share until there is another; the
+        pods that have to be counted again."""
         for quota in self.objects.values():
             if quota_labels.tree_id(quota.metadata.labels) == tree_id:
                 self.forest.set_quota(QuotaSpec.of(quota), tree_id)
-        lost = [key for key, ref in self._refs.items() if ref.tree_id == tree_id]
+        lost = {key for key, ref in self._refs.items() if ref.tree_id == tree_id}
         for key in lost:
             del self._refs[key]
-        self._place(lost)
+        return lost
 
     def _bind(self, old: ElasticQuota | None, new: ElasticQuota | None) -> set[str]:
         """Follows the namespaces that a quota lists; the pods in those that changed."""
         before = set(quota_annotations.namespaces(old.metadata.annotations)) if old is not None else set()
         after = set(quota_annotations.namespaces(new.metadata.annotations)) if new is not None else set()
         changed: set[str] = set()
+        self.moves += before != after
         for namespace in before ^ after:
             names = self._bound.setdefault(namespace, [])
             if namespace in before and old is not None:
@@ -216,36 +256,50 @@ class QuotaBook:
         if label := pod.metadata.labels.get(labels.QUOTA_NAME):
             self._by_label.setdefault(label, set()).add(key)
         self._by_namespace.setdefault(pod.metadata.namespace, set()).add(key)
-        self._count(pod)
+        self._count(pod, known)
 
     def remove_pod(self, pod: Pod) -> None:
         """A pod is gone."""
-        known = self._pods.pop(pod.key, None)
+        known = self._pods.get(pod.key)
         if known is not None:
             self._unindex(known)
             self._uncount(pod.key)
-            self._leaving.discard(pod.key)
+            del self._pods[pod.key]
 
     def reserve(self, key: str) -> None:
         """The pod takes up room on a node from now on. One that is not counted stays so."""
         ref = self._refs.get(key)
         tree = self.tree_of(ref) if ref is not None else None
-        if ref is not None and tree is not None:
-            tree.reserve(ref.name, key)
+        if ref is None or tree is None:
+            return
+        before = self._hooks and self._counted(ref, key)
+        tree.reserve(ref.name, key)
+        if self._hooks and not before and self._counted(ref, key):
+            self._hooks.pod_updated(ref.name, None, self._pods[key])
 
     def unreserve(self, key: str) -> None:
         """The pod takes up room no more."""
         ref = self._refs.get(key)
         tree = self.tree_of(ref) if ref is not None else None
-        if ref is not None and tree is not None:
-            tree.unreserve(ref.name, key)
+        if ref is None or tree is None:
+            return
+        if self._hooks and self._counted(ref, key):
+            self._hooks.pod_updated(ref.name, self._pods[key], None)
+        tree.unreserve(ref.name, key)
+
+    @property
+    def next_expiry_s(self) -> float | None:
+        """When the next grace period is over; None when none is waited for."""
+        return self._leaving[0][0] if self._leaving else None
 
     def expire(self) -> None:
         """Pods whose grace period is over count no more (gate ElasticQuotaIgnoreTerminatingPod)."""
-        for key in list(self._leaving):
-            if self._is_ignored(self._pods[key]):
-                self._leaving.discard(key)
-                self._count(self._pods[key])
+        now_s = self._clock.now()
+        while self._leaving and self._leaving[0][0] < now_s:
+            _, key = heapq.heappop(self._leaving)
+            pod = self._pods.get(key)
+            if pod is not None and self._is_ignored(pod):
+                self._count(pod)
 
     def _unindex(self, pod: Pod) -> None:
         key, label = pod.key, pod.metadata.labels.get(labels.QUOTA_NAME)
@@ -256,7 +310,8 @@ class QuotaBook:
                 if not keys:
                     del index[value]
 
-    def _count(self, pod: Pod) -> None:
+    def _count(self, pod: Pod, old: Pod | None = None) -> None:
+        """Counts a pod where it belongs now; `old`: how it was before."""
         key, was_in, now_in = pod.key, self._refs.get(pod.key, NO_QUOTA), self.quota_of(pod)
         try:
             ask = self.ask_of(pod)
@@ -264,13 +319,30 @@ class QuotaBook:
             log.warning("pod not counted", extra={"pod": key, "error": str(error)})
             self._uncount(key)
             return
-        if pod.metadata.deletion_timestamp is not None and self._terminating is TerminatingPolicy.AFTER_GRACE:
-            self._leaving.add(key)
+        text = pod.metadata.deletion_timestamp
+        if text is not None and self._terminating is TerminatingPolicy.AFTER_GRACE and not ask.is_ignored:
+            grace_s = pod.metadata.deletion_grace_period_seconds or 0
+            heapq.heappush(self._leaving, (parse_rfc3339(text) + grace_s, key))
         known = self._counted(was_in, key)
         self.forest.move_pod(ask, was_in, now_in)
         self._refs[key] = now_in
         if known and not ask.is_ignored and was_in != now_in:
-            self.reserve(key)  # assumed, and the API does not say so yet
+            tree = self.tree_of(now_in)
+            if tree is not None:
+                tree.reserve(now_in.name, key)  # assumed, and the API does not say so yet
+        if self._hooks:
+            self._tell_hooks(old or pod, pod, was_in if known else None, now_in)
+
+    def _tell_hooks(self, old: Pod, new: Pod, was_in: QuotaRef | None, now_in: QuotaRef) -> None:
+        """Of a pod that used a quota before (None: it did not), or does now."""
+        uses_now = self._counted(now_in, new.key)
+        if was_in == now_in and uses_now:
+            self._hooks.pod_updated(now_in.name, old, new)
+            return
+        if was_in is not None:
+            self._hooks.pod_updated(was_in.name, old, None)
+        if uses_now:
+            self._hooks.pod_updated(now_in.name, None, new)
 
     def _counted(self, ref: QuotaRef, key: str) -> bool:
         """Whether the pod takes up room where it is counted."""
@@ -282,8 +354,11 @@ class QuotaBook:
     def _uncount(self, key: str) -> None:
         ref = self._refs.pop(key, NO_QUOTA)
         tree = self.tree_of(ref)
-        if tree is not None:
-            tree.remove_pod(ref.name, key)
+        if tree is None:
+            return
+        if self._hooks and self._counted(ref, key) and (pod := self._pods.get(key)) is not None:
+            self._hooks.pod_updated(ref.name, pod, None)
+        tree.remove_pod(ref.name, key)
 
     def ask_of(self, pod: Pod) -> PodAsk:
         """The pod as its quota sees it. Raises: QuantityError."""

@@ -21,6 +21,7 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
 )
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, masked, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
@@ -52,10 +53,11 @@ class Place(msgspec.Struct, frozen=True):
 class QuotaChecks:
     """Questions to the books; asking changes nothing but how fresh runtimes are."""
 
-    def __init__(self, args: ElasticQuotaArgs, book: QuotaBook) -> None:
+    def __init__(self, args: ElasticQuotaArgs, book: QuotaBook, timed: Latencies) -> None:
         self._book = book
         self._has_runtime = args.enable_runtime_quota
-        self._checks_ancestors = args.enable_check_parent_quota
+        self.asks_ancestors = args.enable_check_parent_quota
+        self._refresh = timed.of("RefreshRuntime", QuotaTree.bring_up_to_date)
 
     def limit_of(self, quota: Quota) -> Nanos:
         """What a quota may use now, as far as it is up to date."""
@@ -75,10 +77,10 @@ class QuotaChecks:
             return error(
                 f"Could not find the specified ElasticQuotaManager for quota: {ref.name}, tree: {ref.tree_id}"
             )
-        quota = tree.bring_up_to_date(ref.name) if self._has_runtime else tree.get(ref.name)
+        quota = self._refresh(tree, ref.name) if self._has_runtime else tree.get(ref.name)
         if quota is None:
             return error("Could not find the specified ElasticQuota")
-        if not self._checks_ancestors:
+        if not self.asks_ancestors:
             return Place(ref, tree, quota)
         above = tree.path(ref.name)[1:]
         return Place(ref, tree, quota, tuple(tree.get(name) or name for name in above if name != ROOT))

@@ -33,6 +33,7 @@ from koordinator.scheduler.framework import (
     PreFilterPlugin,
     PreFilterResult,
     ReservePlugin,
+    WakeIndex,
     Watch,
 )
 from koordinator.scheduler.nodes import RowKeeper
@@ -42,8 +43,12 @@ from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReaso
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.controllers import QuotaControllers
+from koordinator.scheduler.plugins.elastic_quota.hints import QueueHints, QuotaUpdate
+from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
+from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
+from koordinator.scheduler.plugins.elastic_quota.wake_index import QuotaIndex
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Code, Status, error, unschedulable
 
@@ -72,46 +77,65 @@ class ElasticQuota(
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self.book = QuotaBook(args, handle.gates, handle.clock)
-        self.checks = QuotaChecks(args, self.book)
-        self._preemption = QuotaPreemption(args, handle, self.book, self.checks.limit_of)
-        self._controllers = QuotaControllers(args, handle, self.book, self.checks, self._changed)
-        book = self.book
+        hooks = self._hooks = Hooks.of(args.hook_plugins, handle)
+        book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
+        timed = Latencies(handle)
+        self.checks = QuotaChecks(args, book, timed)
+        self._preemption = QuotaPreemption(args, handle, book, self.checks.limit_of)
+        self._controllers = QuotaControllers(args, handle, book, self.checks, hooks, self._wake)
+        self._news = self._controllers.news
+        self._hints = QueueHints(args, book, handle.clock) if args.enable_queue_hint else None
+        self._set_quota = timed.of("UpdateQuota", book.set_quota)
+        self._remove_quota = timed.of("DeleteQuota", book.remove_quota)
+        self._reserve = timed.of("ReservePod", book.reserve)
+        self._unreserve = timed.of("UnreservePod", book.unreserve)
+        added = self._news.after(timed.of("OnPodAdd", book.set_pod))
+        updated = self._news.after(timed.of("OnPodUpdate", book.set_pod))
+        deleted = self._news.after(timed.of("OnPodDelete", book.remove_pod))
+        set_node = self._news.after(book.set_node)
         handle.watch(
             Watch(ElasticQuotaObject, self._quota_set, lambda _, new: self._quota_set(new), self._quota_gone)
         )
-        handle.watch(Watch(Pod, book.set_pod, lambda _, new: book.set_pod(new), book.remove_pod))
-        handle.watch(Watch(Node, self._node_set, lambda _, new: self._node_set(new), self._node_gone))
+        handle.watch(Watch(Pod, added, lambda _, new: updated(new), deleted))
+        handle.watch(Watch(Node, set_node, lambda _, new: set_node(new), self._news.after(book.remove_node)))
 
     # What happens
 
     def _quota_set(self, quota: ElasticQuotaObject) -> None:
-        if self.book.set_quota(quota):
-            self._changed()
+        name = quota.metadata.name
+        before, former = self.book.spec_of(name), self.book.objects.get(name)
+        if self._set_quota(quota):
+            after = self.book.spec_of(name)
+            update: QuotaUpdate | None = None
+            if before is not None and after is not None and former is not None and self._hints is not None:
+                tree_id = self.book.forest.tree_ids.get(name, "")
+                update = QuotaUpdate(before, after, tree_id, self._hooks.see_change(former, quota))
+            self.handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA, new=update))
+        self._news.happened()
 
     def _quota_gone(self, quota: ElasticQuotaObject) -> None:
-        self.book.remove_quota(quota)
-        self._changed()
+        self._remove_quota(quota)
+        self.handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA))
+        self._news.happened()
 
-    def _node_set(self, node: Node) -> None:
-        self.book.set_node(node)
-
-    def _node_gone(self, node: Node) -> None:
-        self.book.remove_node(node)
-
-    def _changed(self, names: frozenset[str] | None = None) -> None:
-        """Pods that these quotas (None: any) refused may fit now."""
+    def _wake(self, names: frozenset[str]) -> None:
+        """Pods that these quotas refused may fit now."""
         self.handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA, new=names))
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        self.book.reserve(pod.key)
+        self._reserve(pod.key)
+        self._news.happened()
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        self.book.unreserve(pod.key)
+        self._unreserve(pod.key)
+        self._news.happened()
 
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
+        return ()  # no node is another one for a pod of another quota: all that counts is in `live_key`
+
+    def sleep_key(self, pod: PodInfo) -> Hashable:
         own = pod.pod.metadata
         return (
             own.labels.get(labels.QUOTA_NAME, ""),
@@ -129,9 +153,14 @@ class ElasticQuota(
         return PreFilterResult(state.status)
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
-        if happening.event is ClusterEvent.ELASTIC_QUOTA and happening.new is not None:
+        if isinstance(happening.new, frozenset):
             return self.book.quota_of(pod.pod).name in happening.new
+        if self._hints is not None and not self._hints.may_help(happening, pod):
+            return False
         return not self._answer(pod).is_rejected
+
+    def wake_index(self) -> WakeIndex:
+        return QuotaIndex(self.book, all_of_tree=self.checks.asks_ancestors)
 
     def _answer(self, pod: PodInfo) -> Status:
         checks = self.checks
@@ -140,7 +169,8 @@ class ElasticQuota(
             return place
         try:
             if checks.has_room(pod.pod, place):
-                return SUCCESS
+                objection = self._hooks.objection(place.ref.name, pod.pod) if self._hooks else ""
+                return unschedulable(objection) if objection else SUCCESS
             decision = checks.decide(pod.pod, place)
         except (QuantityError, ProtocolError) as problem:
             return error(str(problem))
@@ -148,13 +178,13 @@ class ElasticQuota(
             return SUCCESS
         if decision.reason is AdmissionReason.ANCESTOR_MISSING:
             return error(decision.message)
-        self._controllers.refused(place)
+        self._controllers.refusals.add(place)
         return unschedulable(decision.message)
 
     def room_for(self, pods: Iterable[PodInfo]) -> Status:
         status, places = self.checks.room_for(each.pod for each in pods)
         for place in places:
-            self._controllers.refused(place)
+            self._controllers.refusals.add(place)
         return SUCCESS if status.code is Code.SKIP else status
 
     def standing(self, pod: PodInfo) -> PodStanding | None:

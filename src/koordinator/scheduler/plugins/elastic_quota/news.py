@@ -1,0 +1,84 @@
+"""What happened to quotas, for loops that look at what changed instead of at all quotas."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+
+T = TypeVar("T")
+
+
+class Listener:
+    """What one loop has not seen yet."""
+
+    def __init__(self) -> None:
+        self.touched: set[str] = set()
+        """Quotas whose sums or specs changed."""
+        self.drifted: set[str] = set()
+        """Quotas whose runtime changed."""
+        self.bell = asyncio.Event()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Until something happened, at most so long (None: however long)."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.bell.wait()
+        except TimeoutError:
+            return
+
+    def take(self) -> tuple[set[str], set[str]]:
+        """What was touched, and what drifted."""
+        self.bell.clear()
+        taken = self.touched, self.drifted
+        self.touched, self.drifted = set(), set()
+        return taken
+
+
+class QuotaNews:
+    """Tells listeners what changed in the book. `on_change` hears of it first."""
+
+    def __init__(self, book: QuotaBook, *, has_runtime: bool, on_change: Callable[[set[str]], None]) -> None:
+        self._book = book
+        self._has_runtime = has_runtime
+        self._on_change = on_change
+        self._listeners: list[Listener] = []
+
+    def happened(self) -> None:
+        """Something may have changed; costs nothing, so it may be said of every pod."""
+        for each in self._listeners:
+            each.bell.set()
+
+    def after(self, handler: Callable[[T], object]) -> Callable[[T], None]:
+        """The handler, and the news of it."""
+
+        def told(subject: T) -> None:
+            handler(subject)
+            self.happened()
+
+        return told
+
+    def listen(self) -> Listener:
+        """A new listener, for whom everything is news."""
+        listener = Listener()
+        listener.touched.update(self._book.names())
+        listener.bell.set()
+        self._listeners.append(listener)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        """The loop has ended."""
+        self._listeners.remove(listener)
+
+    def spread(self) -> None:
+        """Brings the quotas up to date, as far as anything changed, and tells what did."""
+        drifted = self._book.settle() if self._has_runtime else set()
+        touched = self._book.take_touched()
+        changed = touched | drifted
+        if not changed:
+            return
+        for each in self._listeners:
+            each.touched |= touched
+            each.drifted |= drifted
+            each.bell.set()
+        self._on_change(changed)

@@ -1,0 +1,121 @@
+"""The loop that takes back what quotas use beyond their runtime for long. Source: spec 06, section 15.
+
+Only quotas that changed, and those above their runtime, are looked at. `revoke` decides.
+"""
+
+import asyncio
+import logging
+
+from koordinator.api import duration
+from koordinator.api.core import Pod
+from koordinator.api.resource_list import Amounts
+from koordinator.clock import parse_rfc3339
+from koordinator.cluster import errors
+from koordinator.scheduler.framework import Handle
+from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugins.elastic_quota import revoke
+from koordinator.scheduler.plugins.elastic_quota.amounts import above, amounts_of
+from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
+from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
+from koordinator.scheduler.plugins.elastic_quota.preempt import Rival
+from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, SYSTEM, Quota
+
+log = logging.getLogger(__name__)
+
+PERIOD_MIN_S = 0.1
+AT_ONCE = 256
+"""Quotas that are looked at before others have their turn."""
+
+
+class OverUse:
+    """Evicts pods of quotas that stay above their runtime for `delayEvictTime`."""
+
+    def __init__(
+        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, checks: QuotaChecks, news: QuotaNews
+    ) -> None:
+        self._period_s = max(duration.parse(args.revoke_pod_interval), PERIOD_MIN_S)
+        self._delay_s = duration.parse(args.delay_evict_time)
+        self._handle = handle
+        self._book = book
+        self._checks = checks
+        self._news = news
+        self._under_s: dict[str, float] = {}
+        """Quota above its runtime → when it was last seen within it, or last evicted from."""
+
+    async def run(self) -> None:
+        """Looks every `revokePodInterval`, while there is something to look at."""
+        listener = self._news.listen()
+        self._under_s.clear()
+        seen_s = self._handle.clock.now()
+        try:
+            while True:
+                if not self._under_s:
+                    await listener.wait(None)
+                self._news.spread()
+                touched, drifted = listener.take()
+                now_s = self._handle.clock.now()
+                # A round that had nothing to look at would have seen everybody within.
+                seen_s = max(seen_s, now_s - self._period_s)
+                for number, name in enumerate(sorted(touched | drifted | self._under_s.keys())):
+                    await self._look(name, seen_s)
+                    if number % AT_ONCE == AT_ONCE - 1:
+                        await asyncio.sleep(0)
+                seen_s = now_s
+                await asyncio.sleep(self._period_s)
+        finally:
+            self._news.leave(listener)
+
+    async def _look(self, name: str, seen_s: float) -> None:
+        place = self._book.find(name)
+        quota = place[0].bring_up_to_date(name) if place is not None else None
+        if quota is None or name in (SYSTEM, ROOT):
+            self._under_s.pop(name, None)
+            return
+        limit = self._checks.limit_of(quota)
+        if not above(quota.below.used, limit):
+            self._under_s.pop(name, None)
+            return
+        used, runtime = amounts_of(quota.below.used), amounts_of(limit)
+        check = revoke.check_overuse(
+            self._under_s.get(name, seen_s), self._handle.clock.now(), used, runtime, self._delay_s
+        )
+        self._under_s[name] = check.last_under_s
+        if check.reason is revoke.OveruseReason.EVICT:
+            await self._take_back(quota, used, runtime)
+
+    async def _take_back(self, quota: Quota, used: Amounts, runtime: Amounts) -> None:
+        assigned = []
+        for key, counted in quota.pods.items():
+            pod = self._book.pod(key)
+            if pod is None or not counted.is_assigned:
+                continue
+            started = pod.status.start_time
+            assigned.append(
+                Rival(
+                    name=key,
+                    quota=quota.spec.name,
+                    priority=pod.spec.priority or 0,
+                    start_s=parse_rfc3339(started) if started else self._handle.clock.now(),
+                    request=amounts_of(counted.amounts),
+                    is_preemptible=counted.is_preemptible,
+                )
+            )
+        decision = revoke.revoke(used, runtime, assigned)
+        for rival in decision.evict:
+            pod = self._book.pod(rival.name)
+            if pod is not None:
+                await self._evict(pod, quota)
+
+    async def _evict(self, pod: Pod, quota: Quota) -> None:
+        meta, about = pod.metadata, {"pod": pod.key, "quota": quota.spec.name}
+        try:
+            await self._handle.cluster.evict(meta.namespace, meta.name, uid=meta.uid)
+        except errors.NotFound:
+            return
+        except errors.ApiError as error:
+            log.warning(
+                "pod above the runtime of its quota not evicted", extra={**about, "error": str(error)}
+            )
+            return
+        log.info("pod above the runtime of its quota evicted", extra=about)
