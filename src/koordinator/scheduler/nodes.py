@@ -344,16 +344,36 @@ class NodeTable:
     def trial(self) -> Iterator[Trial]:
         """What if pods were elsewhere? Everything that the trial changed is as before in the end, so cached
         evaluations hold; they must not be used within."""
-        keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if each.in_trials]
         trial = Trial(self)
         was_trial, self.is_trial = self.is_trial, True
-        with self.changes.muted():
+        with self.quiet(), self.changes.muted():
             try:
                 yield trial
             finally:
                 trial.undo()
                 self.is_trial = was_trial
-                self._pod_keepers = keepers
+
+    @contextlib.contextmanager
+    def rehearsal(self) -> Iterator[Trial]:
+        """As `trial`, for placing pods one beside the other: every keeper is told of pods that are added, and changes
+        go to a log of their own, so that evaluations made within may be kept current within."""
+        log, self.changes = self.changes, ChangeLog(self.capacity)
+        was_trial, self.is_trial = self.is_trial, True
+        trial = Trial(self, takes_quietly=True)
+        try:
+            yield trial
+        finally:
+            trial.undo()
+            self.changes, self.is_trial = log, was_trial
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Within: keepers that trials are nothing for (`RowKeeper.in_trials`) are told of nothing."""
+        keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if each.in_trials]
+        try:
+            yield
+        finally:
+            self._pod_keepers = keepers
 
     def _refresh(self, place: Place, pod: PodInfo, assumed: bool) -> None:
         """The same pod on the same node, perhaps with other contents."""

@@ -1,5 +1,6 @@
 """What-if questions to the node table: pods moved for a while, everything as before in the end."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 class Trial:
     """Pods moved for the sake of a question."""
 
-    def __init__(self, table: "NodeTable") -> None:
+    def __init__(self, table: "NodeTable", *, takes_quietly: bool = False) -> None:
         self._table = table
+        self._takes_quietly = takes_quietly
         self._added: list[PodInfo] = []
         self._taken: dict[int, Mapping[str, PodInfo]] = {}
         self._places: dict[str, Place] = {}
@@ -27,7 +29,8 @@ class Trial:
         """Count a pod that is nowhere, or back where it was taken from."""
         assert self._table.place_of(pod.uid) is None, pod.key
         self._added.append(pod)
-        self._table.assign(pod, node_name, assumed=True)
+        with self._quietly() if pod.uid in self._places else contextlib.nullcontext():
+            self._table.assign(pod, node_name, assumed=True)
 
     def take(self, pod: PodInfo) -> None:
         """Do not count a pod."""
@@ -35,15 +38,20 @@ class Trial:
         assert place is not None, pod.key
         self._taken.setdefault(place.row, dict(self._table.pods_at(place.row)))
         self._places.setdefault(pod.uid, place)
-        self._table.unassign(pod.uid)
+        with self._quietly():
+            self._table.unassign(pod.uid)
+
+    def _quietly(self) -> contextlib.AbstractContextManager[None]:
+        return self._table.quiet() if self._takes_quietly else contextlib.nullcontext()
 
     def undo(self) -> None:
         """Everything as before, the order of the pods on a row included."""
         table = self._table
         for pod in self._added:
             table.unassign(pod.uid)
-        for uid, place in self._places.items():
-            if table.place_of(uid) is None:
-                table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)
+        with self._quietly():
+            for uid, place in self._places.items():
+                if table.place_of(uid) is None:
+                    table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)
         for row, pods in self._taken.items():
             table.restore_order(row, pods)

@@ -147,6 +147,86 @@ class QueueLine(Part, frozen=True, kw_only=True):
     """Plugins whose events bring it back."""
 
 
+class GangLine(Part, frozen=True, kw_only=True):
+    """One gang of a group: what it is told to be, and where its members stand."""
+
+    gang: str
+    """`namespace/name`."""
+    described_by: str
+    """`PodGroup`, `pods`, or empty as long as nobody has described it."""
+    minimum: int = 0
+    mode: str = ""
+    match_policy: str = ""
+    wait_s: float = 0.0
+    """How long members that have a place wait for the others."""
+    existing: int = 0
+    pending: int = 0
+    waiting: int = 0
+    """Have a place, and wait for the others."""
+    bound: int = 0
+    missing: int = 0
+    """How many more members must exist before any is tried."""
+    phase: str = ""
+    """Of the PodGroup, where it was asked for."""
+
+
+class GangFit(Part, frozen=True, kw_only=True):
+    """Members placed one beside the other, as one round of the scheduler would."""
+
+    members: int
+    """All of the group, those that have a place included."""
+    fitting: int
+    """Those that have a place or find one."""
+    is_enough: bool
+    """Whether every gang reaches its minimum before a member is refused."""
+    where: str = ""
+    """The part of the cluster that was tried, empty for all of it."""
+    nodes: dict[str, int] = {}
+    """Node → how many members without a place it would take; those with most members, at most 10."""
+    node_count: int = 0
+    stuck: str = ""
+    """The first member (`namespace/name`) that finds no node."""
+    stuck_number: int = 0
+    """Counted from 1 in the order of trying."""
+    lacks: str = ""
+    """What that one lacks, in words."""
+    message: str = ""
+    """What the scheduler says of that one."""
+    reasons: list[ReasonCount] = []
+    """Why nodes refuse that one, next to the members before it."""
+
+
+class DomainFit(Part, frozen=True, kw_only=True):
+    """A part of the network that could hold the gang: how many members without a place fit."""
+
+    layer: str
+    name: str
+    fitting: int
+
+
+class GangAnswer(Part, frozen=True, kw_only=True):
+    """A gang, or a group of gangs that start together: how far it is, and what keeps it."""
+
+    gang: str
+    group: str
+    """The gangs that are placed together, with commas."""
+    verdict: Verdict
+    sentence: str
+    state: str = ""
+    """`waiting for members`, `queued`, `being tried`, `holding places` or `started`."""
+    gangs: list[GangLine] = []
+    representative: str = ""
+    """The member that stands for the group in the scheduling queue."""
+    last_failure: str = ""
+    """Why the round under way has failed already."""
+    fit: GangFit | None = None
+    domains: list[DomainFit] = []
+    preemption: "Preemption | None" = None
+    remedies: "list[Remedy]" = []
+    events: "list[EventLine]" = []
+    notes: list[str] = []
+
+
 class PodAnswer(Part, frozen=True, kw_only=True):
     """The whole explanation. `message` is what the scheduler writes into events and conditions."""
 
@@ -171,6 +251,8 @@ class PodAnswer(Part, frozen=True, kw_only=True):
     preemption: Preemption | None = None
     remedies: list[Remedy] = []
     queue: QueueLine | None = None
+    gang: GangAnswer | None = None
+    """The gang of the pod, as long as it has not started."""
     conditions: list[ConditionLine] = []
     events: list[EventLine] = []
     notes: list[str] = []

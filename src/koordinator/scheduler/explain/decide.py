@@ -14,22 +14,19 @@ from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
     NodeAnswer,
     PodAnswer,
-    Preemption,
     ResourceLine,
     Verdict,
-    Victims,
 )
+from koordinator.scheduler.explain.evictions import preemption_of
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import Code, Status
 from koordinator.scheduler.steering import FREE, Steering, steer
 from koordinator.scheduler.view import View
 
 BEST_NODES = 5
-PREEMPTION_NODES_MAX = 5
 NAMED_MAX = 3
 
 
@@ -207,7 +204,7 @@ def _no_fit(found: Survey, steering: Steering, question: Question, base: PodAnsw
     view = View(profile, engine.table, engine.nominations, pod)
     asked = CycleDiagnosis(view, profile, found.evaluation, found.kept_free, steering)
     is_free = steering.status.is_success and not steering.planned
-    preemption = _preemption(found, asked)
+    preemption = preemption_of(found, asked)
     message = asked.fit_error(preemption.message)
     verdict = Verdict.PREEMPTION if preemption.nodes else Verdict.UNSCHEDULABLE
     if preemption.nodes:
@@ -262,32 +259,6 @@ def _why(found: Survey, asked: CycleDiagnosis, steering: Steering, base: PodAnsw
     parts = [f"{each.reason} ({each.node_count})" for each in base.reasons[:3]]
     more = f", and {len(base.reasons) - 3} more reasons" if len(base.reasons) > 3 else ""
     return f"none of {base.node_count} nodes takes it: {', '.join(parts)}{more}"
-
-
-def _preemption(found: Survey, asked: CycleDiagnosis) -> Preemption:
-    """As the cycle asks PostFilter plugins: in order, until one made room."""
-    texts: list[str] = []
-    nominated = ""
-    ways: list[Victims] = []
-    for plugin in found.profile.post_filters:
-        outlook = plugin.outlook(found.pod, asked)
-        status = outlook.result.status
-        if status.is_skip:
-            continue
-        if status.message:
-            texts.append(status.message)
-        nominated = outlook.result.nominated_node or nominated
-        ways += [
-            Victims(node=way.node_name, pods=[p.key for p in way.pods], budget_violations=way.violations)
-            for way in outlook.ways[:PREEMPTION_NODES_MAX]
-        ]
-        if not _goes_on(status):
-            break
-    return Preemption(message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=ways)
-
-
-def _goes_on(status: Status) -> bool:
-    return status.is_rejected and status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
 
 
 def _unbound(pod: PodInfo) -> PodInfo:

@@ -5,7 +5,7 @@ writes their annotations. Source: spec 06, sections 2, 9 and 16.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,14 +16,28 @@ from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError, ResourceList
+from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.explain.lending import NO_LOAN, Loan, Stand, loans
+from koordinator.scheduler.plugins.elastic_quota import report
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_of
+from koordinator.scheduler.plugins.elastic_quota.report import Ledger
 
 ROOT = labels.ROOT_QUOTA_NAME
 RESERVED = (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
 """Quotas of the default tree whose use is taken out of what the others share."""
 DEFAULT_TREE = ""
+
+
+class Loan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a quota uses above its minimum, whose minima that is, and what others use of its own."""
+
+    borrowed: int = 0
+    lent: int = 0
+    lenders: dict[str, int] = {}
+    """Quota → how much of `borrowed` comes from it; the rest is nobody's minimum."""
+
+
+NO_LOAN = Loan()
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,17 +176,13 @@ def _tree(
             known[top.name] for top in tops if quota_labels.is_tree_root(known[top.name].metadata.labels)
         ]
         _take_total_of(view, roots)
-        _lend(view.total, tops)
-        _lend_below(tops)
-        return view
-    _take_total(view, nodes, known)
-    root = read.get(ROOT) or QuotaNode(name=ROOT)
-    root.path, root.is_parent, root.children = (), True, tops
-    root.figures = _root_figures(view, tops)
-    pool = {name: each.runtime for name, each in root.figures.items() if each.runtime is not None}
-    _lend(pool, [top for top in tops if top.name not in RESERVED])
-    _lend_below(tops)
-    view.tops = [root]
+    else:
+        _take_total(view, nodes, known)
+        root = read.get(ROOT) or QuotaNode(name=ROOT)
+        root.path, root.is_parent, root.children = (), True, tops
+        root.figures = _root_figures(view, tops)
+        view.tops = [root]
+    _lend(view)
     return view
 
 
@@ -330,24 +340,50 @@ def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, Figure
 # Loans
 
 
-def _lend_below(tops: Sequence[QuotaNode]) -> None:
-    for node in (each for top in tops for each in top.walk()):
-        has = {name: each.runtime for name, each in node.figures.items() if each.runtime is not None}
-        _lend(has, node.children)
+def _lend(view: TreeView) -> None:
+    """Tell each quota of a tree what it borrows and lends."""
+    nodes = [node for top in view.tops for node in top.walk()]
+    ledger = Ledger(_reported(node, view.tree_id) for node in nodes)
+    rows = {row.figures.name: row for row in ledger.rows()}
+    for node in nodes:
+        row = rows[node.name]
+        borrowed, lent = nanos_of(row.borrowed), nanos_of(row.lent)
+        lenders = _lenders(ledger, node) if borrowed else {}
+        for name in borrowed.keys() | lent.keys():
+            if name in node.figures:
+                loan = Loan(
+                    borrowed=borrowed.get(name, 0), lent=lent.get(name, 0), lenders=lenders.get(name, {})
+                )
+                node.figures[name] = msgspec.structs.replace(node.figures[name], loan=loan)
 
 
-def _lend(total: Nanos, children: Sequence[QuotaNode]) -> None:
-    """Tell each child what it borrows and lends."""
-    for name in {name for child in children for name in child.figures}:
-        stands = [
-            Stand(name=child.name, min=each.min, runtime=each.runtime, request=each.request)
-            for child in children
-            if (each := child.figures.get(name)) is not None and each.runtime is not None
-        ]
-        found = loans(total.get(name), stands)
-        for child in children:
-            if child.name in found and name in child.figures:
-                child.figures[name] = msgspec.structs.replace(child.figures[name], loan=found[child.name])
+def _lenders(ledger: Ledger, node: QuotaNode) -> dict[str, dict[str, int]]:
+    """Resource → whose minimum → how much of it the quota uses."""
+    found: dict[str, dict[str, int]] = {}
+    for loan in ledger.loans(node.name)[0]:
+        for name, nanos in nanos_of(loan.amounts).items():
+            found.setdefault(name, {})[loan.lender.rpartition("/")[2]] = nanos
+    return found
+
+
+def _reported(node: QuotaNode, tree_id: str) -> report.Figures:
+    """The figures in the form in which loans are worked out."""
+    each = node.figures
+
+    def amounts(value: Callable[[Figures], int | None]) -> Amounts:
+        return amounts_of({name: number for name in each if (number := value(each[name])) is not None})
+
+    return report.Figures(
+        name=node.name,
+        parent=node.path[-2] if len(node.path) > 1 else ROOT,
+        tree_id=tree_id,
+        lends=node.lends,
+        min=amounts(lambda figures: figures.min),
+        max=amounts(lambda figures: figures.max),
+        runtime=amounts(lambda figures: figures.runtime),
+        used=amounts(lambda figures: figures.used),
+        request=amounts(lambda figures: figures.request),
+    )
 
 
 # For tools

@@ -4,7 +4,7 @@ Changes of the pod are evaluated as the cycle would evaluate the changed pod. Ch
 node, pods that leave) follow from the shortage columns, or are tried on the node table and undone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,10 @@ def remedies(found: Survey) -> list[Remedy]:
     """Changes that make the pod fit, those of the pod first."""
     if found.rows.size == 0:
         return []
-    single = _tried(found, [[each] for each in _variants(found)[:VARIANTS_MAX]])
+    single = _tried(found, [[each] for each in variants_of(found)[:VARIANTS_MAX]])
     if not single:
-        single = _tried(found, _pairs(_variants(found)))
-    changes = [*single, *_room(found), *_leaving(found), *_uncordon(found)]
+        single = _tried(found, _pairs(variants_of(found)))
+    changes = [*single, *room(found), *_leaving(found), *_uncordon(found)]
     told = {plugin for plugin, _ in _HANDLED}
     return [*changes, *_new_node(found), *_others(found, told)]
 
@@ -49,13 +49,13 @@ def remedies(found: Survey) -> list[Remedy]:
 # Changes of the pod
 
 
-def _variants(found: Survey) -> list[Variant]:
-    """Changed pods worth trying: only what concerns plugins that refuse nodes."""
+def variants_of(found: Survey, but: Container[str] = ()) -> list[Variant]:
+    """Changed pods worth trying: only what concerns plugins that refuse nodes, `but` those of the named ones."""
     pod = found.pod.pod
     refusing = _refusing(found)
     made: list[Variant] = []
     for plugin, make in _HANDLED:
-        if plugin in refusing and make is not None:
+        if plugin in refusing and plugin not in but and make is not None:
             made += make(found)
     if "NodeAffinity" not in refusing and found.left_out.any():
         made += variants.for_selectors(pod)
@@ -249,7 +249,7 @@ def _has_pod_slot(found: Survey) -> Mask:
     return np.asarray(table.pod_count[found.rows] < table.pods_max[found.rows])
 
 
-def _room(found: Survey) -> list[Remedy]:
+def room(found: Survey) -> list[Remedy]:
     """What to free on the nodes that lack least, where nothing but room is missing."""
     wanted = wanted_amounts(found)
     columns = list(wanted)
@@ -325,18 +325,9 @@ def _uncordon(found: Survey) -> list[Remedy]:
 def _new_node(found: Survey) -> list[Remedy]:
     """Whether another node, empty and otherwise like one that exists, would take the pod."""
     table = found.engine.table
-    if not found.evaluation.status.is_success:
+    row = model_row(found)
+    if row is None:
         return []
-    hopeless = found.left_out.copy()
-    for index in range(len(found.filters)):
-        codes = found.codes[index]
-        for code in np.unique(codes[codes != 0]).tolist():
-            if found.status_of(index, code).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-                hopeless |= codes == code
-    rows = found.rows[~hopeless]
-    if rows.size == 0:
-        return []
-    row = int(rows[table.pod_count[rows].argmin()])
     view = View(found.profile, table, found.engine.nominations, found.pod)
     with table.trial() as trial:
         for other in list(table.pods_at(row).values()):
@@ -353,6 +344,21 @@ def _new_node(found: Survey) -> list[Remedy]:
             examples=[name],
         )
     ]
+
+
+def model_row(found: Survey) -> int | None:
+    """The node with fewest pods that nothing but its pods can be in the way of."""
+    table = found.engine.table
+    if not found.evaluation.status.is_success:
+        return None
+    hopeless = found.left_out.copy()
+    for index in range(len(found.filters)):
+        codes = found.codes[index]
+        for code in np.unique(codes[codes != 0]).tolist():
+            if found.status_of(index, code).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+                hopeless |= codes == code
+    rows = found.rows[~hopeless]
+    return int(rows[table.pod_count[rows].argmin()]) if rows.size else None
 
 
 def _others(found: Survey, told: set[str]) -> list[Remedy]:

@@ -178,7 +178,8 @@ class ElasticQuota(
             return SUCCESS
         if decision.reason is AdmissionReason.ANCESTOR_MISSING:
             return error(decision.message)
-        self._controllers.refusals.add(place)
+        if not self.handle.table.is_trial:  # else what is used is only supposed
+            self._controllers.refusals.add(place)
         return unschedulable(decision.message)
 
     def room_for(self, pods: Iterable[PodInfo]) -> Status:

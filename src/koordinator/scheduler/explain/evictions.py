@@ -1,0 +1,64 @@
+"""What PostFilter plugins would do for a pod without a node, asked without doing it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from koordinator.scheduler.explain.answer import Preemption, Victims
+from koordinator.scheduler.explain.survey import Survey
+from koordinator.scheduler.framework import Eviction, PostFilterPlugin
+from koordinator.scheduler.post_filter import CycleDiagnosis
+from koordinator.scheduler.status import Code, Status
+from koordinator.scheduler.view import View
+
+PREEMPTION_NODES_MAX = 5
+
+Ways = tuple[Eviction, ...]
+
+
+def preemption_of(
+    found: Survey,
+    asked: CycleDiagnosis,
+    plugins: Sequence[PostFilterPlugin[Any]] | None = None,
+    nodes_max: int | None = PREEMPTION_NODES_MAX,
+) -> Preemption:
+    """As the cycle asks PostFilter plugins (those of the profile, unless said otherwise): in order, until one made
+    room or forbids the others to. `nodes_max` limits what is told of each."""
+    texts: list[str] = []
+    nominated = ""
+    ways: list[Eviction] = []
+    for plugin in found.profile.post_filters if plugins is None else plugins:
+        outlook = plugin.outlook(found.pod, asked)
+        status = outlook.result.status
+        if status.is_skip:
+            continue
+        if status.message:
+            texts.append(status.message)
+        nominated = outlook.result.nominated_node or nominated
+        ways += outlook.ways[:nodes_max]
+        if not _goes_on(status):
+            break
+    return Preemption(message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=victims(ways))
+
+
+def victims(ways: Sequence[Eviction]) -> list[Victims]:
+    """Ways to make room as an answer has them."""
+    return [
+        Victims(node=way.node_name, pods=[pod.key for pod in way.pods], budget_violations=way.violations)
+        for way in ways
+    ]
+
+
+def ways_for(found: Survey, plugins: Sequence[PostFilterPlugin[Any]]) -> Ways:
+    """Ways to make room for a pod that no node takes, best first, of the first plugin that knows any."""
+    view = View(found.profile, found.engine.table, found.engine.nominations, found.pod)
+    asked = CycleDiagnosis(view, found.profile, found.evaluation, found.kept_free)
+    for plugin in plugins:
+        outlook = plugin.outlook(found.pod, asked)
+        status = outlook.result.status
+        if outlook.ways or not (status.is_skip or _goes_on(status)):
+            return outlook.ways
+    return ()
+
+
+def _goes_on(status: Status) -> bool:
+    return status.is_rejected and status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE

@@ -1,0 +1,323 @@
+"""What would help a gang: changes after which enough of its members find a place, each of them tried out."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from koordinator.api import resources
+from koordinator.api.affinity import Toleration
+from koordinator.api.core import Pod
+from koordinator.api.errors import KoordinatorError
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.explain import survey as surveys
+from koordinator.scheduler.explain.answer import Preemption, Remedy
+from koordinator.scheduler.explain.evictions import Ways, preemption_of, victims, ways_for
+from koordinator.scheduler.explain.gang_rehearsal import Group, Member, Outcome, rehearse
+from koordinator.scheduler.explain.remedies import model_row, room, variants_of, wanted_amounts
+from koordinator.scheduler.explain.survey import Survey
+from koordinator.scheduler.explain.tries import Tries
+from koordinator.scheduler.explain.variants import Variant, for_requests
+from koordinator.scheduler.framework import Eviction
+from koordinator.scheduler.plugins.coscheduling.config import GangSource
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.post_filter import CycleDiagnosis
+from koordinator.scheduler.trial import Trial
+from koordinator.scheduler.view import View
+
+VARIANTS_MAX = 8
+"""Changes of all members that are tried; each places the whole gang once."""
+EVICTIONS_MAX = 32
+"""Members for whom room is made one after the other."""
+FIT = "NodeResourcesFit"
+CORDONED = "node.kubernetes.io/unschedulable"
+
+Prepare = Callable[[Trial], None]
+
+
+def remedies(engine: Engine, group: Group, members: Sequence[Member], outcome: Outcome) -> list[Remedy]:
+    """Changes of the members first, then of the gang, then of the cluster."""
+    found = outcome.survey
+    if found is None or not found.rows.size:
+        return []
+    try_it = _Attempts(engine, group, members)
+    made = [*_changed_members(try_it, found), *_lower_requests(try_it, found, outcome)]
+    made += _lower_minimum(group, members, outcome)
+    if _short_in_all(group, outcome) == 1:
+        made += room(found)
+    return [*made, *_leaving(try_it), *_uncordon(try_it, found), *_new_nodes(try_it, found, outcome)]
+
+
+class _Attempts:
+    """The members placed anew under changed conditions."""
+
+    def __init__(self, engine: Engine, group: Group, members: Sequence[Member]) -> None:
+        self.engine, self.group, self.members = engine, group, members
+
+    def changed(self, apply: Callable[[Pod], Pod]) -> Outcome | None:
+        """With every member changed; None when a change makes an amount that is none."""
+        registry = self.engine.table.registry
+        try:
+            changed = [
+                msgspec.structs.replace(each, pod=PodInfo.of(apply(each.pod.pod), registry))
+                for each in self.members
+            ]
+        except KoordinatorError:
+            return None
+        return rehearse(self.engine, self.group, changed, with_survey=False)
+
+    def prepared(self, prepare: Prepare) -> Outcome:
+        """With pods taken away beforehand."""
+        with self.engine.table.rehearsal() as trial:
+            prepare(trial)
+            return rehearse(self.engine, self.group, self.members, trial=trial, with_survey=False)
+
+
+def _remedy(kind: str, change: str, outcome: Outcome) -> Remedy:
+    nodes = Counter(outcome.placed.values())
+    best = sorted(nodes, key=lambda name: (-nodes[name], name))
+    return Remedy(kind=kind, change=change, node_count=len(nodes), examples=best[:3])
+
+
+# Changes of the members
+
+
+def _changed_members(attempts: _Attempts, found: Survey) -> list[Remedy]:
+    made = []
+    for variant in variants_of(found, but=(FIT,))[:VARIANTS_MAX]:
+        outcome = attempts.changed(variant.apply)
+        if outcome is not None and outcome.is_enough:
+            made.append(_remedy(variant.kind, f"{variant.change}, on every member", outcome))
+    return made
+
+
+def _lower_requests(attempts: _Attempts, found: Survey, outcome: Outcome) -> list[Remedy]:
+    """Requests so low that all members fit: one resource at a time, of members that ask for the same."""
+    pod = outcome.missed[0].pod
+    alike = [each for each in attempts.members if each.pod.asks_like(pod)]
+    profile = attempts.engine.profiles.get(pod.pod.spec.scheduler_name)
+    if profile is None:
+        return []
+    empty = surveys.survey(attempts.engine, profile, pod)  # without the members
+    names = attempts.engine.table.registry.names
+    wanted = {names[column]: amount for column, amount in wanted_amounts(empty).items()}
+    made = []
+    for column in wanted_amounts(empty):
+        target = _largest_fitting(empty, column, len(alike))
+        if target is None:
+            continue
+        variant = for_requests(pod.pod, wanted, {names[column]: target})
+        changed = _of_those(variant, alike)
+        after = attempts.changed(changed)
+        if after is not None and after.is_enough:
+            made.append(_remedy("requests", f"{variant.change}, on every member", after))
+    return made
+
+
+def _of_those(variant: Variant, members: Sequence[Member]) -> Callable[[Pod], Pod]:
+    keys = {each.pod.key for each in members}
+    return lambda pod: variant.apply(pod) if pod.key in keys else pod
+
+
+def _largest_fitting(found: Survey, column: int, count: int) -> int | None:
+    """The largest request of one resource with which `count` pods fit on the nodes that object to nothing but
+    room, the other resources as they are; None when lowering this one does not help."""
+    table, wanted = found.engine.table, wanted_amounts(found)
+    index = next((i for i, each in enumerate(found.filters) if each.name == FIT), None)
+    refused = found.refused.copy()
+    if index is not None:
+        refused[index] = False
+    rows = found.rows[~refused.any(axis=0)]
+    if rows.size == 0:
+        return None
+    slots = np.clip(table.pods_max[rows] - table.pod_count[rows], 0, count)
+    for other, amount in wanted.items():
+        if other != column:
+            free = table.allocatable[other, rows] - table.requested[other, rows]
+            slots = np.minimum(slots, np.maximum(free, 0) // amount)
+    free = np.maximum(table.allocatable[column, rows] - table.requested[column, rows], 0)
+
+    def fit(amount: int) -> bool:
+        return int(np.minimum(free // amount, slots).sum()) >= count
+
+    low, high = 0, wanted[column]
+    if fit(high):
+        return None  # something else is in the way
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(middle) else (low, middle)
+    return _rounded(table.registry.names[column], low) or None
+
+
+def _rounded(name: str, amount: int) -> int:
+    """Down to what people write: hundredths of cores, mebibytes."""
+    unit = {resources.CPU: 10}.get(name, 2**20 if amount >= 2**30 else 1)
+    return amount // unit * unit if amount >= unit else amount
+
+
+# Changes of the gang
+
+
+def _short_in_all(group: Group, outcome: Outcome) -> int:
+    """How many more members would have to find a place."""
+    placed = _placed_by_gang(group, outcome)
+    return sum(group.short_of(gang, placed[gang_id]) for gang_id, gang in group.gangs.items())
+
+
+def _placed_by_gang(group: Group, outcome: Outcome) -> Counter[str]:
+    return Counter(
+        gang_id for gang_id, gang in group.gangs.items() for key in gang.pending if key in outcome.placed
+    )
+
+
+def _lower_minimum(group: Group, members: Sequence[Member], outcome: Outcome) -> list[Remedy]:
+    """What fits before the first member that does not would start."""
+    first = members.index(outcome.missed[0])
+    before = Counter(each.gang_id for each in members[:first])
+    made = []
+    for gang_id, gang in sorted(group.gangs.items()):
+        short = group.short_of(gang, before[gang_id])
+        minimum = gang.config.minimum - short
+        if short and minimum <= 0:
+            return []
+        if short:
+            made.append(
+                f"{_minimum_of(gang.config.source)} of {gang_id} from {gang.config.minimum} to {minimum}"
+            )
+    if not made:
+        return []
+    nodes = sorted({outcome.placed[each.pod.key] for each in members[:first]})
+    change = f"lower {' and '.join(made)}: {first} members would start"
+    return [Remedy(kind="minimum", change=change, node_count=len(nodes), examples=nodes[:3])]
+
+
+def _minimum_of(source: GangSource) -> str:
+    return "spec.minMember" if source is GangSource.POD_GROUP else "annotation min-available"
+
+
+# Changes of the cluster
+
+
+def _leaving(attempts: _Attempts) -> list[Remedy]:
+    table = attempts.engine.table
+    leaving = [
+        pod
+        for row in table.rows.tolist()
+        for pod in table.pods_at(row).values()
+        if pod.pod.metadata.deletion_timestamp is not None
+    ]
+    if not leaving:
+        return []
+
+    def take(trial: Trial) -> None:
+        for pod in leaving:
+            trial.take(pod)
+
+    outcome = attempts.prepared(take)
+    if not outcome.is_enough:
+        return []
+    return [_remedy("wait", f"wait until {len(leaving)} pods that are being deleted have left", outcome)]
+
+
+def _uncordon(attempts: _Attempts, found: Survey) -> list[Remedy]:
+    """Cordoned nodes are tried by members that tolerate it."""
+    if not any(
+        found.codes[i].any() for i, each in enumerate(found.filters) if each.name == "NodeUnschedulable"
+    ):
+        return []
+    tolerated = Toleration(key=CORDONED, operator="Exists", effect="NoSchedule")
+
+    def tolerate(pod: Pod) -> Pod:
+        spec = msgspec.structs.replace(pod.spec, tolerations=[*pod.spec.tolerations, tolerated])
+        return msgspec.structs.replace(pod, spec=spec)
+
+    outcome = attempts.changed(tolerate)
+    if outcome is None or not outcome.is_enough:
+        return []
+    table = attempts.engine.table
+    nodes = sorted(set(outcome.placed.values()))
+    cordoned = [
+        name
+        for name in nodes
+        if (row := table.row_of(name)) is not None
+        and (node := table.node_at(row)) is not None
+        and node.spec.unschedulable
+    ]
+    more = f" and {len(cordoned) - 3} more" if len(cordoned) > 3 else ""
+    change = f"uncordon {', '.join(cordoned[:3])}{more}"
+    return [Remedy(kind="uncordon", change=change, node_count=len(cordoned), examples=cordoned[:3])]
+
+
+def _new_nodes(attempts: _Attempts, found: Survey, outcome: Outcome) -> list[Remedy]:
+    """How many empty nodes like one that exists would hold the members that found no place."""
+    short = _short_in_all(attempts.group, outcome)
+    row = model_row(found)
+    if row is None or not short or len({each.pod.request_key for each in outcome.missed}) > 1:
+        return []
+    table = attempts.engine.table
+    with table.rehearsal() as trial:
+        for pod in list(table.pods_at(row).values()):
+            trial.take(pod)
+        tries = Tries(attempts.engine, trial, np.array([row], np.intp))
+        slots = 0
+        for member in outcome.missed:
+            if not isinstance(tries.place(member.pod), str):
+                break
+            slots += 1
+    if not slots:
+        return []
+    name, count = table.name_of(row), -(-short // slots)
+    nodes = f"{count} nodes" if count > 1 else "a node"
+    each = f"each takes {slots} of the members" if slots > 1 else "each takes one member"
+    if count == 1:
+        each = f"empty, it takes the {short} members" if short > 1 else "empty, it takes the member"
+    return [Remedy(kind="node", change=f"add {nodes} like {name}: {each}", node_count=count, examples=[name])]
+
+
+# Evictions
+
+
+def preemption(
+    engine: Engine, group: Group, members: Sequence[Member], outcome: Outcome
+) -> Preemption | None:
+    """Whom the scheduler would evict for the gang, and whether that is enough (then there are `nodes`)."""
+    found = outcome.survey
+    if found is None:
+        return None
+    jobs = [each for each in found.profile.post_filters if isinstance(each, Coscheduling)]
+    if jobs and group.books.args.enable_preemption:
+        alone = surveys.survey(engine, found.profile, found.pod)
+        view = View(found.profile, engine.table, engine.nominations, found.pod)
+        asked = CycleDiagnosis(view, found.profile, alone.evaluation, alone.kept_free)
+        return preemption_of(alone, asked, jobs, nodes_max=None)
+    ways = _evicted_one_by_one(engine, group, members)
+    return Preemption(message="", nominated_node="", nodes=victims(ways)) if ways else None
+
+
+def _evicted_one_by_one(engine: Engine, group: Group, members: Sequence[Member]) -> Ways:
+    """Room made for each member that finds none, as the other PostFilter plugins would; nothing when that does not
+    bring enough members to a place."""
+    made: list[Eviction] = []
+    placed: Counter[str] = Counter()
+    with engine.table.rehearsal() as trial:
+        tries = Tries(engine, trial)
+        for member in members:
+            if isinstance(tries.place(member.pod), str):
+                placed[member.gang_id] += 1
+                continue
+            profile = engine.profiles.get(member.pod.pod.spec.scheduler_name)
+            if profile is None or len(made) == EVICTIONS_MAX:
+                return ()
+            others = [each for each in profile.post_filters if not isinstance(each, Coscheduling)]
+            ways = ways_for(surveys.survey(engine, profile, member.pod), others)
+            if not ways:
+                break
+            for victim in ways[0].pods:
+                trial.take(victim)
+            trial.add(member.pod, ways[0].node_name)
+            made.append(ways[0])
+            placed[member.gang_id] += 1
+    short = any(group.short_of(gang, placed[gang_id]) for gang_id, gang in group.gangs.items())
+    return () if short else tuple(made)
