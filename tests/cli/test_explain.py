@@ -10,9 +10,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
-from koordinator.cli import explain as command
+from koordinator.cli import explain_sources as command
 from koordinator.cli import main as cli
-from koordinator.cli.explain import Ask
+from koordinator.cli.explain_sources import Ask
 from koordinator.local.apiserver import kubeconfig
 from tests.scheduler import world
 
@@ -173,7 +173,7 @@ async def test_the_scheduler_of_the_kubeconfig_is_asked_and_events_are_added(tmp
         path, server=str(api.make_url("")), extension={"schedulerURL": str(scheduler.make_url(""))}
     )
 
-    answer = await command.from_cluster(ASK, str(path), "")
+    answer = await command.pod_from_cluster(ASK, str(path), "")
 
     assert (answer.sentence, answer.events[0].count) == ("no room", 3)
     await api.close()
@@ -186,7 +186,7 @@ async def test_a_wrong_name_lists_names_alike(tmp_path: Path) -> None:
     kubeconfig.write(path, server=str(api.make_url("")))
 
     with pytest.raises(command.click.ClickException, match="there are default/big-0"):
-        await command.from_cluster(ASK, str(path), "")
+        await command.pod_from_cluster(ASK, str(path), "")
     await api.close()
 
 
@@ -200,8 +200,8 @@ async def test_a_scheduler_that_does_not_lead_or_answer_is_told_with_what_to_do(
     with pytest.raises(
         command.click.ClickException, match=r"503: the instance is not leader.*--scheduler-url"
     ):
-        await command.from_cluster(ASK, str(path), str(follower.make_url("")))
+        await command.pod_from_cluster(ASK, str(path), str(follower.make_url("")))
     with pytest.raises(command.click.ClickException, match=r"no scheduler answers at .*--dump"):
-        await command.from_cluster(ASK, str(path), dead)
+        await command.pod_from_cluster(ASK, str(path), dead)
     await follower.close()
     await api.close()

@@ -38,9 +38,9 @@ def test_the_tree_shows_bars_amounts_and_loans() -> None:
     assert result.output.splitlines() == [
         "Default tree: cpu 140 (2 nodes)",
         "quota                                               used  runtime  min  max  note",
-        "koordinator-root-quota  [███████████████████████░]   138      140  140  140",
-        "├─ ads                  [█████████████████│██····]   118      120  100  140  "
-        "borrows 20 from search, 6 waiting",
+        "koordinator-root-quota  [████████████████████████]   140      140  140  140",
+        "├─ ads                  [█████████████████│██····]   120      120  100  140  "
+        "borrows 20 from search, 4 waiting",
         "└─ search               [████·····│··············]    20       20   40  100  lends 20",
     ]
 

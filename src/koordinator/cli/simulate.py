@@ -15,7 +15,7 @@ from rich.table import Table
 from koordinator.api import resource_vector, resources
 from koordinator.api.errors import KoordinatorError
 from koordinator.cli import logs
-from koordinator.cli.explain import read_config
+from koordinator.cli.explain_sources import read_config
 from koordinator.simulate import replay, replay_input, replay_report
 from koordinator.simulate.replay import Order, ReplayResult
 from koordinator.simulate.replay_csv import Gpu

@@ -187,6 +187,7 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
 
     add("GET", "/__services__", services)
     add("GET", "/nodes/{node}", node)
+    add("GET", explanations.GANG_PATH, explanations.gang_handler(scheduler))
     add("GET", explanations.PATH, explanations.handler(scheduler))
     for plugin, endpoints in scheduler.engine.endpoints().items():
         for endpoint in endpoints:

@@ -6,7 +6,7 @@ An object that comes more than once counts as it is in the last file.
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,9 +181,13 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> Snapshot:
     engine = Engine(config, FixedClock(now_s), seed=seed)
     for node in nodes:
         _guarded(engine.table.set_node, node)
+    # Plugins see pods and nodes with current names of resources, as they do in a running scheduler.
+    seen: dict[type[Object], Sequence[Object]] = {Node: nodes, Pod: pods}
     for handle in engine.handles:
         for watch in handle.watches:
-            for obj in dump.views(watch.view):
+            if watch.view not in seen:
+                seen[watch.view] = dump.views(watch.view)
+            for obj in seen[watch.view]:
                 watch.on_add(obj)
     for pod in pods:
         _enter(engine, pod)

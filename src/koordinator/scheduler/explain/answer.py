@@ -18,6 +18,8 @@ class Verdict(enum.StrEnum):
     """The next cycle would place it."""
     PREEMPTION = "SchedulableAfterPreemption"
     """No node takes it as it is, but evicting less important pods makes room."""
+    WAITING = "WaitingForGang"
+    """It holds a place, and is bound once enough members of its gang do."""
     UNSCHEDULABLE = "Unschedulable"
     GATED = "Gated"
     """It may not even enter the queue."""

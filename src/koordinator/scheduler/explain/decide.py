@@ -18,8 +18,11 @@ from koordinator.scheduler.explain.answer import (
     Verdict,
 )
 from koordinator.scheduler.explain.evictions import preemption_of
+from koordinator.scheduler.explain.gang_rehearsal import Group, group_of_pod
+from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
 from koordinator.scheduler.explain.survey import Survey
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis
 from koordinator.scheduler.profile import Profile
@@ -70,6 +73,11 @@ def explain(engine: Engine, pod: PodInfo, question: Question | None = None) -> P
             return _foreign(base, engine)
         return _pending(engine, profile, pod, question, base)
     here = engine.table.name_of(place.row)
+    if place.assumed and (group := group_of_pod(engine, pod.pod)) is not None:
+        gang = explain_group(engine, group, with_remedies=question.with_remedies).answer
+        sentence = f"Pod {pod.key} holds a place on {here} and goes with its gang. {gang.sentence}"
+        base = msgspec.structs.replace(base, node=here, gang=gang)
+        return _with(base, Verdict.BOUND if gang.verdict is Verdict.BOUND else Verdict.WAITING, sentence)
     base = msgspec.structs.replace(base, node=here)
     if profile is None:
         names = ", ".join(sorted(engine.profiles))
@@ -103,9 +111,16 @@ def _requests(engine: Engine, pod: PodInfo) -> dict[str, str]:
 def _pending(
     engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer
 ) -> PodAnswer:
+    group = group_of_pod(engine, pod.pod)
     for gate in profile.pre_enqueues:
         status = gate.look(pod)
-        if not status.is_success:
+        if status.is_success:
+            continue
+        if group is not None and isinstance(gate, Coscheduling):
+            base = msgspec.structs.replace(
+                base, notes=[*base.notes, f"not in the queue itself: {status.message}"]
+            )
+        else:
             sentence = f"Pod {pod.key} may not enter the queue: {status.message}."
             answer = _with(base, Verdict.GATED, sentence)
             return msgspec.structs.replace(answer, message=status.message, rejected_by=[gate.name])
@@ -114,6 +129,8 @@ def _pending(
         return msgspec.structs.replace(
             _with(base, Verdict.UNSCHEDULABLE, sentence), message=diagnosis.NO_NODES
         )
+    if group is not None:
+        return _with_gang(engine, profile, pod, question, base, group)
     found = surveys.survey(engine, profile, pod)
     base = _facts(found, question, base)
     failure = found.evaluation.failure
@@ -137,6 +154,24 @@ def _pending(
     if rows.size == 0 or not steering.status.is_success:
         return _no_fit(found, steering, question, base)
     return _fits(found, rows, steering, question, base)
+
+
+def _with_gang(
+    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer, group: Group
+) -> PodAnswer:
+    """A member that goes with its gang or not at all: what the gang meets is what it meets."""
+    told = explain_group(engine, group, with_remedies=question.with_remedies)
+    answer = told.answer
+    base = _facts(surveys.survey(engine, profile, pod), question, base)
+    sentence = f"Pod {pod.key} goes with its gang. {answer.sentence}"
+    is_stuck = answer.fit is not None and answer.fit.stuck == pod.key
+    return msgspec.structs.replace(
+        _with(base, answer.verdict, sentence),
+        gang=answer,
+        node=told.nodes.get(pod.key, ""),
+        message=answer.fit.message if is_stuck and answer.fit is not None else answer.last_failure,
+        rejected_by=[] if answer.verdict is Verdict.SCHEDULABLE else [Coscheduling.name],
+    )
 
 
 def _facts(found: Survey, question: Question, base: PodAnswer) -> PodAnswer:

@@ -95,6 +95,12 @@ def books_of(engine: Engine) -> RunningGangs | None:
     return next((plugin.gangs for plugin in plugins if isinstance(plugin, Coscheduling)), None)
 
 
+def gang_keys(engine: Engine) -> list[str]:
+    """All gangs that somebody has named."""
+    books = books_of(engine)
+    return sorted(books.rounds.cache.gangs()) if books is not None else []
+
+
 def group_of(engine: Engine, gang_id: str) -> Group | None:
     """The group of a gang; None when nobody has named such a gang."""
     books = books_of(engine)

@@ -24,11 +24,19 @@ _SOURCES = {GangSource.POD_GROUP: "PodGroup", GangSource.POD: "pods", GangSource
 def explain_gang(engine: Engine, gang_id: str, *, with_remedies: bool = True) -> GangAnswer | None:
     """All about a gang; None when nobody has named it. Columns that depend on the time must be current."""
     group = group_of(engine, gang_id)
-    return answer_of(engine, group, with_remedies=with_remedies) if group is not None else None
+    return explain_group(engine, group, with_remedies=with_remedies).answer if group is not None else None
 
 
-def answer_of(engine: Engine, group: Group, *, with_remedies: bool = True) -> GangAnswer:
-    """All about a group."""
+class Told(msgspec.Struct, frozen=True):
+    """The answer, and where members went that were tried."""
+
+    answer: GangAnswer
+    nodes: dict[str, str] = {}
+    """Member → node."""
+
+
+def explain_group(engine: Engine, group: Group, *, with_remedies: bool = True) -> Told:
+    """All about a group of gangs."""
     now = group.books.rounds.round
     is_tried = now is not None and now.group_id == group.gang.group.group_id
     base = GangAnswer(
@@ -44,20 +52,20 @@ def answer_of(engine: Engine, group: Group, *, with_remedies: bool = True) -> Ga
     )
     members = group.pending()
     if unready := _unready(group):
-        return _incomplete(base, group, unready)
+        return Told(_incomplete(base, group, unready))
     if not members:
-        return _nobody_pending(base, group)
+        return Told(_nobody_pending(base, group))
     outcome = rehearse(engine, group, members)
     fit = _fit(engine, group, outcome, members)
     if group.has_started:
-        return _one_by_one(base, group, outcome, fit, members)
+        return Told(_one_by_one(base, group, outcome, fit, members), outcome.placed)
     if outcome.is_enough:
-        return _with(base, Verdict.SCHEDULABLE, _fits(group, outcome, fit), fit)
+        return Told(_with(base, Verdict.SCHEDULABLE, _fits(group, outcome, fit), fit), outcome.placed)
     base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
     if with_remedies:
         made = gang_remedies.remedies(engine, group, members, outcome)
         base = msgspec.structs.replace(base, remedies=made)
-    return _does_not_fit(base, group, fit, gang_remedies.preemption(engine, group, members, outcome))
+    return Told(_does_not_fit(base, group, fit, gang_remedies.preemption(engine, group, members, outcome)))
 
 
 def _with(base: GangAnswer, verdict: Verdict, sentence: str, fit: GangFit | None = None) -> GangAnswer:

@@ -4,7 +4,7 @@ Only ElasticQuota objects are read (and nodes, for what there is to share), so t
 writes their annotations. Source: spec 06, sections 2, 9 and 16.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +26,8 @@ ROOT = labels.ROOT_QUOTA_NAME
 RESERVED = (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
 """Quotas of the default tree whose use is taken out of what the others share."""
 DEFAULT_TREE = ""
+SIBLINGS_MAX = 1_000
+"""Beyond that it is not worked out who borrows from whom, only how much."""
 
 
 class Loan(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,11 +346,12 @@ def _lend(view: TreeView) -> None:
     """Tell each quota of a tree what it borrows and lends."""
     nodes = [node for top in view.tops for node in top.walk()]
     ledger = Ledger(_reported(node, view.tree_id) for node in nodes)
+    siblings = Counter(node.path[:-1] for node in nodes)
     rows = {row.figures.name: row for row in ledger.rows()}
     for node in nodes:
         row = rows[node.name]
         borrowed, lent = nanos_of(row.borrowed), nanos_of(row.lent)
-        lenders = _lenders(ledger, node) if borrowed else {}
+        lenders = _lenders(ledger, node) if borrowed and siblings[node.path[:-1]] <= SIBLINGS_MAX else {}
         for name in borrowed.keys() | lent.keys():
             if name in node.figures:
                 loan = Loan(
@@ -375,7 +378,7 @@ def _reported(node: QuotaNode, tree_id: str) -> report.Figures:
 
     return report.Figures(
         name=node.name,
-        parent=node.path[-2] if len(node.path) > 1 else ROOT,
+        parent="" if node.name == ROOT else node.path[-2] if len(node.path) > 1 else ROOT,
         tree_id=tree_id,
         lends=node.lends,
         min=amounts(lambda figures: figures.min),

@@ -1,4 +1,6 @@
-"""`GET /apis/v1/explain/<namespace>/<pod>`: why a pod is pending, from the scheduler that decides about it."""
+"""Why a pod (`GET /apis/v1/explain/<namespace>/<pod>`) or a gang (`GET /apis/v1/explain/gangs/<namespace>/<gang>`) is
+pending, from the scheduler that decides about it.
+"""
 
 import difflib
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,11 +12,14 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.explain.answer import ConditionLine, PodAnswer, QueueLine
 from koordinator.scheduler.explain.decide import BEST_NODES, Question, explain
+from koordinator.scheduler.explain.gang_rehearsal import gang_keys
+from koordinator.scheduler.explain.gangs import explain_gang
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.scheduler import Scheduler
 
 PATH = "/explain/{namespace}/{pod}"
 """Below `/apis/v1`, which only the leader serves."""
+GANG_PATH = "/explain/gangs/{namespace}/{gang}"
 ALIKE_MAX = 5
 BEST_MAX = 1_000
 
@@ -44,6 +49,22 @@ def handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Respo
             return _json(explain_live(scheduler, pod, question))
         except ProtocolError as error:
             return _json({"message": str(error)}, 422)
+
+    return answer
+
+
+def gang_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Answers `GANG_PATH`."""
+
+    async def answer(request: web.Request) -> web.Response:
+        key = f"{request.match_info['namespace']}/{request.match_info['gang']}"
+        for profile in scheduler.engine.profiles.values():
+            scheduler.engine.refresh(profile, scheduler.clock.now())
+        found = explain_gang(scheduler.engine, key)
+        if found is None:
+            alike = names_alike(key, gang_keys(scheduler.engine))
+            return _json({"message": f"cannot find gang {key}", "alike": alike}, 404)
+        return _json(found)
 
     return answer
 

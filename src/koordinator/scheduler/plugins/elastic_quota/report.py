@@ -57,6 +57,17 @@ class Loan(msgspec.Struct, frozen=True):
     amounts: Amounts
 
 
+class Market(msgspec.Struct, frozen=True):
+    """What siblings lend each other of one resource."""
+
+    resource: str
+    lent: int
+    taken: Mapping[str, int]
+    """Quota → how much of it has."""
+    idle: Mapping[str, int]
+    """Quota → what it leaves of its minimum."""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a tree."""
 
@@ -125,6 +136,8 @@ class Ledger:
     def __init__(self, figures: Iterable[Figures]) -> None:
         self._quotas = {each.name: each for each in figures}
         self._below: dict[str, list[str]] = {}
+        self._paths: dict[str, str] = {}
+        self._known_markets: dict[str, list[Market]] = {}
         for name in sorted(self._quotas):
             if name != ROOT:
                 self._below.setdefault(self._quotas[name].parent, []).append(name)
@@ -136,15 +149,22 @@ class Ledger:
     def path(self, name: str) -> str:
         """`root/ads/web`; quotas whose parents are not known begin with `?`."""
         names: list[str] = []
-        while name and name not in names and name in self._quotas:
-            names.append(name)
-            name = self._quotas[name].parent
-        shown = [ROOT_SHOWN if each == ROOT else each for each in reversed(names)]
-        if name == ROOT and ROOT not in names and self._is_default(names):
-            shown.insert(0, ROOT_SHOWN)
-        elif name and name != ROOT:
-            shown.insert(0, "?")
-        return "/".join(shown)
+        seen: set[str] = set()
+        top = name
+        while top in self._quotas and top not in seen and top not in self._paths:
+            names.append(top)
+            seen.add(top)
+            top = self._quotas[top].parent
+        above = self._paths.get(top)
+        if above is None:
+            above = ROOT_SHOWN if top == ROOT and ROOT not in seen and self._is_default(names) else ""
+            above = above or ("?" if top and top != ROOT else "")
+        for each in reversed(names):
+            shown = ROOT_SHOWN if each == ROOT else each
+            above = f"{above}/{shown}" if above else shown
+            if top not in seen:  # else they go round in a circle, and each begins with itself
+                self._paths[each] = above
+        return above
 
     def _is_default(self, names: Sequence[str]) -> bool:
         return bool(names) and not self._quotas[names[0]].tree_id
@@ -184,9 +204,9 @@ class Ledger:
 
     def _lent(self, siblings: Sequence[str]) -> dict[str, Nanos]:
         found: dict[str, Nanos] = {}
-        for resource, lent, _, idle in self._markets(siblings):
-            for lender, amount in _split(resource, lent, idle).items():
-                found.setdefault(lender, {})[resource] = amount
+        for market in self._markets(siblings):
+            for lender, amount in _split(market.resource, market.lent, market.idle).items():
+                found.setdefault(lender, {})[market.resource] = amount
         return found
 
     def loans(self, name: str) -> tuple[tuple[Loan, ...], Amounts]:
@@ -198,9 +218,10 @@ class Ledger:
         while known is not None and known.name not in seen and left:
             seen.add(known.name)
             by_lender: dict[str, Nanos] = {}
-            for resource, lent, over, idle in self._markets(self._below.get(known.parent, [])):
-                part = min(_split(resource, lent, over).get(known.name, 0), left.get(resource, 0))
-                for lender, amount in _split(resource, part, idle).items():
+            for market in self._markets_of(known.parent):
+                resource = market.resource
+                part = min(market.taken.get(known.name, 0), left.get(resource, 0))
+                for lender, amount in _split(resource, part, market.idle).items():
                     by_lender.setdefault(lender, {})[resource] = amount
                     left[resource] -= amount
             loans += [Loan(self.path(each), amounts_of(by_lender[each])) for each in sorted(by_lender)]
@@ -208,10 +229,13 @@ class Ledger:
             known = self._quotas.get(known.parent)
         return tuple(loans), amounts_of(left)
 
-    def _markets(
-        self, siblings: Sequence[str]
-    ) -> Iterator[tuple[str, int, Mapping[str, int], Mapping[str, int]]]:
-        """By resource: what changes hands among siblings, what each has too much, and what each leaves."""
+    def _markets_of(self, parent: str) -> "list[Market]":
+        known = self._known_markets.get(parent)
+        if known is None:
+            known = self._known_markets[parent] = list(self._markets(self._below.get(parent, [])))
+        return known
+
+    def _markets(self, siblings: Sequence[str]) -> "Iterator[Market]":
         over: dict[str, dict[str, int]] = {}
         idle: dict[str, dict[str, int]] = {}
         for name in siblings:
@@ -222,7 +246,7 @@ class Ledger:
                 idle.setdefault(resource, {})[name] = amount
         for resource in sorted(over.keys() & idle.keys()):
             lent = min(sum(over[resource].values()), sum(idle[resource].values()))
-            yield resource, lent, over[resource], idle[resource]
+            yield Market(resource, lent, _split(resource, lent, over[resource]), idle[resource])
 
 
 def of_quota(quota: Quota, tree_id: str, runtime: Amounts) -> Figures:

@@ -1,0 +1,233 @@
+"""Where explanations come from: a running scheduler and its API server, or a dump."""
+
+import contextlib
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import click
+import msgspec
+
+from koordinator.api.core import Event, Pod
+from koordinator.api.meta import Object
+from koordinator.api.sigs import PodGroup
+from koordinator.cluster import connect, errors
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.protocol import Cluster
+from koordinator.scheduler import config, default_plugins
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer
+from koordinator.scheduler.explain.decide import Question, explain
+from koordinator.scheduler.explain.gang_rehearsal import gang_keys
+from koordinator.scheduler.explain.gangs import explain_gang
+from koordinator.scheduler.explain.service import condition_lines, names_alike
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.simulate import dump as dumps
+
+SCHEDULER_URL = "http://127.0.0.1:10251"
+DEFAULT_SCHEDULER = "default-scheduler"
+ANSWER_TIMEOUT_S = 30.0
+
+A = TypeVar("A", PodAnswer, GangAnswer)
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says."""
+
+    name: str
+    namespace: str
+    nodes: tuple[str, ...] | None
+    best: int
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+# Offline
+
+
+def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> PodAnswer:
+    """The answer for a pod in a dump. A dump of a cluster whose pods name `default-scheduler` is answered with
+    the same profile under that name, unless a configuration says otherwise.
+
+    Raises: KoordinatorError, OSError.
+    """
+    found = dumps.snapshot(dumps.read(files), read_config(config_file), seed=ask.seed)
+    wanted = found.pods.get(ask.key)
+    if wanted is None:
+        raise unknown("pod", ask.key, list(found.pods))
+    engine = found.engine
+    for each in ask.nodes or ():
+        if engine.table.row_of(each) is None:
+            names = [engine.table.name_of(row) for row in engine.table.rows.tolist()]
+            raise unknown("node", each, names)
+    _refresh(found)
+    answer = explain(
+        engine,
+        PodInfo.of(wanted, engine.table.registry),
+        Question(nodes=ask.nodes, best=ask.best),
+    )
+    about = [each for each in found.events if _is_about(each, "Pod", wanted)]
+    return msgspec.structs.replace(answer, conditions=condition_lines(wanted), events=event_lines(about))
+
+
+def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> GangAnswer:
+    """The answer for a gang of a dump. Raises: KoordinatorError, OSError."""
+    dump = dumps.read(files)
+    found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
+    _refresh(found)
+    answer = explain_gang(found.engine, ask.key)
+    if answer is None:
+        raise unknown("gang", ask.key, gang_keys(found.engine))
+    groups = {each.key: each for each in dump.views(PodGroup)}
+    group = groups.get(ask.key)
+    about = [each for each in found.events if group is not None and _is_about(each, "PodGroup", group)]
+    return _with_phases(answer, groups, event_lines(about))
+
+
+def _refresh(found: dumps.Snapshot) -> None:
+    for profile in found.engine.profiles.values():
+        found.engine.refresh(profile, found.now_s)
+
+
+def _with_phases(
+    answer: GangAnswer, groups: Mapping[str, PodGroup], events: Sequence[EventLine]
+) -> GangAnswer:
+    """With what PodGroups say of themselves."""
+    lines = [
+        msgspec.structs.replace(line, phase=groups[line.gang].status.phase) if line.gang in groups else line
+        for line in answer.gangs
+    ]
+    return msgspec.structs.replace(answer, gangs=lines, events=list(events))
+
+
+def read_config(config_file: Path | None) -> SchedulerConfig:
+    """The file, or the shipped profile under its own name and that of the stock scheduler.
+
+    Raises: ConfigError, OSError.
+    """
+    if config_file is not None:
+        return config.parse(config_file.read_bytes())
+    return default_plugins.shipped_config("koord-scheduler", DEFAULT_SCHEDULER)
+
+
+def unknown(kind: str, wanted: str, known: Sequence[str]) -> click.ClickException:
+    """What a person needs who mistyped a name."""
+    alike = ", ".join(names_alike(wanted, known))
+    return click.ClickException(f"no {kind} is called {wanted}{f'; there are {alike}' if alike else ''}")
+
+
+def _is_about(event: Event, kind: str, wanted: Object) -> bool:
+    about, meta = event.involved_object, wanted.metadata
+    is_named = (about.kind, about.namespace, about.name) == (kind, meta.namespace, meta.name)
+    return is_named and (not about.uid or not meta.uid or about.uid == meta.uid)
+
+
+def event_lines(events: Sequence[Event]) -> list[EventLine]:
+    """Oldest first."""
+    lines = [
+        EventLine(
+            time=(each.series.last_observed_time if each.series else None)
+            or each.last_timestamp
+            or each.event_time
+            or each.metadata.creation_timestamp
+            or "",
+            type=each.type,
+            reason=each.reason,
+            message=each.message,
+            count=max(each.count, each.series.count if each.series else 0, 1),
+        )
+        for each in events
+    ]
+    return sorted(lines, key=lambda line: line.time)
+
+
+# Live
+
+
+async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> PodAnswer:
+    """The answer of the running scheduler, with the pod's events.
+
+    Raises: KoordinatorError, click.ClickException.
+    """
+    client = connect.load(kubeconfig_file=kubeconfig_file)
+    ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        try:
+            wanted = await cluster.get(Pod, ask.name, ask.namespace)
+        except errors.NotFound as error:
+            pods = await cluster.list(Pod)
+            raise unknown("pod", ask.key, [each.key for each in pods.items]) from error
+        events = await _events(cluster, "Pod", ask)
+    params = {"best": str(ask.best), "nodes": "*" if ask.nodes is None else ",".join(ask.nodes)}
+    url = _url(client, scheduler_url)
+    answer = await _ask_scheduler(url, f"{ask.namespace}/{ask.name}", params, PodAnswer)
+    about = [each for each in events if _is_about(each, "Pod", wanted)]
+    return msgspec.structs.replace(answer, events=event_lines(about))
+
+
+async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> GangAnswer:
+    """The answer of the running scheduler, with the phases and events of PodGroups.
+
+    Raises: KoordinatorError, click.ClickException.
+    """
+    client = connect.load(kubeconfig_file=kubeconfig_file)
+    ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
+    url = _url(client, scheduler_url)
+    answer = await _ask_scheduler(url, f"gangs/{ask.namespace}/{ask.name}", {}, GangAnswer)
+    groups: dict[str, PodGroup] = {}
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        for line in answer.gangs:
+            namespace, _, name = line.gang.partition("/")
+            with contextlib.suppress(errors.NotFound):  # described by its pods
+                groups[line.gang] = await cluster.get(PodGroup, name, namespace)
+        events = await _events(cluster, "PodGroup", ask) if ask.key in groups else []
+    about = [each for each in events if _is_about(each, "PodGroup", groups[ask.key])]
+    return _with_phases(answer, groups, event_lines(about))
+
+
+async def _events(cluster: Cluster, kind: str, ask: Ask) -> Sequence[Event]:
+    selector = f"involvedObject.kind={kind},involvedObject.name={ask.name}"
+    return (await cluster.list(Event, ask.namespace, field_selector=selector)).items
+
+
+def _url(client: ClientConfig, scheduler_url: str) -> str:
+    """Where the scheduler answers: the kubeconfig of a `koordinator up` says so."""
+    own = client.extensions.get("koordinator")
+    published = str(own.get("schedulerURL", "")) if isinstance(own, dict) else ""
+    return scheduler_url or published or SCHEDULER_URL
+
+
+async def _ask_scheduler(url: str, path: str, params: Mapping[str, str], kind: type[A]) -> A:
+    address = f"{url.rstrip('/')}/apis/v1/explain/{path}"
+    hint = "; give --scheduler-url, or ask a dump: kubectl get nodes,pods,podgroups -A -o json > FILE, then --dump FILE"
+    timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(address, params=params) as response,
+        ):
+            body = await response.read()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise click.ClickException(f"no scheduler answers at {url}: {error}{hint}") from error
+    if response.status == 200:
+        return msgspec.json.decode(body, type=kind)
+    if response.status == 404 and kind is GangAnswer:
+        raise click.ClickException(_told(body))
+    raise click.ClickException(f"the scheduler at {url} answers {response.status}: {_told(body)}{hint}")
+
+
+def _told(body: bytes) -> str:
+    try:
+        told: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body.decode(errors="replace")[:200]
+    if not isinstance(told, dict):
+        return str(told)
+    alike = f"; there are {', '.join(map(str, told['alike']))}" if told.get("alike") else ""
+    return f"{told.get('message', told)}{alike}"

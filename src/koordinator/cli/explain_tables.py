@@ -1,0 +1,80 @@
+"""Tables and lines that explanations of pods, gangs and quotas have in common."""
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from koordinator.scheduler.explain.answer import EventLine, Preemption, ReasonCount, Remedy, Verdict
+
+EVENTS_MAX = 5
+_STYLE = {
+    Verdict.BOUND: "green",
+    Verdict.SCHEDULABLE: "green",
+    Verdict.PREEMPTION: "yellow",
+    Verdict.WAITING: "yellow",
+    Verdict.FINISHED: "dim",
+}
+
+
+def print_parts(console: Console, parts: Iterable[RenderableType | None]) -> None:
+    """Those that there are, with blank lines between them."""
+    for number, part in enumerate(each for each in parts if each is not None):
+        if number:
+            console.print()
+        console.print(part)
+
+
+def verdict_line(sentence: str, verdict: Verdict) -> Text:
+    """The first line."""
+    return Text(sentence, style=f"bold {_STYLE.get(verdict, 'red')}")
+
+
+def grid(*columns: str, title: str = "") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for column in columns:
+        is_number = column in ("nodes", "only this", "total", "pods")
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+def reason_table(reasons: Sequence[ReasonCount], title: str) -> Table | None:
+    """Refusals with the nodes that they concern."""
+    if not reasons:
+        return None
+    table = grid("nodes", "only this", "plugin", "reason", "for example", title=title)
+    for each in reasons:
+        reason = each.reason if each.preemption_might_help else f"{each.reason} (eviction cannot help)"
+        table.add_row(
+            str(each.node_count), str(each.alone_count), each.plugin, reason, ", ".join(each.examples)
+        )
+    return table
+
+
+def remedy_table(remedies: Sequence[Remedy]) -> Table | None:
+    """Changes that would help."""
+    if not remedies:
+        return None
+    table = grid("change", "nodes", "for example", title="What would help")
+    for each in remedies:
+        table.add_row(each.change, str(each.node_count or ""), ", ".join(each.examples))
+    return table
+
+
+def preemption_table(preemption: Preemption | None) -> RenderableType | None:
+    """Who would be evicted."""
+    if preemption is None:
+        return None
+    if not preemption.nodes:
+        return Text(preemption.message) if preemption.message else None
+    table = grid("node", "pods", "who would be evicted", "budgets violated", title="Preemption")
+    for each in preemption.nodes:
+        table.add_row(each.node, str(len(each.pods)), ", ".join(each.pods), str(each.budget_violations))
+    return table
+
+
+def event_texts(events: Sequence[EventLine]) -> list[str]:
+    """The last ones."""
+    return [f"Event {e.time} {e.reason} (×{e.count}): {e.message}" for e in events[-EVENTS_MAX:]]
