@@ -44,10 +44,12 @@ class RowKeeper:
     Who looks at pods at all overrides `pod_assigned`.
 
     `in_trials`: whether pods that only a trial adds or takes away are told, too. Who keeps more than counts
-    (times, usage) says no, and judges trials by how things are.
+    (times, usage) says no, and judges trials by how things are. Of pods that a rehearsal adds all are told; `in_takes`:
+    of those that it takes away, too.
     """
 
     in_trials: ClassVar[bool] = True
+    in_takes: ClassVar[bool] = True
 
     def node_changed(self, row: int, node: Node) -> None:
         """A node came, or its object changed in more than conditions."""
@@ -346,7 +348,7 @@ class NodeTable:
         evaluations hold; they must not be used within."""
         trial = Trial(self)
         was_trial, self.is_trial = self.is_trial, True
-        with self.quiet(), self.changes.muted():
+        with self.telling(lambda keeper: keeper.in_trials), self.changes.muted():
             try:
                 yield trial
             finally:
@@ -359,7 +361,7 @@ class NodeTable:
         go to a log of their own, so that evaluations made within may be kept current within."""
         log, self.changes = self.changes, ChangeLog(self.capacity)
         was_trial, self.is_trial = self.is_trial, True
-        trial = Trial(self, takes_quietly=True)
+        trial = Trial(self, is_rehearsal=True)
         try:
             yield trial
         finally:
@@ -367,9 +369,9 @@ class NodeTable:
             self.changes, self.is_trial = log, was_trial
 
     @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Within: keepers that trials are nothing for (`RowKeeper.in_trials`) are told of nothing."""
-        keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if each.in_trials]
+    def telling(self, wanted: Callable[[RowKeeper], bool]) -> Iterator[None]:
+        """Within: only these keepers are told of pods."""
+        keepers, self._pod_keepers = self._pod_keepers, [each for each in self._pod_keepers if wanted(each)]
         try:
             yield
         finally:

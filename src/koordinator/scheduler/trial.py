@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class Trial:
     """Pods moved for the sake of a question."""
 
-    def __init__(self, table: "NodeTable", *, takes_quietly: bool = False) -> None:
+    def __init__(self, table: "NodeTable", *, is_rehearsal: bool = False) -> None:
         self._table = table
-        self._takes_quietly = takes_quietly
+        self._is_rehearsal = is_rehearsal
         self._added: list[PodInfo] = []
         self._taken: dict[int, Mapping[str, PodInfo]] = {}
         self._places: dict[str, Place] = {}
@@ -29,7 +29,7 @@ class Trial:
         """Count a pod that is nowhere, or back where it was taken from."""
         assert self._table.place_of(pod.uid) is None, pod.key
         self._added.append(pod)
-        with self._quietly() if pod.uid in self._places else contextlib.nullcontext():
+        with self._of_takes() if pod.uid in self._places else contextlib.nullcontext():
             self._table.assign(pod, node_name, assumed=True)
 
     def take(self, pod: PodInfo) -> None:
@@ -38,18 +38,20 @@ class Trial:
         assert place is not None, pod.key
         self._taken.setdefault(place.row, dict(self._table.pods_at(place.row)))
         self._places.setdefault(pod.uid, place)
-        with self._quietly():
+        with self._of_takes():
             self._table.unassign(pod.uid)
 
-    def _quietly(self) -> contextlib.AbstractContextManager[None]:
-        return self._table.quiet() if self._takes_quietly else contextlib.nullcontext()
+    def _of_takes(self) -> contextlib.AbstractContextManager[None]:
+        if not self._is_rehearsal:
+            return contextlib.nullcontext()  # only those are told at all that may be
+        return self._table.telling(lambda keeper: keeper.in_takes)
 
     def undo(self) -> None:
         """Everything as before, the order of the pods on a row included."""
         table = self._table
         for pod in self._added:
             table.unassign(pod.uid)
-        with self._quietly():
+        with self._of_takes():
             for uid, place in self._places.items():
                 if table.place_of(uid) is None:
                     table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)

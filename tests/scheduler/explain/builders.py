@@ -4,13 +4,16 @@ from typing import Any
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
+from koordinator.api.meta import Object
+from koordinator.api.sigs import PodGroup
 from koordinator.clock import FixedClock
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.cycle import Placed, Unplaced
 from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.explain.answer import PodAnswer
+from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer
 from koordinator.scheduler.explain.decide import Question, explain
+from koordinator.scheduler.explain.gangs import explain_gang
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler import world
 
@@ -29,8 +32,36 @@ class Bench:
         self.engine = Engine(settings or default_plugins.shipped_config(), FixedClock(NOW_S), seed=seed)
 
     def node(self, name: str, **parts: Any) -> "Bench":
-        self.engine.table.set_node(from_builtins(world.node(name, **parts), Node))
+        node = from_builtins(world.node(name, **parts), Node)
+        self.engine.table.set_node(node)
+        return self.seen(node)
+
+    def seen(self, obj: Object) -> "Bench":
+        """Plugins hear of an object."""
+        for handle in self.engine.handles:
+            for watch in handle.watches:
+                if watch.view is type(obj):
+                    watch.on_add(obj)
         return self
+
+    def pod_group(self, name: str, minimum: int, **annotations: str) -> "Bench":
+        meta = {"namespace": "default", "name": name, "annotations": annotations}
+        return self.seen(from_builtins({"metadata": meta, "spec": {"minMember": minimum}}, PodGroup))
+
+    def member(self, name: str, gang: str, **parts: Any) -> PodInfo:
+        body = world.pod(name, **parts)
+        body["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": gang}
+        info = self.of(body)
+        self.seen(info.pod)
+        return info
+
+    def members(self, gang: str, count: int, **parts: Any) -> list[PodInfo]:
+        return [self.member(f"{gang}-{number}", gang, **parts) for number in range(count)]
+
+    def gang(self, name: str) -> GangAnswer:
+        found = explain_gang(self.engine, f"default/{name}")
+        assert found is not None, name
+        return found
 
     def info(self, name: str, **parts: Any) -> PodInfo:
         return self.of(world.pod(name, **parts))

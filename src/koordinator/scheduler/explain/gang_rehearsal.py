@@ -13,7 +13,9 @@ from koordinator.api.gang_labels import GangMatchPolicy, GangMode
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
+from koordinator.scheduler.explain.answer import Remedy
 from koordinator.scheduler.explain.lacks import lacks
+from koordinator.scheduler.explain.remedies import room
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
@@ -83,6 +85,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     status: Status | None = None
     survey: Survey | None = None
     lacks: str = ""
+    rooms: tuple[Remedy, ...] = ()
+    """What to free for that one."""
 
     @property
     def is_whole(self) -> bool:
@@ -141,7 +145,7 @@ def rehearse(
     by_gang: Counter[str] = Counter()
     found: Survey | None = None
     first: Status | None = None
-    lack = ""
+    lack, rooms = "", tuple[Remedy, ...]()
     is_enough = _is_enough(group, by_gang)
     for member in members:
         node = tries.place(member.pod)
@@ -156,8 +160,15 @@ def rehearse(
             first = node
             found = _survey(engine, member.pod) if with_survey else None
             lack = lacks(found, rows, where) if found is not None else f"is refused: {node.message}"
+            rooms = tuple(room(found)) if found is not None and found.rows.size else ()
     return Outcome(
-        placed=placed, missed=tuple(missed), is_enough=is_enough, status=first, survey=found, lacks=lack
+        placed=placed,
+        missed=tuple(missed),
+        is_enough=is_enough,
+        status=first,
+        survey=found,
+        lacks=lack,
+        rooms=rooms,
     )
 
 

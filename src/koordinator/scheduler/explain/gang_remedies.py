@@ -15,7 +15,7 @@ from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Preemption, Remedy
 from koordinator.scheduler.explain.evictions import Ways, preemption_of, victims, ways_for
 from koordinator.scheduler.explain.gang_rehearsal import Group, Member, Outcome, rehearse
-from koordinator.scheduler.explain.remedies import model_row, room, variants_of, wanted_amounts
+from koordinator.scheduler.explain.remedies import model_row, variants_of, wanted_amounts
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.explain.variants import Variant, for_requests
@@ -46,7 +46,7 @@ def remedies(engine: Engine, group: Group, members: Sequence[Member], outcome: O
     made = [*_changed_members(try_it, found), *_lower_requests(try_it, found, outcome)]
     made += _lower_minimum(group, members, outcome)
     if _short_in_all(group, outcome) == 1:
-        made += room(found)
+        made += outcome.rooms
     return [*made, *_leaving(try_it), *_uncordon(try_it, found), *_new_nodes(try_it, found, outcome)]
 
 

@@ -82,7 +82,7 @@ class LoadAwareScheduling(
     name = "LoadAwareScheduling"
     args = LoadAwareArgs
     reads = Change.NODE | Change.PODS | Change.USAGE
-    in_trials = False  # eviction does not lower what was measured
+    in_trials = in_takes = False  # eviction does not lower what was measured
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.NODE_METRIC_ADDED,

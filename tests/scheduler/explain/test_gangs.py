@@ -1,0 +1,263 @@
+"""Explanations of gangs: how many members fit, what the first that does not lacks, what would help."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.scheduler.explain.answer import GangAnswer, Verdict
+from koordinator.scheduler.explain.gang_rehearsal import group_of
+from koordinator.scheduler.explain.gangs import ordinal
+from tests.scheduler import world
+from tests.scheduler.explain.builders import Bench
+from tests.scheduler.world import World, play
+
+GANG = "gang.scheduling.koordinator.sh"
+GPU = "nvidia.com/gpu"
+
+
+def changes(answer: GangAnswer) -> list[str]:
+    return [each.change for each in answer.remedies]
+
+
+def bench(nodes: int, cpu: str = "4") -> Bench:
+    made = Bench()
+    for number in range(nodes):
+        made.node(f"n-{number}", cpu=cpu)
+    return made
+
+
+def test_the_first_member_that_does_not_fit_says_what_it_lacks() -> None:
+    cluster = Bench()
+    for number in range(4):
+        cluster.node(f"n-{number}", cpu="64", extra={GPU: "8"})
+    cluster.running("other", "n-3", requests={GPU: "2"})
+    cluster.pod_group("train", 8).members("train", 8, requests={GPU: "4"})
+
+    answer = cluster.gang("train")
+
+    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.sentence == (
+        "Gang default/train is pending: 7 of 8 members fit; the 8th (default/train-7) lacks at least 2 "
+        "nvidia.com/gpu on every node."
+    )
+    assert answer.fit is not None
+    assert answer.fit.nodes == {"n-0": 2, "n-1": 2, "n-2": 2, "n-3": 1}
+
+
+def test_a_gang_that_fits_says_where_and_leaves_no_trace() -> None:
+    cluster = bench(2)
+    cluster.pod_group("job", 3).members("job", 3, cpu="2")
+    before = cluster.engine.table.requested.copy()
+
+    answer = cluster.gang("job")
+
+    assert (answer.verdict, answer.state) == (Verdict.SCHEDULABLE, "queued")
+    assert "all 3 members find a place on 2 nodes" in answer.sentence
+    assert (cluster.engine.table.requested == before).all()
+    assert cluster.engine.table.assumed_count == 0
+    group = group_of(cluster.engine, "default/job")
+    assert group is not None and group.gang.group.representative == ""
+    assert group.books.rounds.round is None
+
+
+def test_members_that_do_not_exist_yet_are_counted_and_nothing_is_tried() -> None:
+    cluster = bench(1)
+    cluster.pod_group("job", 3).members("job", 1)
+
+    answer = cluster.gang("job")
+
+    assert (answer.verdict, answer.state) == (Verdict.GATED, "waiting for members")
+    assert answer.sentence == "Gang default/job waits for members: default/job has 1 of at least 3 members."
+    assert changes(answer) == [
+        "create 2 more members of default/job",
+        "lower the minimum of default/job from 3 to 1",
+    ]
+    assert answer.gangs[0].missing == 2
+
+
+def test_a_group_waits_for_gangs_that_nobody_has_described() -> None:
+    cluster = bench(1)
+    cluster.pod_group("ps", 1, **{f"{GANG}/groups": '["default/ps","default/worker","default/gone"]'})
+    cluster.members("ps", 1)
+    cluster.members("worker", 1)
+
+    sentence = cluster.gang("ps").sentence
+
+    assert sentence.startswith("Gang group default/gone, default/ps, default/worker waits for members: ")
+    assert "default/gone does not exist: no PodGroup and no pod names it" in sentence
+    assert "nobody has described default/worker: create PodGroup worker in namespace default" in sentence
+
+
+def test_roles_are_tried_together() -> None:
+    cluster = bench(1, cpu="4")
+    together = {f"{GANG}/groups": '["default/ps","default/worker"]'}
+    cluster.pod_group("ps", 1, **together).members("ps", 1, cpu="2")
+    cluster.pod_group("worker", 2, **together).members("worker", 2, cpu="2")
+
+    answer = cluster.gang("worker")
+
+    assert answer.sentence == (
+        "Gang group default/ps, default/worker is pending: 2 of 3 members fit; the 3rd (default/worker-1) "
+        "lacks 2 cpu on every node."
+    ).replace(" on every node", "")
+    assert [(line.gang, line.minimum, line.pending) for line in answer.gangs] == [
+        ("default/ps", 1, 1),
+        ("default/worker", 2, 2),
+    ]
+
+
+def test_members_beyond_the_minimum_keep_nobody() -> None:
+    cluster = bench(1)
+    cluster.pod_group("job", 2).members("job", 3, cpu="2")
+
+    answer = cluster.gang("job")
+
+    assert answer.verdict is Verdict.SCHEDULABLE
+    assert "2 of 3 members find a place, and 2 are enough to start" in answer.sentence
+
+
+def test_what_would_help_is_tried_with_all_members() -> None:
+    cluster = bench(2)
+    cluster.node("tainted", cpu="8", taints=[{"key": "gpu", "effect": "NoSchedule"}])
+    cluster.pod_group("job", 3).members("job", 3, cpu="3")
+
+    told = changes(cluster.gang("job"))
+
+    assert "tolerate gpu:NoSchedule, on every member" in told
+    assert "lower the cpu request from 3 to at most 2, on every member" in told
+    assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in told
+    assert "free 2 of cpu on n-0" in told
+    assert "add a node like n-0: empty, it takes the member" in told
+
+
+def test_cordoned_nodes_and_pods_that_leave_are_counted_on() -> None:
+    cluster = bench(1).node("cordoned", unschedulable=True)
+    leaving = world.pod("leaving", cpu="2")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    cluster.engine.table.assign(cluster.of(leaving), "n-0")
+    cluster.pod_group("job", 2).members("job", 2, cpu="2")
+
+    told = changes(cluster.gang("job"))
+
+    assert "uncordon cordoned" in told
+    assert "wait until 1 pods that are being deleted have left" in told
+
+
+def test_less_important_pods_are_named_when_their_eviction_is_enough() -> None:
+    cluster = bench(2)
+    for number in range(2):
+        cluster.running(f"batch-{number}", f"n-{number}", cpu="4", priority=1)
+    cluster.pod_group("job", 2).members("job", 2, cpu="4", priority=10)
+
+    answer = cluster.gang("job")
+
+    assert answer.verdict is Verdict.PREEMPTION
+    assert answer.preemption is not None
+    assert sorted(pod for way in answer.preemption.nodes for pod in way.pods) == [
+        "default/batch-0",
+        "default/batch-1",
+    ]
+    assert "evicting 2 pods from n-" in answer.sentence
+
+
+def test_one_that_cannot_be_freed_for_all_names_nobody() -> None:
+    cluster = bench(1)
+    cluster.running("batch", "n-0", cpu="4", priority=1)
+    cluster.pod_group("job", 2).members("job", 2, cpu="4", priority=10)
+
+    answer = cluster.gang("job")
+
+    assert (answer.verdict, answer.preemption) == (Verdict.UNSCHEDULABLE, None)
+
+
+def test_a_member_is_explained_with_its_gang() -> None:
+    cluster = bench(1)
+    cluster.pod_group("job", 2)
+    first, second = cluster.members("job", 2, cpu="3")
+
+    answer = cluster.ask(second)
+
+    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.sentence.startswith("Pod default/job-1 goes with its gang. Gang default/job is pending")
+    assert answer.gang is not None and answer.gang.fit is not None
+    assert answer.message == "0/1 nodes are available: 1 Insufficient cpu."
+    assert cluster.ask(first).feasible_count == 1
+
+
+def test_a_member_of_an_incomplete_gang_is_gated_with_what_is_missing() -> None:
+    cluster = bench(1)
+    cluster.pod_group("job", 2)
+    [only] = cluster.members("job", 1)
+
+    answer = cluster.ask(only)
+
+    assert (answer.verdict, answer.rejected_by) == (Verdict.GATED, ["Coscheduling"])
+    assert "default/job has 1 of at least 2 members" in answer.sentence
+
+
+def test_a_gang_that_has_started_is_placed_one_by_one() -> None:
+    cluster = bench(1)
+    cluster.pod_group("job", 2)
+    cluster.member("job-a", "job", cpu="1", nodeName="n-0")
+    cluster.member("job-b", "job", cpu="9")
+
+    answer = cluster.gang("job")
+
+    assert answer.state == "started"
+    assert "0 of 1 that wait find a place; the 2nd (default/job-b) lacks 5 cpu" in answer.sentence
+
+
+def test_nobody_knows_a_gang_that_nobody_names() -> None:
+    assert group_of(Bench().engine, "default/nothing") is None
+
+
+def test_ordinals_are_those_of_english() -> None:
+    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112, 123)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th", "123rd",
+    ]  # fmt: skip
+
+
+gang_shapes = st.fixed_dictionaries(
+    {
+        "cpus": st.lists(st.sampled_from(["1", "2", "4"]), min_size=1, max_size=4),
+        "members": st.lists(st.sampled_from(["500m", "1", "2"]), min_size=1, max_size=6),
+        "minimum": st.integers(1, 6),
+        "seed": st.integers(0, 3),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(gang_shapes)
+def test_the_scheduler_does_with_a_gang_what_the_explanation_says(shape: dict[str, Any]) -> None:
+    minimum = min(shape["minimum"], len(shape["members"]))
+    cluster = Bench(seed=shape["seed"])
+    for number, cpu in enumerate(shape["cpus"]):
+        cluster.node(f"node-{number}", cpu=cpu)
+    cluster.pod_group("job", minimum)
+    bodies = []
+    for number, cpu in enumerate(shape["members"]):
+        cluster.member(f"job-{number}", "job", cpu=cpu)
+        body = world.pod(f"job-{number}", cpu=cpu)
+        body["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": "job"}
+        bodies.append(body)
+    answer = cluster.gang("job")
+    bound: list[str] = []
+
+    async def story(world_: World) -> None:
+        for number, cpu in enumerate(shape["cpus"]):
+            world_.api.put("Node", world.node(f"node-{number}", cpu=cpu))
+        world_.api.put(
+            "PodGroup",
+            {"metadata": {"namespace": "default", "name": "job"}, "spec": {"minMember": minimum}},
+        )
+        for body in bodies:
+            world_.api.put("Pod", body)
+        await world_.settle(30)
+        bound.extend(name for name, node in world_.api.placements().items() if node)
+
+    play(story, seed=shape["seed"])
+    assert bool(bound) == (answer.verdict is Verdict.SCHEDULABLE), (answer.sentence, bound)
+    if bound:
+        assert len(bound) >= minimum
