@@ -28,8 +28,9 @@ def stock_config() -> SchedulerConfig:
 class Bench:
     """A cluster on the bench."""
 
-    def __init__(self, settings: SchedulerConfig | None = None, seed: int = 0) -> None:
-        self.engine = Engine(settings or default_plugins.shipped_config(), FixedClock(NOW_S), seed=seed)
+    def __init__(self, settings: SchedulerConfig | None = None, seed: int = 0, **options: Any) -> None:
+        settings = settings or default_plugins.shipped_config()
+        self.engine = Engine(settings, FixedClock(NOW_S), seed=seed, **options)
 
     def node(self, name: str, **parts: Any) -> "Bench":
         node = from_builtins(world.node(name, **parts), Node)

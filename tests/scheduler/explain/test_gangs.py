@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.scheduler import default_plugins
+from koordinator.scheduler.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.explain.answer import GangAnswer, Verdict
 from koordinator.scheduler.explain.gang_rehearsal import group_of
 from koordinator.scheduler.explain.gangs import ordinal
+from koordinator.scheduler.plugins.network_topology.tree import build
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench
 from tests.scheduler.world import World, play
@@ -171,6 +176,60 @@ def test_one_that_cannot_be_freed_for_all_names_nobody() -> None:
     assert (answer.verdict, answer.preemption) == (Verdict.UNSCHEDULABLE, None)
 
 
+def spines(gpus: dict[str, str]) -> Bench:
+    """Nodes `<spine>-<n>` with GPUs, in a network of spines that the scheduler looks at."""
+    labelled = {name: {"spine": name.partition("/")[0]} for name in gpus}
+    layers = [
+        NetworkTopologySpec(topology_layer="SpineLayer", label_key=["spine"]),
+        NetworkTopologySpec(topology_layer="NodeTopologyLayer", parent_topology_layer="SpineLayer"),
+    ]
+    tree = build(layers, [(name.replace("/", "-"), own) for name, own in labelled.items()])
+    shipped = default_plugins.shipped_profile()
+    others = [each for each in shipped.plugin_config if each.name != "Coscheduling"]
+    args = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True})
+    profile = msgspec.structs.replace(shipped, plugin_config=[*others, args])
+    made = Bench(SchedulerConfig(profiles=[profile]), network=lambda: tree)
+    for name, count in gpus.items():
+        made.node(name.replace("/", "-"), cpu="64", extra={GPU: count}, labels=labelled[name])
+    return made
+
+
+TOGETHER = {
+    f"{GANG}/network-topology-spec": '{"gatherStrategy":[{"layer":"SpineLayer","strategy":"MustGather"}]}'
+}
+
+
+def test_a_gang_that_must_be_together_is_short_where_it_comes_nearest() -> None:
+    cluster = spines({"spine-1/a": "8", "spine-3/a": "16", "spine-3/b": "14"})
+    cluster.pod_group("train", 8, **TOGETHER).members("train", 8, requests={GPU: "4"})
+
+    answer = cluster.gang("train")
+
+    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.sentence == (
+        "Gang default/train is pending: 7 of 8 members fit in SpineLayer spine-3; the 8th (default/train-7) lacks "
+        "at least 2 nvidia.com/gpu on every node in SpineLayer spine-3."
+    )
+    assert [(each.name, each.fitting) for each in answer.domains] == [("spine-3", 7), ("spine-1", 2)]
+
+
+def test_a_gang_that_finds_its_place_in_the_network_says_which() -> None:
+    cluster = spines({"spine-1/a": "8", "spine-3/a": "16", "spine-3/b": "16"})
+    cluster.pod_group("train", 8, **TOGETHER).members("train", 8, requests={GPU: "4"})
+
+    answer = cluster.gang("train")
+
+    assert answer.verdict is Verdict.SCHEDULABLE
+    assert "all 8 members find a place on 2 nodes of SpineLayer spine-3" in answer.sentence
+
+
+def test_a_network_that_nobody_looks_at_is_told() -> None:
+    cluster = bench(1)
+    cluster.pod_group("job", 1, **TOGETHER).members("job", 1)
+
+    assert "awareNetworkTopology of Coscheduling is off" in cluster.gang("job").notes[0]
+
+
 def test_a_member_is_explained_with_its_gang() -> None:
     cluster = bench(1)
     cluster.pod_group("job", 2)
@@ -198,7 +257,7 @@ def test_a_member_of_an_incomplete_gang_is_gated_with_what_is_missing() -> None:
 
 def test_a_gang_that_has_started_is_placed_one_by_one() -> None:
     cluster = bench(1)
-    cluster.pod_group("job", 2)
+    cluster.pod_group("job", 1)
     cluster.member("job-a", "job", cpu="1", nodeName="n-0")
     cluster.member("job-b", "job", cpu="9")
 

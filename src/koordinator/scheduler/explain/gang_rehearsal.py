@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from koordinator.api.core import Pod
-from koordinator.api.gang_labels import GangMatchPolicy, GangMode
+from koordinator.api.gang_labels import GangMode
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
@@ -19,9 +19,9 @@ from koordinator.scheduler.explain.remedies import room
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.events import is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.rounds import is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import Status
@@ -60,16 +60,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     def short_of(self, gang: Gang, placed: int = 0) -> int:
         """How many places a gang lacks, `placed` more taken for granted."""
-        counted = len(gang.waiting) + placed
-        if gang.config.match_policy is GangMatchPolicy.WAITING_AND_RUNNING:
-            counted += len(gang.bound)
-        return max(gang.config.minimum - counted, 0)
+        return max(self.books.rounds.lacking(gang) - placed, 0)
 
     def pending(self) -> list[Member]:
         """Members without a place, in the order in which a round tries them: the one that stands for the group
         first, then gang by gang, by name."""
         first = self.gang.group.representative
-        keys = [(gang_id, key) for gang_id, gang in sorted(self.gangs.items()) for key in gang.pending]
+        keys = [(gang_id, key) for gang_id, gang in sorted(self.gangs.items()) for key in gang.startable()]
         keys.sort(key=lambda each: (each[1] != first, each))
         found = [(gang_id, self.books.info(key)) for gang_id, key in keys]
         return [Member(gang_id, info) for gang_id, info in found if info is not None]

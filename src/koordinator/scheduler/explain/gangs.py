@@ -12,6 +12,7 @@ from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import gang_remedies
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import GangAnswer, GangFit, GangLine, Preemption, Remedy, Verdict
+from koordinator.scheduler.explain.gang_network import Ground, ground_of
 from koordinator.scheduler.explain.gang_rehearsal import Group, Member, Outcome, group_of, rehearse
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
@@ -55,17 +56,49 @@ def explain_group(engine: Engine, group: Group, *, with_remedies: bool = True) -
         return Told(_incomplete(base, group, unready))
     if not members:
         return Told(_nobody_pending(base, group))
-    outcome = rehearse(engine, group, members)
-    fit = _fit(engine, group, outcome, members)
+    ground = ground_of(engine, group)
+    outcome = _on(engine, group, members, ground)
+    fit = _fit(group, outcome, members, ground.where if ground is not None else "")
+    if ground is not None:
+        notes = [*base.notes, ground.note] if ground.note else base.notes
+        base = msgspec.structs.replace(base, domains=list(ground.domains), notes=notes)
     if group.has_started:
         return Told(_one_by_one(base, group, outcome, fit, members), outcome.placed)
     if outcome.is_enough:
         return Told(_with(base, Verdict.SCHEDULABLE, _fits(group, outcome, fit), fit), outcome.placed)
     base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
+    if ground is not None and ground.message:
+        return Told(_not_together(base, group, outcome, fit, ground))
     if with_remedies:
         made = gang_remedies.remedies(engine, group, members, outcome)
         base = msgspec.structs.replace(base, remedies=made)
     return Told(_does_not_fit(base, group, fit, gang_remedies.preemption(engine, group, members, outcome)))
+
+
+def _on(engine: Engine, group: Group, members: Sequence[Member], ground: Ground | None) -> Outcome:
+    """The members on the nodes that the network leaves them."""
+    if ground is not None and ground.nodes:
+        by_uid = {each.pod.uid: each.pod.key for each in members}
+        placed = {by_uid[uid]: node for uid, node in ground.nodes.items() if uid in by_uid}
+        missed = tuple(each for each in members if each.pod.key not in placed)
+        return Outcome(placed=placed, missed=missed, is_enough=True)
+    if ground is None or ground.rows is None:
+        return rehearse(engine, group, members)
+    outcome = rehearse(engine, group, members, rows=ground.rows, where=ground.where)
+    return msgspec.structs.replace(outcome, is_enough=False)
+
+
+def _not_together(
+    base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit, ground: Ground
+) -> GangAnswer:
+    """No part of the network holds all members."""
+    begin = f"{_capital(group.name)} is pending"
+    if outcome.missed and ground.where:
+        text = f"{begin}: {fit.fitting} of {fit.members} members fit in {ground.where}; {_missing_one(fit)}."
+    else:
+        text = f"{begin}: {ground.message}."
+    fit = msgspec.structs.replace(fit, message=ground.message, is_enough=False)
+    return _with(base, Verdict.UNSCHEDULABLE, text, fit)
 
 
 def _with(base: GangAnswer, verdict: Verdict, sentence: str, fit: GangFit | None = None) -> GangAnswer:
@@ -89,7 +122,7 @@ def _line(group: Group, gang_id: str) -> GangLine:
         pending=len(gang.pending),
         waiting=len(gang.waiting),
         bound=len(gang.bound),
-        missing=max(config.minimum - existing, 0),
+        missing=max(config.minimum - gang.able_count, 0),
     )
 
 
@@ -139,8 +172,8 @@ def _unready(group: Group) -> list[str]:
             reasons.append(f"{gang_id} does not exist: no PodGroup and no pod names it")
         elif not gang.config.is_initialised:
             reasons.append(f"nobody has described {gang_id}: {_undescribed(group, gang)}")
-        elif len(gang.children) < gang.config.minimum:
-            reasons.append(f"{gang_id} has {len(gang.children)} of at least {gang.config.minimum} members")
+        elif not gang.is_complete:
+            reasons.append(f"{gang_id} has {gang.able_count} of at least {gang.config.minimum} members")
     return reasons
 
 
@@ -164,12 +197,12 @@ def _complete(group: Group) -> list[Remedy]:
     """What makes a gang complete that has too few members."""
     made = []
     for gang_id, gang in group.gangs.items():
-        missing = gang.config.minimum - len(gang.children)
+        missing = gang.config.minimum - gang.able_count
         if not gang.config.is_initialised or missing <= 0:
             continue
         more = f"create {missing} more member{'s' if missing > 1 else ''} of {gang_id}"
-        less = f"lower the minimum of {gang_id} from {gang.config.minimum} to {len(gang.children)}"
-        for kind, change in (("members", more), ("minimum", less if gang.children else "")):
+        less = f"lower the minimum of {gang_id} from {gang.config.minimum} to {gang.able_count}"
+        for kind, change in (("members", more), ("minimum", less if gang.able_count else "")):
             if change:
                 made.append(Remedy(kind=kind, change=change, node_count=0, examples=[]))
     return made
@@ -187,7 +220,7 @@ def _nobody_pending(base: GangAnswer, group: Group) -> GangAnswer:
     return _with(base, Verdict.BOUND if bound or waiting else Verdict.GATED, sentence)
 
 
-def _fit(engine: Engine, group: Group, outcome: Outcome, members: Sequence[Member]) -> GangFit:
+def _fit(group: Group, outcome: Outcome, members: Sequence[Member], where: str) -> GangFit:
     in_place = sum(len(gang.waiting) + len(gang.bound) for gang in group.gangs.values())
     nodes = Counter(outcome.placed.values())
     stuck = outcome.missed[0] if outcome.missed else None
@@ -196,6 +229,7 @@ def _fit(engine: Engine, group: Group, outcome: Outcome, members: Sequence[Membe
         members=in_place + len(members),
         fitting=in_place + len(outcome.placed),
         is_enough=outcome.is_enough,
+        where=where,
         nodes=dict(sorted(nodes.items(), key=lambda pair: (-pair[1], pair[0]))[:NODES_MAX]),
         node_count=len(nodes),
         stuck=stuck.pod.key if stuck is not None else "",
@@ -208,13 +242,15 @@ def _fit(engine: Engine, group: Group, outcome: Outcome, members: Sequence[Membe
 
 def _fits(group: Group, outcome: Outcome, fit: GangFit) -> str:
     name = _capital(group.name)
-    nodes = f"{fit.node_count} node{'s' if fit.node_count > 1 else ''}"
+    nodes = (
+        f"{fit.node_count} node{'s' if fit.node_count > 1 else ''}{f' of {fit.where}' if fit.where else ''}"
+    )
     if outcome.is_whole:
         return f"{name} fits: all {fit.members} members find a place on {nodes}; the next round binds them together."
     minimum = sum(gang.config.minimum for gang in group.gangs.values())
     return (
         f"{name} fits: {fit.fitting} of {fit.members} members find a place, and {minimum} are enough to start; "
-        f"{_missing_one(fit)}."
+        f"{_missing_one(fit) if fit.lacks else 'the others find none there'}."
     )
 
 
