@@ -99,10 +99,6 @@ class Engine:
             return None
         return Prospects(profile, self.table, self.nominations, self.cache)
 
-    def network(self) -> TopologyTree | None:
-        """The tree of the network, where that is followed and described."""
-        return self._network()
-
     def refresh(self, profile: Profile, now_s: float) -> None:
         """Bring the columns that depend on the time up to date, as each cycle does."""
         for plugin in profile.refreshers:

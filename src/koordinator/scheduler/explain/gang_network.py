@@ -11,8 +11,6 @@ from koordinator.scheduler.explain.answer import DomainFit
 from koordinator.scheduler.explain.gang_rehearsal import Group
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.network_topology.rows import TreeRows
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 
 DOMAINS_MAX = 5
 NO_TREE = (
@@ -30,6 +28,8 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     rows: Rows | None = None
     domains: tuple[DomainFit, ...] = ()
     message: str = ""
+    is_about_multiples: bool = False
+    """Whether it is the number of members that nothing can take."""
     note: str = ""
 
 
@@ -42,27 +42,26 @@ def ground_of(engine: Engine, group: Group) -> Ground | None:
         return Ground(
             note="its network topology is not looked at: awareNetworkTopology of Coscheduling is off"
         )
-    tree = engine.network()
-    if tree is None:
-        return Ground(message=NO_TREE)
     try:
-        found = planning.plan_for(group.gang)
+        seen = planning.outlook(group.gang)
     except KoordinatorError as error:
         return Ground(message=str(error))
-    if found is None:
-        return Ground(note="its network topology is not looked at")
-    if found.plan.is_placed:
-        where = f"{found.plan.place_layer} {found.plan.place_name}" if found.plan.place_name else ""
-        return Ground(nodes=found.plan.nodes, where=where)
-    domains = tuple(_domain(each.title, each.slots) for each in found.plan.offers[:DOMAINS_MAX])
-    best = found.plan.offers[0] if found.plan.offers else None
-    depth = tree.depth_of(found.must_layer) if found.must_layer else 0
-    rows = _rows(engine, tree, depth, best.title) if best is not None and depth else None
+    if seen is None:
+        return Ground(message=NO_TREE)
+    plan = seen.found.plan
+    if plan.is_placed:
+        where = f"{plan.place_layer} {plan.place_name}" if plan.place_name else ""
+        return Ground(nodes=plan.nodes, where=where)
+    parts = [each for each in seen.places if each.name]
     return Ground(
-        where=f"{domains[0].layer} {domains[0].name}" if rows is not None else "",
-        rows=rows,
-        domains=domains if depth else (),
-        message=found.message,
+        where=f"{parts[0].layer} {parts[0].name}" if parts else "",
+        rows=parts[0].rows if parts else None,
+        domains=tuple(
+            DomainFit(layer=each.layer, name=each.name, fitting=len(each.nodes))
+            for each in parts[:DOMAINS_MAX]
+        ),
+        message=seen.no_multiple or seen.found.message,
+        is_about_multiples=bool(seen.no_multiple),
     )
 
 
@@ -70,19 +69,3 @@ def _planning(engine: Engine) -> GangPlanning | None:
     plugins = (plugin for profile in engine.profiles.values() for plugin in profile.plugins)
     gangs = (plugin.planning for plugin in plugins if isinstance(plugin, Coscheduling))
     return next((planning for planning in gangs if planning.is_aware), None)
-
-
-def _domain(title: str, slots: int) -> DomainFit:
-    layer, _, name = title.partition("/")
-    return DomainFit(layer=layer, name=name, fitting=slots)
-
-
-def _rows(engine: Engine, tree: TopologyTree, depth: int, title: str) -> Rows | None:
-    """Rows of the nodes of a place."""
-    names = range(len(tree.levels[depth].names))
-    index = next((index for index in names if tree.title(depth, index) == title), None)
-    if index is None:
-        return None
-    first, end = tree.leaves_below(depth, index)
-    rows = engine.table.shared(TreeRows).rows(tree)[first:end]
-    return rows[rows >= 0]

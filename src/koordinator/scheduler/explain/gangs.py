@@ -93,7 +93,7 @@ def _not_together(
 ) -> GangAnswer:
     """No part of the network holds all members."""
     begin = f"{_capital(group.name)} is pending"
-    if outcome.missed and ground.where:
+    if outcome.missed and ground.where and not ground.is_about_multiples:
         text = f"{begin}: {fit.fitting} of {fit.members} members fit in {ground.where}; {_missing_one(fit)}."
     else:
         text = f"{begin}: {ground.message}."
