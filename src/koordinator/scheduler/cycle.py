@@ -462,6 +462,7 @@ class Cycle:
             told,
             pending_by(evaluation.status if evaluation.status.is_rejected else steering.status),
             suggestion=found.suggestion,
+            verdict=steering.verdict,
         )
         if later is None:
             return unplaced

@@ -13,11 +13,12 @@ from koordinator import clock
 from koordinator.api import labels
 from koordinator.api.failed_details import sorted_details
 from koordinator.api.schedule_explanation import NodeFailedDetail
+from koordinator.scheduler.capabilities import JobVerdict
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.results import Placed, Unplaced
-from koordinator.scheduler.status import Code
+from koordinator.scheduler.status import Code, Status
 from koordinator.scheduler.suggestion import Suggestion
 
 
@@ -63,7 +64,14 @@ def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: f
     evaluation = result.evaluation
     marks = pod.pod.metadata.labels
     is_refused_whole = evaluation is not None and not evaluation.status.is_success
-    details = [] if evaluation is None or is_refused_whole else node_failed_details(evaluation, table)
+    verdict = result.verdict if isinstance(result, Unplaced) else None
+    details: list[NodeFailedDetail] = []
+    if verdict is not None:
+        details = job_failed_details(verdict, table)
+    elif evaluation is not None and not is_refused_whole:
+        details = node_failed_details(evaluation, table)
+    slots = {table.name_of(row): verdict.slots_of(row) for row in table.rows.tolist()} if verdict else {}
+    key = verdict.must_layer if verdict is not None else ""
     preemption = None
     nominated = ""
     if isinstance(result, Unplaced):
@@ -76,8 +84,8 @@ def diagnose(pod: PodInfo, result: Placed | Unplaced, table: NodeTable, now_s: f
         nominated_node=nominated,
         is_root_cause_pod=True,
         pre_filter_message=evaluation.status.message if evaluation is not None and is_refused_whole else "",
-        topology_key_to_explain=marks.get(labels.TOPOLOGY_KEY_TO_EXPLAIN, ""),
-        schedule_diagnosis=ScheduleDiagnosis(node_failed_details=details),
+        topology_key_to_explain=marks.get(labels.TOPOLOGY_KEY_TO_EXPLAIN, "") or key,
+        schedule_diagnosis=ScheduleDiagnosis(node_failed_details=details, node_offer_slot=slots),
         preemption_diagnosis=preemption,
         suggestion=result.suggestion if isinstance(result, Unplaced) else None,
     )
@@ -93,10 +101,25 @@ def node_failed_details(evaluation: Evaluation, table: NodeTable) -> list[NodeFa
         status = evaluation.status_of(int(rows[index]))
         if status.is_success:
             continue
-        names = [table.name_of(int(row)) for row in rows[inverse == number]]
-        may_help = status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
-        for reason in status.reasons:
-            grouped.setdefault((reason, status.plugin, may_help), []).extend(names)
+        _add(grouped, status, [table.name_of(int(row)) for row in rows[inverse == number]])
+    return _details(grouped)
+
+
+def job_failed_details(verdict: JobVerdict, table: NodeTable) -> list[NodeFailedDetail]:
+    """The same for nodes that do not take a whole job."""
+    grouped: dict[tuple[str, str, bool], list[str]] = {}
+    for row in table.rows.tolist():
+        _add(grouped, verdict.status_of(row), [table.name_of(row)])
+    return _details(grouped)
+
+
+def _add(grouped: dict[tuple[str, str, bool], list[str]], status: Status, names: list[str]) -> None:
+    may_help = status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+    for reason in status.reasons:
+        grouped.setdefault((reason, status.plugin, may_help), []).extend(names)
+
+
+def _details(grouped: dict[tuple[str, str, bool], list[str]]) -> list[NodeFailedDetail]:
     return sorted_details(
         NodeFailedDetail(reason=reason, failed_plugin=plugin, preempt_might_help=may_help, failed_nodes=names)
         for (reason, plugin, may_help), names in grouped.items()

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import msgspec
 
+from koordinator.scheduler.capabilities import JobVerdict
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import Code, Status
@@ -50,6 +51,8 @@ class Unplaced(msgspec.Struct, frozen=True):
     """The answer proper, when somebody outside has to be asked for it first."""
     suggestion: Suggestion | None = None
     """What a plugin suggests to users; part of the message."""
+    verdict: JobVerdict | None = None
+    """What nodes said to the whole job of the pod."""
     together: tuple[Placed, ...] = ()
     """Pods of its plan that were placed without it."""
     about: Candidate | None = None

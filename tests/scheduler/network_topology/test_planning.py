@@ -5,10 +5,13 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
+from koordinator.scheduler.debugging import DebugOptions
+from koordinator.scheduler.observer import ObserverOptions
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.network_topology.test_manager import rack, topology
 from tests.scheduler.world import World, play, pod
@@ -109,6 +112,29 @@ def test_a_full_spine_is_told_with_what_each_place_takes() -> None:
         assert f"desiredOfferSlot: 4, {offers}, 0/8 nodes are available: 8 Insufficient cpu." in message
 
     play(story, **on())
+
+
+def test_the_diagnosis_tells_what_each_node_offers(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        fabric(world, spines=1, cpu="4")
+        world.api.put("Pod", pod("taken", cpu="3", nodeName="s0-b0-n0"))
+        gang(world, "job", 3, BLOCK, cpu="2")
+        await world.settle(1)
+        assert len(nodes_of(world, "job")) == 3
+        gang(world, "more", 3, BLOCK, cpu="2")
+        await world.settle(1)
+
+    debug = DebugOptions(diagnosis=True, diagnosis_blocking=True)
+    with caplog.at_level("INFO"):
+        play(story, **on(), observing=ObserverOptions(debug=debug))
+    lines = [text.partition("$")[2] for text in caplog.messages if text.startswith("dump diagnosis")]
+    found = json.loads(lines[0])
+    assert found["topologyKeyToExplain"] == "BlockLayer"
+    offers = found["scheduleDiagnosis"]["nodeOfferSlot"]
+    assert sorted(offers) == ["s0-b0-n0", "s0-b0-n1", "s0-b1-n0", "s0-b1-n1"]
+    assert sorted(offers.values()) == [0, 0, 1, 2]
+    (detail,) = found["scheduleDiagnosis"]["nodeFailedDetails"]
+    assert (detail["reason"], len(detail["failedNodes"])) == ("Insufficient cpu", 4)
 
 
 def test_room_that_others_give_up_is_used() -> None:

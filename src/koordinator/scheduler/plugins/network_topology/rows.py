@@ -62,11 +62,12 @@ class Attraction(RowKeeper):
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._counts: dict[str, Counter[int]] = {}
-        self._versions: Counter[str] = Counter()
+        self._versions: dict[str, int] = {}
+        self._changes = 0
 
     def version(self, selector: str) -> int:
-        """Changes when pods with the selector come or go."""
-        return self._versions[selector]
+        """Changes when pods with the selector come or go; 0 while there are none."""
+        return self._versions.get(selector, 0)
 
     def of(self, selector: str) -> Mapping[int, int]:
         """Row → pods with the selector; nothing for an empty one."""
@@ -97,9 +98,10 @@ class Attraction(RowKeeper):
         counts[row] += number
         if not counts[row]:
             del counts[row]
+        self._changes += 1
+        self._versions[selector] = self._changes
         if not counts:
-            del self._counts[selector]
-        self._versions[selector] += 1
+            del self._counts[selector], self._versions[selector]
 
 
 def selector_of(pod: Pod) -> str:
