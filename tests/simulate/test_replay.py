@@ -90,6 +90,65 @@ def test_a_time_line_needs_times() -> None:
         played([node("n")], [pod("a")], timeline=True)
 
 
+def member(
+    name: str,
+    gang: str,
+    minimum: int,
+    arrives_s: float | None = None,
+    departs_s: float | None = None,
+    **parts: Any,
+) -> TimedPod:
+    body = world.pod(name, **parts)
+    prefix = "gang.scheduling.koordinator.sh"
+    body["metadata"]["annotations"] = {f"{prefix}/name": gang, f"{prefix}/min-available": str(minimum)}
+    return TimedPod(from_builtins(body, Pod), arrives_s, departs_s)
+
+
+def test_a_gang_is_placed_as_a_whole_or_leaves_the_room_to_those_behind_it() -> None:
+    pods = [
+        *(member(f"big-{number}", "big", 5) for number in range(5)),
+        *(member(f"small-{number}", "small", 3) for number in range(3)),
+        pod("alone"),
+    ]
+
+    result = played([node("n", cpu="4")], pods)
+
+    placed = [name for name, node_name in where(result).items() if node_name]
+    assert placed == ["small-0", "small-1", "small-2", "alone"]
+    reasons = [each.reasons for each in result.outcomes if not each.node]
+    assert reasons == [
+        *[("gave its place back: its gang does not fit as a whole",)] * 4,
+        ("Insufficient cpu",),
+    ]
+
+
+def test_members_of_a_gang_come_one_after_the_other_whoever_stands_between_them() -> None:
+    pods = [member("a", "job", 2), pod("other", cpu="3"), member("b", "job", 2)]
+
+    assert where(played([node("n", cpu="4")], pods)) == {"a": "n", "b": "n", "other": ""}
+
+
+def test_a_gang_without_enough_members_is_not_tried() -> None:
+    result = played([node("n")], [member("a", "job", 2)])
+
+    assert "child pod not collect enough" in result.outcomes[0].reasons[0]
+
+
+def test_on_a_time_line_a_gang_waits_for_its_last_member_and_for_room() -> None:
+    pods = [
+        pod("first", 0.0, 50.0, cpu="3"),
+        member("a", "job", 2, 10.0, cpu="2"),
+        member("b", "job", 2, 20.0, cpu="2"),
+        pod("last", 100.0, cpu="2"),
+    ]
+
+    result = played([node("n", cpu="4")], pods, timeline=True)
+
+    assert where(result) == {"first": "n", "a": "n", "b": "n", "last": ""}
+    waited = {each.info.pod.metadata.name: each.waited_s for each in result.outcomes}
+    assert (waited["a"], waited["b"]) == (40.0, 30.0)
+
+
 def test_gated_pods_wait_with_their_reason() -> None:
     result = played([node("n")], [pod("held", schedulingGates=[{"name": "quota"}])])
 

@@ -1,23 +1,28 @@
 """Placing a list of pods on a list of nodes with the real engine, in this process, at full speed.
 
-Bound pods are counted on their nodes at once. Nothing is evicted: PostFilter plugins (preemption) are left
-out, as a list of pods does not say what becomes of victims.
+Bound pods are counted on their nodes at once; members of a gang give their places back unless all have one. Nothing
+is evicted: PostFilter plugins (preemption) are left out, as a list of pods does not say what becomes of victims.
 """
 
 import enum
 import heapq
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from koordinator.api.core import Node, Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.meta import Object
 from koordinator.api.resource_vector import I64
 from koordinator.clock import FixedClock
 from koordinator.scheduler.config import PluginRef, Plugins, PluginSet, SchedulerConfig
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.failures import JOB_PLUGINS
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.queue import QueuedPod, QueuePolicy, SchedulingQueue
@@ -25,7 +30,8 @@ from koordinator.scheduler.results import Placed, Unplaced
 from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.replay_csv import TimedPod
-from koordinator.simulate.replay_input import InputError, ReplayInput
+from koordinator.simulate.replay_input import InputError, ReplayInput, network_of
+from koordinator.simulate.replay_permits import ReplayActions
 
 PROGRESS_PODS = 256
 """Pods between two reports of progress."""
@@ -131,7 +137,17 @@ class _Replay:
     ) -> None:
         now_s = dumps.newest_s(given.others, given.nodes, ())
         self.clock = FixedClock(now_s)
-        self.engine = Engine(without_preemption(config), self.clock, seed=seed, happened=self._happened)
+        self.actions = ReplayActions()
+        network = network_of(given)
+        self.engine = Engine(
+            without_preemption(config),
+            self.clock,
+            seed=seed,
+            happened=self._happened,
+            actions=self.actions,
+            network=lambda: network,
+        )
+        self.choosers = self.engine.next_pod_plugins()
         self.config = config
         self.queue: SchedulingQueue | None = None
         self.timer = timer
@@ -147,9 +163,12 @@ class _Replay:
                 self.engine.table.set_node(node)
         except KoordinatorError as error:
             raise InputError(str(error)) from error
+        self._pod_watches = [
+            watch for handle in self.engine.handles for watch in handle.watches if watch.view is Pod
+        ]
         for handle in self.engine.handles:
             for watch in handle.watches:
-                for obj in given.others.views(watch.view):
+                for obj in self._seen_at_first(given, watch.view):
                     watch.on_add(obj)
         self.infos = [self._info(each) for each in given.pods]
         self.resources = _requested(self.infos, self.engine)
@@ -168,12 +187,57 @@ class _Replay:
         except KoordinatorError as error:
             raise InputError(str(error)) from error
 
+    @staticmethod
+    def _seen_at_first(given: ReplayInput, view: type[Any]) -> Sequence[Object]:
+        """Objects that are there before the first pod comes; the pods are those that are replayed, as they come."""
+        if view is Pod:
+            return ()
+        return given.nodes if view is Node else given.others.views(view)
+
+    def came(self, info: PodInfo) -> None:
+        """Plugins hear of the pod."""
+        for watch in self._pod_watches:
+            watch.on_add(info.pod)
+
+    def went(self, info: PodInfo) -> None:
+        """Plugins hear that the pod is gone."""
+        for watch in self._pod_watches:
+            watch.on_delete(info.pod)
+
+    def wanted_next(self) -> tuple[str, str] | None:
+        """uid of the pod that a plugin wants next, and the plugin; None for none."""
+        for chooser in self.choosers:
+            if (uid := chooser.next_pod()) is not None:
+                return uid, chooser.name
+        return None
+
+    def carry_out(self, result: Placed | Unplaced) -> Placed | Unplaced | None:
+        """What an attempt brought; None for a pod that waits for others."""
+        if isinstance(result, Placed) and result.waits:
+            self.outcomes[result.pod.uid] = Outcome(result.pod, "")
+            self.actions.hold(result)
+            return None
+        if isinstance(result, Placed):
+            self.bound(result)
+        return result
+
+    def bound(self, placed: Placed) -> None:
+        """The pod is on its node for good."""
+        for plugin in self.profile_of(placed.pod).post_binds:
+            plugin.post_bind(placed.pod, placed.node_name)
+
+    def forget(self, placed: Placed) -> None:
+        """The pod gives its place back."""
+        profile = self.profile_of(placed.pod)
+        self.engine.cycle.forget(profile, placed.pod, placed.evaluation, placed.node_name)
+
     def profile_of(self, info: PodInfo) -> Profile:
         return self.engine.profiles[info.pod.spec.scheduler_name]
 
-    def gate(self, info: PodInfo) -> Status:
+    def gate(self, info: PodInfo, but: str = "") -> Status:
+        """What keeps the pod from being tried; the gate of plugin `but` is left out."""
         for plugin in self.profile_of(info).pre_enqueues:
-            status = plugin.pre_enqueue(info)
+            status = plugin.pre_enqueue(info) if plugin.name != but else SUCCESS
             if not status.is_success:
                 return status.by(plugin.name)
         return SUCCESS
@@ -187,18 +251,49 @@ class _Replay:
         return result
 
     def place_each(self, infos: Sequence[PodInfo]) -> None:
-        """Each pod once, in this order."""
-        total = len(infos)
-        for number, info in enumerate(infos):
-            gate = self.gate(info)
-            if not gate.is_success:
-                self.outcomes[info.uid] = Outcome(info, "", gate.reasons)
-                continue
+        """Each pod once, in this order; members of a gang one after the other when the first of them is met."""
+        for each in infos:
+            self.came(each)
+        left = {each.uid: each for each in infos}
+        order, total = deque(infos), len(infos)
+        while (info := self._next(left, order)) is not None:
             result = self.attempt(info, self.profile_of(info).class_key(info), 1)
-            self.record(info, result)
-            if number % PROGRESS_PODS == 0:
-                self.progress(number, total)
+            if (final := self.carry_out(result)) is not None:
+                self.record(info, final)
+            self.actions.settle(self._let_go, self._give_back)
+            if len(left) % PROGRESS_PODS == 0:
+                self.progress(total - len(left), total)
         self.progress(total, total)
+
+    def _next(self, left: dict[str, PodInfo], order: deque[PodInfo]) -> PodInfo | None:
+        """The pod that a plugin wants, else the first that may be tried; None at the end."""
+        while (wanted := self.wanted_next()) is not None:
+            uid, chooser = wanted
+            if (chosen := left.pop(uid, None)) is not None and self._is_let_in(chosen, but=chooser):
+                return chosen
+        self.actions.settle(self._let_go, self._give_back)
+        while order:
+            info = order.popleft()
+            if info.uid not in left:
+                continue
+            if self._is_let_in(info):
+                return left.pop(info.uid)
+        return None
+
+    def _is_let_in(self, info: PodInfo, but: str = "") -> bool:
+        """Whether no gate keeps the pod from being tried, apart from that of one plugin."""
+        gate = self.gate(info, but)
+        if not gate.is_success:
+            self.outcomes[info.uid] = Outcome(info, "", gate.reasons)
+        return gate.is_success
+
+    def _let_go(self, placed: Placed) -> None:
+        self.bound(placed)
+        self.record(placed.pod, placed)
+
+    def _give_back(self, placed: Placed, status: Status) -> None:
+        self.forget(placed)
+        self.outcomes[placed.pod.uid] = Outcome(placed.pod, "", (given_back_reason(status),))
 
     def record(self, info: PodInfo, result: Placed | Unplaced, waited_s: float = 0.0) -> None:
         if isinstance(result, Placed):
@@ -240,6 +335,8 @@ class _Timeline:
         self._events: list[tuple[float, int, int]] = []
         self._departs_s: dict[str, float] = {}
         self._arrived_s: dict[str, float] = {}
+        self._tried: dict[str, QueuedPod] = {}
+        """Entries of pods that were tried and do not run."""
         for number, each in enumerate(pods):
             if each.arrives_s is None:
                 raise InputError(f"pod {each.pod.key} has no creation time, which a time line needs")
@@ -258,6 +355,8 @@ class _Timeline:
                 unschedulable_s_max=float("inf"),  # hints alone wake pods: no clock ticks between events
                 sort_key=sort.sort_key,
                 gate=lambda entry: replay.gate(entry.pod),
+                other_gates=lambda entry, but: replay.gate(entry.pod, but),
+                waits_out=lambda pod: any(chooser.brings_others(pod) for chooser in replay.choosers),
                 plugins=by_name.__getitem__,
             )
         )
@@ -284,32 +383,77 @@ class _Timeline:
     def _arrive(self, info: PodInfo, now_s: float) -> None:
         profile = self._replay.profile_of(info)
         self._arrived_s[info.uid] = now_s
+        self._replay.came(info)
         self._queue.add(info, profile.name, profile.class_key(info), now_s)
         gate = self._replay.gate(info)
         if not gate.is_success:
             self._replay.outcomes[info.uid] = Outcome(info, "", gate.reasons)
+        self._wake(now_s)
+
+    def _wake(self, now_s: float) -> None:
+        self._queue.activate(self._replay.actions.take_woken(), now_s)
 
     def _depart(self, info: PodInfo, now_s: float) -> None:
         self._queue.remove(info.uid)
+        self._replay.went(info)
         row = self._table.unassign(info.uid)
         if row is not None:
             self._queue.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, info, None), now_s)
 
     def _drain(self, now_s: float) -> None:
         """Cycles until nobody is left whom the last events can help."""
-        while (entry := self._queue.pop(now_s)) is not None:
+        while (entry := self._next(now_s)) is not None:
             self._try(entry, now_s)
+
+    def _next(self, now_s: float) -> QueuedPod | None:
+        """The pod that a plugin wants, else the queue's."""
+        while (wanted := self._replay.wanted_next()) is not None:
+            uid, chooser = wanted
+            if (entry := self._queue.take(uid, now_s, by=chooser)) is not None:
+                return entry
+        self._settle(now_s)
+        return self._queue.pop(now_s)
 
     def _try(self, entry: QueuedPod, now_s: float) -> None:
         info = entry.pod
         result = self._replay.attempt(info, entry.class_key, entry.attempt_count)
-        self._replay.record(info, result, now_s - self._arrived_s[info.uid])
-        if isinstance(result, Placed):
-            self._queue.done(info.uid)
-            row = self._table.row_of(result.node_name)
-            self._queue.happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info), now_s)
-        else:
-            self._queue.retry(entry, result.status, result.rejected_by, now_s)
+        self._tried[info.uid] = entry
+        match self._replay.carry_out(result):
+            case Placed() as placed:
+                self._runs(placed, now_s)
+            case Unplaced() as unplaced:
+                self._replay.record(info, unplaced)
+                self._queue.retry(entry, unplaced.status, unplaced.rejected_by, now_s)
+        self._settle(now_s)
+
+    def _settle(self, now_s: float) -> None:
+        def let_go(placed: Placed) -> None:
+            self._replay.bound(placed)
+            self._runs(placed, now_s)
+
+        def give_back(placed: Placed, status: Status) -> None:
+            info = placed.pod
+            self._replay.forget(placed)
+            self._replay.outcomes[info.uid] = Outcome(info, "", (given_back_reason(status),))
+            self._queue.retry(self._tried[info.uid], status, frozenset((status.plugin,)), now_s)
+
+        self._replay.actions.settle(let_go, give_back)
+        self._wake(now_s)
+
+    def _runs(self, placed: Placed, now_s: float) -> None:
+        info = placed.pod
+        self._replay.record(info, placed, now_s - self._arrived_s[info.uid])
+        self._tried.pop(info.uid, None)
+        self._queue.done(info.uid)
+        row = self._table.row_of(placed.node_name)
+        self._queue.happened(Happening(ClusterEvent.ASSIGNED_POD_ADDED, row, None, info), now_s)
+
+
+def given_back_reason(status: Status) -> str:
+    """Why a pod that had a place is not placed."""
+    if status.plugin in JOB_PLUGINS:
+        return "gave its place back: its gang does not fit as a whole"
+    return status.message
 
 
 def reasons_of(result: Unplaced) -> tuple[str, ...]:

@@ -1,0 +1,63 @@
+"""Pods of a replay that have a place and wait in Permit: the members of a gang, until all of them have one."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from koordinator.scheduler.cycle import Placed
+from koordinator.scheduler.handle import Actions
+from koordinator.scheduler.status import SUCCESS, Status, unschedulable
+
+
+class Held(msgspec.Struct, frozen=True):
+    """One such pod; `open` are the plugins that have not allowed it yet."""
+
+    placed: Placed
+    open: set[str]
+
+
+class ReplayActions(Actions):
+    """What plugins may ask of a replay. Decisions are noted, and carried out between two attempts (`settle`)."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._decided: deque[tuple[Placed, Status]] = deque()
+        self._woken: list[str] = []
+
+    def hold(self, placed: Placed) -> None:
+        """The pod has a place, and has to wait."""
+        self._held[placed.pod.uid] = Held(placed, set(placed.waits))
+
+    def activate(self, uids: Iterable[str]) -> None:
+        self._woken.extend(uids)
+
+    def take_woken(self) -> list[str]:
+        """uids of pods that shall be tried at once, each asked for since the last call."""
+        woken, self._woken = self._woken, []
+        return woken
+
+    def allow_waiting(self, uid: str, plugin: str) -> bool:
+        held = self._held.get(uid)
+        if held is None:
+            return False
+        held.open.discard(plugin)
+        if not held.open:
+            del self._held[uid]
+            self._decided.append((held.placed, SUCCESS))
+        return True
+
+    def reject_waiting(self, uid: str, plugin: str, message: str) -> bool:
+        held = self._held.pop(uid, None)
+        if held is not None:
+            self._decided.append((held.placed, unschedulable(message).by(plugin)))
+        return held is not None
+
+    def settle(self, bound: Callable[[Placed], None], given_back: Callable[[Placed, Status], None]) -> None:
+        """Carry out what was decided, and what follows from that."""
+        while self._decided:
+            placed, status = self._decided.popleft()
+            if status.is_success:
+                bound(placed)
+            else:
+                given_back(placed, status)
