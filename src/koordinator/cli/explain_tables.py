@@ -10,6 +10,8 @@ from rich.text import Text
 from koordinator.scheduler.explain.answer import EventLine, Preemption, ReasonCount, Remedy, Verdict
 
 EVENTS_MAX = 5
+_COUNTS = ("nodes", "only this", "total", "pods", "minimum", "members", "pending", "waiting", "bound")
+_AMOUNTS = ("used", "runtime", "asked for", "min", "max")
 _STYLE = {
     Verdict.BOUND: "green",
     Verdict.SCHEDULABLE: "green",
@@ -33,9 +35,10 @@ def verdict_line(sentence: str, verdict: Verdict) -> Text:
 
 
 def grid(*columns: str, title: str = "") -> Table:
+    """A table of these columns; amounts and counts stand on the right."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        is_number = column in ("nodes", "only this", "total", "pods")
+        is_number = column in (*_COUNTS, *_AMOUNTS)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     return table
 

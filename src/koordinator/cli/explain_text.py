@@ -14,12 +14,13 @@ from koordinator.cli.explain_tables import (
     remedy_table,
     verdict_line,
 )
-from koordinator.scheduler.explain.answer import NodeAnswer, NodeScore, PodAnswer
+from koordinator.scheduler.explain.answer import NodeAnswer, NodeScore, PodAnswer, QuotaAnswer
 
 
 def print_answer(console: Console, answer: PodAnswer) -> None:
     """Everything that the answer holds, in the order in which people ask."""
     parts: list[RenderableType | None] = [verdict_line(answer.sentence, answer.verdict), _facts(answer)]
+    parts.append(_quota(answer.quota) if answer.quota is not None else None)
     if answer.gang is not None:
         parts += gang_parts(answer.gang)
     parts += [
@@ -47,6 +48,27 @@ def _facts(answer: PodAnswer) -> Text:
         woken = f", woken by events for {', '.join(queue.wakes_on)}" if queue.wakes_on else ""
         lines.append(f"in the scheduler: {queue.area}, attempts so far: {queue.attempts}{woken}")
     return Text("\n".join([*lines, *answer.notes]))
+
+
+def _quota(quota: QuotaAnswer) -> Table | None:
+    """The way from the top to the pod's quota."""
+    if not quota.levels:
+        return None
+    title = f"Quota {quota.path}{'' if quota.fits else ': no room'}"
+    table = grid("quota", "resource", "used", "runtime", "asked for", "min", "max", "held by", title=title)
+    for level in quota.levels:
+        table.add_row(
+            level.quota,
+            level.resource,
+            level.used,
+            level.runtime or "-",
+            level.request,
+            level.min,
+            level.max,
+            level.held_by or "-",
+            style="red" if level.quota == quota.quota and level.resource in quota.exceeded else "",
+        )
+    return table
 
 
 def _scores(scores: list[NodeScore], chosen: str) -> Table | None:

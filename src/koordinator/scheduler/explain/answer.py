@@ -149,6 +149,44 @@ class QueueLine(Part, frozen=True, kw_only=True):
     """Plugins whose events bring it back."""
 
 
+class QuotaLevel(Part, frozen=True, kw_only=True):
+    """One resource of a quota on the way from the top to the pod's; amounts are quantity texts."""
+
+    quota: str
+    resource: str
+    used: str
+    runtime: str
+    """What it may use now; empty where that is not limited."""
+    request: str
+    min: str
+    max: str
+    held_by: str = ""
+    """What keeps the runtime below what is asked for: `max`, or `siblings` that share with it; else empty."""
+
+
+class QuotaLoan(Part, frozen=True, kw_only=True):
+    """What the pod's quota uses of the minimum of another one."""
+
+    lender: str
+    """Path of that quota, such as `root/search`."""
+    amounts: dict[str, str]
+
+
+class QuotaAnswer(Part, frozen=True, kw_only=True):
+    """What a pod meets at its quota."""
+
+    quota: str
+    path: str
+    """`root/ads`."""
+    fits: bool
+    sentence: str
+    """`queue at root/ads: runtime 120 cores, used 118, you ask 4; borrowed 18 from root/search`."""
+    exceeded: list[str] = []
+    """Resources of which there is too little."""
+    levels: list[QuotaLevel] = []
+    loans: list[QuotaLoan] = []
+
+
 class GangLine(Part, frozen=True, kw_only=True):
     """One gang of a group: what it is told to be, and where its members stand."""
 
@@ -253,6 +291,8 @@ class PodAnswer(Part, frozen=True, kw_only=True):
     preemption: Preemption | None = None
     remedies: list[Remedy] = []
     queue: QueueLine | None = None
+    quota: QuotaAnswer | None = None
+    """The quota of the pod, where one has a say."""
     gang: GangAnswer | None = None
     """The gang of the pod, as long as it has not started."""
     conditions: list[ConditionLine] = []

@@ -14,12 +14,15 @@ from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
     NodeAnswer,
     PodAnswer,
+    Remedy,
     ResourceLine,
     Verdict,
 )
 from koordinator.scheduler.explain.evictions import preemption_of
 from koordinator.scheduler.explain.gang_rehearsal import Group, group_of_pod
 from koordinator.scheduler.explain.gangs import explain_group
+from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
+from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
@@ -129,6 +132,7 @@ def _pending(
         return msgspec.structs.replace(
             _with(base, Verdict.UNSCHEDULABLE, sentence), message=diagnosis.NO_NODES
         )
+    base = msgspec.structs.replace(base, quota=explain_quota(profile, pod))
     if group is not None:
         return _with_gang(engine, profile, pod, question, base, group)
     found = surveys.survey(engine, profile, pod)
@@ -255,9 +259,15 @@ def _no_fit(found: Survey, steering: Steering, question: Question, base: PodAnsw
         message=message,
         preemption=preemption,
         rejected_by=sorted(asked.rejected_by),
-        # Where a plugin points at one node or refuses, a change that opens others does not help.
-        remedies=remedies(found) if question.with_remedies and is_free else [],
+        remedies=_remedies(found, is_free=is_free) if question.with_remedies else [],
     )
+
+
+def _remedies(found: Survey, *, is_free: bool) -> list[Remedy]:
+    if refused_by_quota(found.evaluation.status):
+        return quota_remedies(found.profile, found.pod)
+    # Where a plugin points at one node or refuses, a change that opens others does not help.
+    return remedies(found) if is_free else []
 
 
 def _counted(pods: Sequence[str]) -> str:
@@ -289,6 +299,8 @@ def _why(found: Survey, asked: CycleDiagnosis, steering: Steering, base: PodAnsw
         row = found.engine.table.row_of(steering.planned)
         why = asked.status_of(row).message if row is not None else "there is no such node"
         return f"{steering.planned_by} planned it for {steering.planned}, which does not take it: {why}"
+    if refused_by_quota(found.evaluation.status) and base.quota is not None:
+        return base.quota.sentence
     if not found.evaluation.status.is_success:
         return f"{found.evaluation.status.plugin} refuses it everywhere: {found.evaluation.status.message}"
     parts = [f"{each.reason} ({each.node_count})" for each in base.reasons[:3]]

@@ -6,6 +6,7 @@ import numpy as np
 
 from koordinator.api import resource_vector
 from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.remedies import wanted_amounts
 from koordinator.scheduler.explain.survey import Survey, reasons
 
@@ -20,6 +21,9 @@ def lacks(found: Survey, rows: Rows | None = None, where: str = "") -> str:
     """
     if not found.evaluation.status.is_success:
         status = found.evaluation.status
+        quota = explain_quota(found.profile, found.pod) if refused_by_quota(status) else None
+        if quota is not None:
+            return f"finds its quota full: {quota.sentence}"
         return f"is refused: {status.message}" if status.message else f"is refused by {status.plugin}"
     inside = np.ones(found.rows.size, np.bool_) if rows is None else np.isin(found.rows, rows)
     count = int(inside.sum())

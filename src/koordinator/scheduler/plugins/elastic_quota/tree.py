@@ -78,6 +78,14 @@ class QuotaTree:
         """Names of all quotas, sorted."""
         return sorted(self._quotas)
 
+    def bare(self) -> "QuotaTree":
+        """A tree without quotas that shares by the same rules."""
+        return QuotaTree(
+            scales_min=self._scales_min,
+            keeps_guarantee=self._keeps_guarantee,
+            as_reference=self._as_reference,
+        )
+
     def take_touched(self) -> set[str]:
         """Quotas whose figures changed since the last call: sums, specs, runtimes as far as anybody asked."""
         touched, self._touched = self._touched, set()

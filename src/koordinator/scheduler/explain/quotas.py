@@ -1,0 +1,335 @@
+"""What a pod meets at its quota, and what would help: each change is computed on a copy of the tree around the path of
+the quota, with the rules of the scheduler.
+
+Source: spec 06, sections 6, 7 and 13.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import msgspec
+
+from koordinator.api.errors import ProtocolError
+from koordinator.api.quantity import QuantityError
+from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaLevel, QuotaLoan, Remedy
+from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
+from koordinator.scheduler.plugins.elastic_quota.amounts import (
+    Nanos,
+    amounts_of,
+    masked,
+    nanos_of,
+    nanos_per_unit,
+)
+from koordinator.scheduler.plugins.elastic_quota.checks import Place
+from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
+from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, PodAsk, Quota
+from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.profile import Profile
+from koordinator.scheduler.status import Status
+
+SIBLINGS_MAX = 512
+"""Quotas on the path and beside it that a copy may have; around larger ones no changes are tried."""
+GIVERS_MAX = 3
+
+
+def plugin_of(profile: Profile) -> ElasticQuota | None:
+    """The profile's quotas; None where it has none."""
+    return next((each for each in profile.plugins if isinstance(each, ElasticQuota)), None)
+
+
+def explain_quota(profile: Profile, pod: PodInfo) -> QuotaAnswer | None:
+    """How the pod's quota stands; None where no quota has a say."""
+    plugin = plugin_of(profile)
+    standing = plugin.standing(pod) if plugin is not None else None
+    place = plugin.checks.place_of(pod.pod) if plugin is not None else None
+    if plugin is None or standing is None or not isinstance(place, Place):
+        return None
+    decision = standing.decision
+    return QuotaAnswer(
+        quota=place.ref.name,
+        path=standing.path,
+        fits=decision.is_allowed,
+        sentence=standing.text,
+        exceeded=list(decision.exceeded),
+        levels=_levels(place, sorted(decision.request)),
+        loans=[
+            QuotaLoan(lender=loan.lender, amounts={name: each.text for name, each in loan.amounts.items()})
+            for loan in standing.loans
+        ],
+    )
+
+
+def _levels(place: Place, names: list[str]) -> list[QuotaLevel]:
+    levels = []
+    for name in reversed(place.tree.path(place.ref.name)):
+        quota = place.tree.get(name)
+        if quota is None or name == ROOT:
+            continue
+        levels += [_level(quota, resource) for resource in names if resource in quota.max]
+    return levels
+
+
+def _level(quota: Quota, resource: str) -> QuotaLevel:
+    runtime, asked = quota.runtime.get(resource), quota.request.get(resource, 0)
+    held_by = ""
+    if runtime is not None and runtime < asked:
+        held_by = "max" if runtime >= quota.max[resource] else "siblings"
+    return QuotaLevel(
+        quota=quota.spec.name,
+        resource=resource,
+        used=_text(resource, quota.below.used.get(resource, 0)),
+        runtime="" if runtime is None else _text(resource, runtime),
+        request=_text(resource, asked),
+        min=_text(resource, quota.min.get(resource, 0)),
+        max=_text(resource, quota.max[resource]),
+        held_by=held_by,
+    )
+
+
+def _text(resource: str, nanos: int) -> str:
+    return amounts_of({resource: nanos})[resource].text
+
+
+# What would help
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What is other than it is. Amounts of one resource in 10^-9 units; `asks` are added to what quotas ask for."""
+
+    mins: Mapping[str, int] = {}
+    maxes: Mapping[str, int] = {}
+    asks: Mapping[str, int] = {}
+    used: int = 0
+    """Added to what the pod's quota uses."""
+    ask: int = 0
+    """Added to what the pod asks for."""
+    total: int = 0
+
+
+def remedies(profile: Profile, pod: PodInfo) -> list[Remedy]:
+    """Changes after which the quota has room for the pod, each with the smallest amount that does."""
+    plugin = plugin_of(profile)
+    place = plugin.checks.place_of(pod.pod) if plugin is not None else None
+    if plugin is None or not isinstance(place, Place):
+        return []
+    try:
+        decision = plugin.checks.decide(pod.pod, place)
+        request = masked(plugin.checks.request_of(pod.pod, place.quota), place.quota.max)
+    except (QuantityError, ProtocolError):
+        return []
+    if decision.reason is AdmissionReason.NON_PREEMPTIBLE:
+        fixed = place.quota.below.non_preemptible_used
+        return [
+            _raise_min_for_fixed(place, name, request[name] + fixed.get(name, 0))
+            for name in decision.exceeded
+        ]
+    if decision.is_allowed or len(decision.exceeded) != 1 or decision.quota != place.ref.name:
+        return []
+    [name] = decision.exceeded
+    what_if = WhatIf(place, name, request[name], plugin.checks.limit_of)
+    return what_if.remedies() if what_if.is_faithful else []
+
+
+def _raise_min_for_fixed(place: Place, resource: str, wanted: int) -> Remedy:
+    before = _text(resource, place.quota.min.get(resource, 0))
+    change = f"raise {resource} in min of {place.ref.name} from {before} to {_text(resource, wanted)}"
+    return Remedy(kind="quota-min", change=change, node_count=0, examples=[])
+
+
+class WhatIf:
+    """The quotas on the path of one, and those beside it, in one resource."""
+
+    def __init__(self, place: Place, resource: str, ask: int, limit_of: Callable[[Quota], Nanos]) -> None:
+        self._place, self._resource, self._ask = place, resource, ask
+        tree = place.tree
+        self._path = [name for name in tree.path(place.ref.name) if name != ROOT]
+        self._quotas: dict[str, Quota] = {}
+        for name in self._path:
+            for sibling in tree.children(_parent(tree, name)):
+                quota = tree.get(sibling)
+                if quota is not None and sibling not in OUTSIDE_THE_SHARES:
+                    self._quotas[sibling] = quota
+        self._limit = limit_of(place.quota).get(resource)
+        is_small = len(self._quotas) <= SIBLINGS_MAX and place.ref.name in self._quotas
+        self.is_faithful = is_small and self._limit is not None and self._runtime(Change()) == self._limit
+
+    # The copy
+
+    def _runtime(self, change: Change) -> int:
+        """What the quota may use after a change."""
+        copy = self._place.tree.bare()
+        resource = self._resource
+        pool = dict(nanos_of(self._place.tree.pool))
+        pool[resource] = pool.get(resource, 0) + change.total
+        copy.total = amounts_of(pool)
+        for name in sorted(self._quotas, key=lambda each: each in self._path):
+            self._add(copy, name, change)
+        copy.bring_up_to_date(self._place.ref.name)
+        found = copy.get(self._place.ref.name)
+        assert found is not None, self._place.ref.name
+        return found.runtime.get(resource, 0)
+
+    def _add(self, copy: QuotaTree, name: str, change: Change) -> None:
+        quota, resource = self._quotas[name], self._resource
+        low, high = {resource: quota.min.get(resource, 0)}, {resource: quota.max.get(resource, 0)}
+        low[resource] = change.mins.get(name, low[resource])
+        high[resource] = change.maxes.get(name, high[resource])
+        spec = msgspec.structs.replace(
+            quota.spec,
+            min=amounts_of(low),
+            max=amounts_of(high),
+            weight=amounts_of({resource: quota.weight.get(resource, 0)}),
+        )
+        copy.set_quota(spec)
+        is_above = name in self._path and name != self._place.ref.name
+        sums = quota.own if is_above else quota.below
+        asked = max(sums.request.get(resource, 0) + change.asks.get(name, 0), 0)
+        ask = PodAsk(key=f"all of {name}", request=amounts_of({resource: asked}))
+        copy.add_pod(name, ask)
+
+    def _fits(self, change: Change) -> bool:
+        used = self._place.quota.below.used.get(self._resource, 0) + change.used
+        return used + self._ask + change.ask <= self._runtime(change)
+
+    def _least(self, change_of: Callable[[int], Change], most: int) -> int | None:
+        """The smallest whole amount, at most `most`, with which the pod fits; None when even that does not do."""
+        unit = nanos_per_unit(self._resource)
+        low, high = 0, -(-most // unit)
+        if high <= 0 or not self._fits(change_of(high * unit)):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._fits(change_of(middle * unit)) else (middle, high)
+        return high * unit
+
+    # Changes
+
+    def remedies(self) -> list[Remedy]:
+        """Those of the pod first, then of its quota, then of others."""
+        return [
+            *self._ask_less(),
+            *self._end_own(),
+            *self._raise_max(),
+            *self._raise_min(),
+            *self._take_back(),
+            *self._add_nodes(),
+        ]
+
+    def _remedy(self, kind: str, change: str) -> list[Remedy]:
+        return [Remedy(kind=kind, change=change, node_count=0, examples=[])]
+
+    def _say(self, nanos: int) -> str:
+        return _text(self._resource, nanos)
+
+    def _ask_less(self) -> list[Remedy]:
+        name = self._place.ref.name
+        least = self._least(lambda less: Change(ask=-less, asks={name: -less}), self._ask)
+        if least is None or least >= self._ask:
+            return []
+        less, now = self._say(self._ask - least), self._say(self._ask)
+        return self._remedy("requests", f"lower the {self._resource} request from {now} to at most {less}")
+
+    def _end_own(self) -> list[Remedy]:
+        name, used = self._place.ref.name, self._place.quota.below.used.get(self._resource, 0)
+        least = self._least(lambda gone: Change(used=-gone, asks={name: -gone}), used)
+        if least is None:
+            return []
+        return self._remedy(
+            "quota-own",
+            f"wait until pods of {name} that use {self._say(least)} of {self._resource} have ended",
+        )
+
+    def _raise_max(self) -> list[Remedy]:
+        """Of the quota, and of those above it that are as tight."""
+        need = self._place.quota.below.used.get(self._resource, 0) + self._ask
+        maxes: dict[str, int] = {}
+        for name in self._path:
+            if self._fits(Change(maxes=maxes)):
+                break
+            quota = self._quotas[name]
+            high = quota.max.get(self._resource, 0)
+            grown = need - self._place.quota.max.get(self._resource, 0)
+            if name == self._place.ref.name and grown <= 0:
+                return []
+            maxes[name] = high + grown
+        if not maxes or not self._fits(Change(maxes=maxes)):
+            return []
+        told = [self._raised("max", name, self._quotas[name].max, high) for name, high in maxes.items()]
+        return self._remedy("quota-max", f"raise {' and '.join(told)}")
+
+    def _raise_min(self) -> list[Remedy]:
+        """Of the quota as far as needed, and of those above it that then have too little for their children."""
+        name = self._place.ref.name
+        low, high = self._quotas[name].min.get(self._resource, 0), self._quotas[name].max[self._resource]
+        least = self._least(lambda more: Change(mins=self._mins(more)), high - low)
+        if least is None:
+            return []
+        mins = self._mins(least)
+        if any(value > self._quotas[each].max.get(self._resource, 0) for each, value in mins.items()):
+            return []
+        told = [self._raised("min", each, self._quotas[each].min, value) for each, value in mins.items()]
+        return self._remedy("quota-min", f"raise {' and '.join(told)}")
+
+    def _mins(self, more: int) -> dict[str, int]:
+        """Minima along the path when that of the quota grows: the children's must not add up to more."""
+        resource, found = self._resource, dict[str, int]()
+        for name in self._path:
+            low = self._quotas[name].min.get(resource, 0)
+            if more <= 0:
+                break
+            found[name] = low + more
+            parent = _parent(self._place.tree, name)
+            if parent == ROOT:
+                break
+            siblings = [each for each in self._quotas.values() if each.spec.parent == parent]
+            slack = self._quotas[parent].min.get(resource, 0) - sum(s.min.get(resource, 0) for s in siblings)
+            more = more - max(slack, 0)
+        return found
+
+    def _raised(self, field: str, name: str, before: Nanos, after: int) -> str:
+        now = self._say(before.get(self._resource, 0))
+        return f"{self._resource} in {field} of {name} from {now} to {self._say(after)}"
+
+    def _take_back(self) -> list[Remedy]:
+        """Quotas beside the path that use more than their minimum: what the first of them has to ask for less."""
+        made: list[Remedy] = []
+        over = {
+            name: quota.below.used.get(self._resource, 0) - quota.min.get(self._resource, 0)
+            for name, quota in self._quotas.items()
+            if name not in self._path
+        }
+        for name in sorted((each for each in over if over[each] > 0), key=lambda each: (-over[each], each)):
+            asked = self._quotas[name].below.request.get(self._resource, 0)
+            least = self._least(partial(_asks_less, name), asked)
+            if least is not None:
+                change = (
+                    f"have {name} ask for {self._say(least)} of {self._resource} less: it uses "
+                    f"{self._say(over[name])} more than its min"
+                )
+                made += self._remedy("quota-lent", change)
+            if len(made) == GIVERS_MAX:
+                break
+        return made
+
+    def _add_nodes(self) -> list[Remedy]:
+        if self._place.ref.tree_id:
+            return []
+        least = self._least(lambda more: Change(total=more), 64 * max(self._ask, 1))
+        if least is None:
+            return []
+        return self._remedy("node", f"add nodes with {self._say(least)} of {self._resource}")
+
+
+def _asks_less(name: str, less: int) -> Change:
+    return Change(asks={name: -less})
+
+
+def _parent(tree: QuotaTree, name: str) -> str:
+    quota = tree.get(name)
+    return quota.spec.parent if quota is not None else ROOT
+
+
+def refused_by_quota(status: Status) -> bool:
+    """Whether it is its quota that keeps a pod waiting."""
+    return status.plugin == ElasticQuota.name and status.is_rejected
