@@ -18,8 +18,6 @@ from koordinator.scheduler.plugins.elastic_quota.quota import QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.requeue import Hint, TreeSnapshot
 from koordinator.scheduler.pod_info import PodInfo
 
-WAKES_ON = (ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.ELASTIC_QUOTA)
-
 
 class QuotaUpdate(msgspec.Struct, frozen=True):
     """A quota changed; what events about it carry."""

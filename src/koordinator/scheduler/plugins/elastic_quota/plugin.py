@@ -73,6 +73,7 @@ class ElasticQuota(
     wakes_on = (
         ClusterEvent.ASSIGNED_POD_DELETED,
         ClusterEvent.ELASTIC_QUOTA,
+        ClusterEvent.POD_UPDATED,
     )
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
@@ -142,6 +143,9 @@ class ElasticQuota(
             own.namespace,
             quota_labels.is_pod_non_preemptible(own.labels),
         )
+
+    def tells_apart(self, old: PodInfo, new: PodInfo) -> bool:
+        return self.sleep_key(old) != self.sleep_key(new) or old.request_key != new.request_key
 
     def live_key(self, pod: PodInfo) -> Hashable:
         return self._answer(pod)

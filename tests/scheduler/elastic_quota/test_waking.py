@@ -1,0 +1,195 @@
+"""Who is tried again when, and what costs nothing while nothing happens."""
+
+from typing import Any
+
+import pytest
+
+from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
+from tests.scheduler.elastic_quota.test_plugin import member, placed, quota, with_args
+from tests.scheduler.elastic_quota.test_report import plugin_of
+from tests.scheduler.world import World, play
+
+
+def attempts(world: World) -> int:
+    counts = next(iter(world.scheduler.engine.profiles))
+    return sum(world.scheduler.metrics.of(counts).attempt_counts().values())
+
+
+@pytest.mark.parametrize("by_flag", [False, True])
+def test_the_end_of_a_pod_wakes_pods_of_its_quota_at_once_and_no_others(by_flag: bool) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        for name in ("one", "two"):
+            world.api.put("ElasticQuota", quota(name, low=1, high=1))
+            world.api.put("Pod", member(f"{name}-first", name))
+        await world.settle()
+        for name in ("one", "two"):
+            world.api.put("Pod", member(f"{name}-second", name))
+        await world.settle(15)
+        before = attempts(world)
+
+        world.api.remove("Pod", "one-first", "default")
+        await world.settle(5)
+
+        assert placed(world) == ["one-second", "two-first"]
+        assert attempts(world) == before + 1
+
+    play(story, with_args(enableQueueHint=by_flag))
+
+
+@pytest.mark.parametrize("by_flag", [False, True])
+def test_a_larger_quota_wakes_its_pods(by_flag: bool) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        for name in ("one", "two"):
+            world.api.put("ElasticQuota", quota(name, low=1, high=1))
+            for number in range(2):
+                world.api.put("Pod", member(f"{name}-{number}", name))
+        await world.settle(15)
+        before = attempts(world)
+
+        world.api.put("ElasticQuota", quota("one", low=1, high=2))
+        await world.settle(5)
+
+        assert placed(world) == ["one-0", "one-1", "two-0"]
+        assert attempts(world) == before + 1
+
+    play(story, with_args(enableQueueHint=by_flag))
+
+
+@pytest.mark.parametrize("by_flag", [False, True])
+def test_a_waiting_pod_that_changes_its_quota_is_tried_there(by_flag: bool) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        for name in ("one", "two"):
+            world.api.put("ElasticQuota", quota(name, low=1, high=1))
+        for name in ("first", "second"):
+            world.api.put("Pod", member(name, "one"))
+        await world.settle(15)
+        assert placed(world) == ["first"]
+
+        world.api.put("Pod", member("second", "two"))
+        await world.settle(12)
+
+        assert placed(world) == ["first", "second"]
+
+    play(story, with_args(enableQueueHint=by_flag))
+
+
+def test_pods_that_come_after_the_snapshot_of_hints_wake_others_when_they_go() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        world.api.put("ElasticQuota", quota("team", low=1, high=1))
+        world.api.put("ElasticQuota", quota("other", low=1, high=1))
+        world.api.put("Pod", member("early", "team"))
+        world.api.put("Pod", member("waiting", "other", cpu="2"))
+        await world.settle(3)
+        world.api.remove("Pod", "early", "default")
+        await world.settle(3)  # the snapshot is taken
+        world.api.put("Pod", member("late", "team"))
+        await world.settle(3)
+        world.api.put("Pod", member("next", "team"))
+        await world.settle(15)
+
+        world.api.remove("Pod", "late", "default")
+        await world.settle(12)
+
+        assert placed(world) == ["next"]
+
+    play(story, with_args(enableQueueHint=True, quotaSnapshotUpdateInterval="1h"))
+
+
+def test_what_a_sibling_no_longer_asks_for_wakes_the_pods_of_who_wants_more() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        for name in ("one", "two"):
+            world.api.put("ElasticQuota", quota(name, low=2, high=4))
+            for number in range(4):
+                world.api.put("Pod", member(f"{name}-{number}", name))
+        await world.settle(15)
+        assert placed(world) == ["one-0", "one-1", "two-0", "two-1"]
+
+        for number in range(4):
+            world.api.remove("Pod", f"two-{number}", "default")
+        await world.settle(12)
+
+        assert placed(world) == ["one-0", "one-1", "one-2", "one-3"]
+
+    play(story)
+
+
+def test_pods_that_ask_for_the_same_share_an_evaluation_whatever_their_quotas() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        for name in ("one", "two"):
+            world.api.put("ElasticQuota", quota(name, low=1, high=1))
+        await world.settle()
+        plugin = plugin_of(world)
+
+        for name in ("one", "two"):
+            world.api.put("Pod", member(f"{name}-pod", name))
+            await world.settle()
+        infos = list(world.scheduler.table.pods_at(0).values())
+
+        assert len(infos) == 2
+        assert plugin.class_key(infos[0]) == plugin.class_key(infos[1])
+        assert plugin.sleep_key(infos[0]) != plugin.sleep_key(infos[1])
+
+    play(story)
+
+
+def test_nothing_runs_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = 0
+    write = Statuses._write
+
+    async def counted(self: Any, names: list[str]) -> None:
+        nonlocal rounds
+        rounds += 1
+        await write(self, names)
+
+    monkeypatch.setattr(Statuses, "_write", counted)
+
+    async def story(world: World) -> None:
+        nonlocal rounds
+        world.nodes(1, cpu="4")
+        world.api.put("ElasticQuota", quota("one", low=2, high=4))
+        world.api.put("Pod", member("pod", "one"))
+        await world.settle(30)
+        assert placed(world) == ["pod"]
+
+        rounds = 0
+        await world.settle(600)
+        assert rounds == 0
+
+        world.api.remove("Pod", "pod", "default")
+        await world.settle(1.1)
+        assert rounds == 1
+        assert world.api.objects["ElasticQuota"]["quotas", "one"]["status"]["used"] == {"cpu": "0"}
+
+    play(story, with_args(monitorAllQuotas=True))
+
+
+def test_how_long_steps_take_is_told_by_operation() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("ElasticQuota", quota("one", low=2, high=4))
+        world.api.put("Pod", member("pod", "one"))
+        await world.settle(3)
+        world.api.remove("Pod", "pod", "default")
+        world.api.remove("ElasticQuota", "one", "quotas")
+        await world.settle(3)
+
+        text = world.scheduler.metrics.text()
+        for operation in (
+            "OnPodAdd",
+            "OnPodUpdate",
+            "OnPodDelete",
+            "ReservePod",
+            "UnreservePod",
+            "RefreshRuntime",
+        ):
+            line = f'scheduler_elastic_quota_process_latency_count{{operation="{operation}"}}'
+            assert line in text, operation
+        assert "scheduler_update_elastic_quota_status_duration_seconds_count" in text
+
+    play(story)
