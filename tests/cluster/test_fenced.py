@@ -8,11 +8,15 @@ import pytest
 
 from koordinator.api.core import ConfigMap
 from koordinator.clock import LoopClock
+from koordinator.cluster.config import from_url
 from koordinator.cluster.fenced import FencedCluster, NotLeading
+from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.rate_limit import Rate
 from koordinator.local import registry
 from koordinator.simulate import virtual_time
+from tests.cluster.scripted_server import ok, scripted
 
 BODY: dict[str, Any] = {"metadata": {"name": "c"}, "data": {"a": "1"}}
 
@@ -76,3 +80,26 @@ def test_a_leader_may_act_until_others_could_have_taken_over() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
     virtual_time.run_virtual(main)
+
+
+async def test_what_waited_for_its_turn_is_kept_back_when_another_leads_by_then() -> None:
+    async with scripted() as server:
+        server.otherwise = ok(BODY)
+        rate = Rate(per_s=20, burst=1)
+        async with KubeCluster(from_url(server.url), rng=random.Random(1), rate=rate) as inner:
+            leads = True
+            cluster = FencedCluster(inner, lambda: leads)
+            patch = {"data": {"a": "2"}}
+            await cluster.patch(ConfigMap, "c", patch, "default")
+            waiting = [
+                asyncio.create_task(cluster.patch(ConfigMap, "c", patch, "default")),
+                asyncio.create_task(cluster.delete(ConfigMap, "c", "default")),
+                asyncio.create_task(inner.patch(ConfigMap, "other", patch, "default")),
+            ]
+            await asyncio.sleep(0)
+            leads = False
+            for task in waiting[:2]:
+                with pytest.raises(NotLeading):
+                    await task
+            await waiting[2]
+    assert [asked.path.rsplit("/", 1)[-1] for asked in server.asked] == ["c", "other"]

@@ -268,6 +268,7 @@ async def serve_and_schedule(
         rng=random.Random(rng.getrandbits(64)),
         on_slow_path=lambda: scheduler.metrics.slow_paths.inc(lease),
     )
+    scheduler.may_write = lambda: election.may_act
     scheduler.metrics.master.set(0, lease)
     options = HttpOptions(is_leader=lambda: election.is_leader, lease=lambda: election.trouble)
     async with _served(scheduler, options, flags):

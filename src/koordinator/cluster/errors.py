@@ -123,6 +123,10 @@ class ServiceUnavailable(ApiError):
     code, reason = 503, "ServiceUnavailable"
 
 
+class Withheld(ServiceUnavailable):
+    """We kept the request back: it must not be sent now, nor again by itself."""
+
+
 class Timeout(ApiError):
     code, reason = 504, "Timeout"
 

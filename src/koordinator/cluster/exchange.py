@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -64,13 +65,17 @@ class Pool:
         self._connecting_count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def exchange(self, request: bytes, timeout_s: float) -> Answer:
-        """Send a whole request and read its answer.
+    async def exchange(
+        self, request: bytes, timeout_s: float, check: Callable[[], None] | None = None
+    ) -> Answer:
+        """Send a whole request and read its answer; `check` has the last word before it goes.
 
-        Raises: NotReached, NoAnswer, TimeoutError (`timeout_s` passed), OSError.
+        Raises: NotReached, NoAnswer, TimeoutError (`timeout_s` passed), OSError; what `check` raises.
         """
         connection = self._take() or await self._connected(timeout_s)
         try:
+            if check is not None:
+                check()
             return await connection.send(request, timeout_s)
         except BaseException:
             connection.abort()  # what comes late must not be taken for the answer to the next request

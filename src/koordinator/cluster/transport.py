@@ -5,6 +5,7 @@ Connections are pooled and kept alive; the identity is renewed on 401; the clien
 
 import asyncio
 import contextlib
+import contextvars
 import random
 import re
 import socket
@@ -55,6 +56,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     content_type: str = "application/json"
     repeatable: bool = False
+
+
+BEFORE_SENDING: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar(
+    "before sending", default=None
+)
+"""Called when a request of this context is about to leave, whatever it has waited for until then (the rate limit, a
+connection, the next try). Raises Withheld to keep it back."""
 
 
 class Transport:
@@ -132,6 +140,8 @@ class Transport:
             identity = self._identity
             try:
                 return await self._once(call)
+            except errors.Withheld:
+                raise
             except errors.Unauthorized:
                 if renewed or not await self._renew(identity):
                     raise
@@ -184,7 +194,8 @@ class Transport:
             if _is_one_line(headers.get("Authorization", "")):
                 await self._within_rate(call)
                 self.request_count += 1
-                return await self._writes.exchange(self._composed(call, headers), self._timeout_s)
+                request = self._composed(call, headers)
+                return await self._writes.exchange(request, self._timeout_s, BEFORE_SENDING.get())
         async with await self._request(call, self._timeout) as response:
             data = await response.read()
         return exchange.Answer(response.status, data, response.headers.get("Retry-After", ""))
@@ -227,6 +238,8 @@ class Transport:
         if self._session is None:
             raise errors.ConnectionFailed("the cluster client is closed; open it with `async with`")
         await self._within_rate(call)
+        if (check := BEFORE_SENDING.get()) is not None:
+            check()
         self.request_count += 1
         return self._session.request(
             call.method,

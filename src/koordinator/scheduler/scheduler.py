@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import controllers, default_plugins, status
@@ -95,6 +96,9 @@ class Scheduler:
         self._unschedulable_s_max = unschedulable_s_max
         self._is_scheduling = False
         gates = gates or FeatureGates.of(Component.SCHEDULER)
+        self.may_write: Callable[[], bool] = lambda: True
+        """Asked before each change but events: whoever was elected may have lost the lease without knowing yet."""
+        fenced = FencedCluster(cluster, lambda: self.may_write())
 
         # What decides: plugins may act and tell through what is made below.
         self.recorders: dict[str, EventRecorder] = {}
@@ -107,7 +111,7 @@ class Scheduler:
         self.network: NetworkTopologyManager | None = None
         if network_topology:
             self.network = NetworkTopologyManager(
-                cluster,
+                fenced,
                 self.clock,
                 tell=lambda *about: self._actions.event(next(iter(self.profiles)), *about),
                 changed=lambda: self._handlers.happened(Happening(ClusterEvent.NETWORK_TOPOLOGY)),
@@ -118,7 +122,7 @@ class Scheduler:
             seed=seed,
             plugins=plugins,
             classes_max=classes_max,
-            cluster=cluster,
+            cluster=fenced,
             happened=lambda happening: self._handlers.happened(happening),
             actions=self._actions,
             gates=gates,
@@ -127,7 +131,7 @@ class Scheduler:
         self.table = self.engine.table
         self.profiles = self.engine.profiles
         self._choosers = self.engine.next_pod_plugins()
-        self._advisors = self._extenders(cluster)
+        self._advisors = self._extenders(fenced)
         self.auditor: Auditor | None = None
         if auditing is not None:
             is_ours = self.profiles.__contains__
@@ -164,10 +168,10 @@ class Scheduler:
 
         # What goes out.
         self._explanations = ExplanationObjects(
-            self.engine, self.caches.pods, cluster, self.clock, self._new_rng()
+            self.engine, self.caches.pods, fenced, self.clock, self._new_rng()
         )
         self.observer = Observer(self.engine, self.clock, observing)
-        self._status_writer = StatusWriter(cluster, self.clock, self.caches.live)
+        self._status_writer = StatusWriter(fenced, self.clock, self.caches.live)
         self._actions.attach_statuses(self._status_writer)
         self.outcomes = Outcomes(
             self.engine,
