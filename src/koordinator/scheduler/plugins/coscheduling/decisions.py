@@ -31,6 +31,7 @@ class GateReason(enum.Enum):
     ROUND_FAILED = "another member has failed the round"
     NOT_PENDING = "the pod is no member without a place"
     REPRESENTED = "another member is in the queue for the gang group"
+    RESTING = "the gang group waited in vain until its time was up, and lets others have a go"
     NO_TOPOLOGY = "the gang asks for a network topology that is not known"
 
 
@@ -113,3 +114,5 @@ class Rejection(msgspec.Struct, frozen=True):
 
     message: str = ""
     rejected: tuple[str, ...] = ()
+    is_tired: bool = False
+    """The time was up: others shall have a go, and the group again after them."""

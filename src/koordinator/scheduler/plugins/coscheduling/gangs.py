@@ -124,6 +124,10 @@ class GangCache:
         """The gang, None when there is none of the id."""
         return self._gangs.get(gang_id)
 
+    def group(self, group_id: str) -> GangGroup | None:
+        """The group, None when no gang belongs to it."""
+        return self._groups.get(group_id)
+
     def gangs(self) -> dict[str, Gang]:
         """All gangs by id, to be read only."""
         return self._gangs

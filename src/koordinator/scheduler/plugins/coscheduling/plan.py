@@ -4,9 +4,8 @@ Where each member goes is left to the engine. All gangs of the group need their 
 placed as far as there is room.
 """
 
-from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.scheduler.capabilities import Plan, Quorum
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of
+from koordinator.scheduler.plugins.coscheduling.gangs import key_of
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.pod_info import PodInfo
 
@@ -22,19 +21,11 @@ def whole_group(gangs: RunningGangs, pod: PodInfo, *, falls_back: bool = False) 
     for gang in gangs.rounds.cache.members_of(group):
         if gang.config.topology is not None:
             return None
-        found = [info for each in sorted(gang.pending) if (info := gangs.info(each)) is not None]
+        found = [info for each in sorted(gang.startable()) if (info := gangs.info(each)) is not None]
         if any(info.pod.spec.scheduler_name != pod.pod.spec.scheduler_name for info in found):
             return None
         members += [info for info in found if info.uid != pod.uid]
-        quorums.append(
-            Quorum(frozenset(info.uid for info in found), max(0, gang.config.minimum - held(gang)))
-        )
+        quorums.append(Quorum(frozenset(info.uid for info in found), max(0, gangs.rounds.lacking(gang))))
     if len(members) == 1:
         return None
     return Plan(tuple(members), quorums=tuple(quorums), falls_back=falls_back)
-
-
-def held(gang: Gang) -> int:
-    """Places that count towards the minimum already."""
-    counts_bound = gang.config.match_policy is GangMatchPolicy.WAITING_AND_RUNNING
-    return len(gang.waiting) + (len(gang.bound) if counts_bound else 0)

@@ -11,9 +11,11 @@ import numpy as np
 
 from koordinator.api import labels
 from koordinator.scheduler.capabilities import (
+    ApiProvider,
     AttemptPlugin,
     BackgroundController,
     ControllerProvider,
+    Endpoint,
     FindOneNodePlugin,
     FoundNode,
     JobRoomPlugin,
@@ -41,7 +43,7 @@ from koordinator.scheduler.framework import (
     Scores,
 )
 from koordinator.scheduler.plugin_args import CoschedulingArgs
-from koordinator.scheduler.plugins.coscheduling import plan
+from koordinator.scheduler.plugins.coscheduling import endpoint, plan
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
@@ -75,6 +77,7 @@ class Coscheduling(
     PreBindPlugin[GangState | None],
     PostBindPlugin[GangState | None],
     ControllerProvider[GangState | None],
+    ApiProvider[GangState | None],
     FindOneNodePlugin[GangState | None],
 ):
     """Binds the pods of a gang together, or none of them."""
@@ -110,14 +113,14 @@ class Coscheduling(
         busy = self.preemption.pre_enqueue(pod)
         if not busy.is_success:
             return busy
-        gate = self.rounds.pre_enqueue(pod.pod)
+        gate = self.gangs.pre_enqueue(pod.pod)
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 
     def look(self, pod: PodInfo) -> Status:
         busy = self.preemption.pre_enqueue(pod)
         if not busy.is_success:
             return busy
-        gate = self.rounds.look(pod.pod)
+        gate = self.gangs.look(pod.pod)
         return SUCCESS if gate.is_open else unresolvable(gate.message)
 
     def next_pod(self) -> str | None:
@@ -220,8 +223,7 @@ class Coscheduling(
     # A place
 
     def unreserve(self, state: GangState | None, pod: PodInfo, node_name: str) -> None:
-        rejection = self.rounds.unreserve(pod.pod)
-        self.gangs.reject(rejection.rejected, rejection.message)
+        self.gangs.unreserve(pod.pod)
 
     def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:
         permit = self.gangs.permit(pod.pod)
@@ -254,5 +256,9 @@ class Coscheduling(
 
     # Beside scheduling
 
+    def endpoints(self) -> Sequence[Endpoint]:
+        return endpoint.endpoints(self.rounds.cache)
+
     def controllers(self) -> Sequence[BackgroundController]:
-        return self._pod_groups.loops()
+        telling = BackgroundController("descriptions of gangs", self.gangs.tell_problems)
+        return (*self._pod_groups.loops(), telling)

@@ -283,18 +283,23 @@ class GangRounds(GangEvents):
         gang_id, key = gang_id_of(pod), key_of(pod)
         gang = self.cache.get(gang_id)
         is_current = self.cache.is_current(pod)
+        is_tired = False
         if self._held.get(gang_id, {}).get(key) == uid_of(pod):
             self._take_one(gang_id, key)
+            is_tired = not self._is_under_way(gang)  # nobody here has told it to
         if gang is None or not (is_current or self._as_reference):
             return self._gone(gang)
         self.cache.gave_up_place(gang, key)
         if gang.config.mode is not GangMode.STRICT or is_on_its_own(gang):
-            return Rejection()
+            return Rejection(is_tired=is_tired)
         if key in gang.leaving and not self._incomplete(gang.config):
             return Rejection()
         name = pod.metadata.name
         message = f'Gang "{gang.gang_id}" gets rejected due to Pod "{name}" in Unreserve'
-        return Rejection(message, self._take_held(gang.config.group))
+        return Rejection(message, self._take_held(gang.config.group), is_tired)
+
+    def _is_under_way(self, gang: Gang | None) -> bool:
+        return self.round is not None and gang is not None and self.round.group_id == gang.group.group_id
 
     def _gone(self, gang: Gang | None) -> Rejection:
         """A pod that is no member any more lost its place."""

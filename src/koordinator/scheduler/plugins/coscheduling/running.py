@@ -20,7 +20,15 @@ from koordinator.scheduler.framework import Handle, Watch
 from koordinator.scheduler.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugins.coscheduling import config
 from koordinator.scheduler.plugins.coscheduling.config import GangDefaults, GangSource, gang_id_of
-from koordinator.scheduler.plugins.coscheduling.decisions import Begin, Effect, EndReason, Next, Permit
+from koordinator.scheduler.plugins.coscheduling.decisions import (
+    Begin,
+    Effect,
+    EndReason,
+    Gate,
+    GateReason,
+    Next,
+    Permit,
+)
 from koordinator.scheduler.plugins.coscheduling.events import Round
 from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, key_of, uid_of
 from koordinator.scheduler.plugins.coscheduling.rounds import GangRounds
@@ -31,6 +39,9 @@ log = logging.getLogger(__name__)
 NAME = "Coscheduling"
 NOTHING = Effect()
 COMPLAINT_DELAY_S = 2.0
+"""PodGroups may be seen after their pods."""
+COMPLAINTS_MAX = 1_000
+REST_S = 10.0
 _CYCLE_S = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
 JOB_SIZE_MAX = 1000
 JOB_SIZE_STEP = 100
@@ -49,7 +60,11 @@ class RunningGangs:
         )
         self._complaints: dict[tuple[str, str], Pod | PodGroup] = {}
         """Gang and what is wrong with its description → where it says so, to be told."""
+        self._has_complaints = asyncio.Event()
         self._infos: dict[str, PodInfo] = {}
+        self._tired: set[str] = set()
+        """Groups whose members waited in vain until their time was up: without a rest they would take the room back
+        that they gave to others."""
         self._round_began_s = 0.0
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
         handle.watch(
@@ -109,7 +124,7 @@ class RunningGangs:
     def pending_of(self, group: GangGroup) -> list[PodInfo]:
         """Members of all gangs of the group that have no place, in planning order: by their network-topology-index,
         then by name."""
-        keys = [key for gang in self.rounds.cache.members_of(group) for key in gang.pending]
+        keys = [key for gang in self.rounds.cache.members_of(group) for key in gang.startable()]
         found = [info for info in map(self.info, keys) if info is not None]
         found.sort(key=_planning_order)
         return found
@@ -213,20 +228,38 @@ class RunningGangs:
             if gang is not None and problem not in gang.told:
                 gang.told.add(problem)
                 self._complaints[gang_id, problem] = obj
-                if len(self._complaints) == 1:
-                    self._handle.actions.spawn(self._tell_problems(), "problems of gangs")
+                self._has_complaints.set()
+        while len(self._complaints) > COMPLAINTS_MAX:  # nobody tells them before this scheduler leads
+            del self._complaints[next(iter(self._complaints))]
 
-    async def _tell_problems(self) -> None:
-        """Tell what is still wrong: PodGroups may have been seen after their pods."""
-        await asyncio.sleep(COMPLAINT_DELAY_S)
-        complaints, self._complaints = self._complaints, {}
-        for (gang_id, problem), obj in complaints.items():
-            gang = self.rounds.cache.get(gang_id)
-            if gang is None or (gang.config.source is GangSource.POD_GROUP and isinstance(obj, Pod)):
-                continue
-            self._handle.actions.event("", obj, "Warning", "InvalidGang", problem)
+    async def tell_problems(self) -> None:
+        """Tell what is wrong, until cancelled."""
+        while True:
+            await self._has_complaints.wait()
+            await asyncio.sleep(COMPLAINT_DELAY_S)
+            self._has_complaints.clear()
+            complaints, self._complaints = self._complaints, {}
+            for (gang_id, problem), obj in complaints.items():
+                gang = self.rounds.cache.get(gang_id)
+                is_outdone = gang is None or gang.config.source is GangSource.POD_GROUP
+                if not (is_outdone and isinstance(obj, Pod)):
+                    self._handle.actions.event("", obj, "Warning", "InvalidGang", problem)
 
     # What is done
+
+    def pre_enqueue(self, pod: Pod) -> Gate:
+        """Whether a member may enter the queue."""
+        return self._resting(pod) or self.rounds.pre_enqueue(pod)
+
+    def look(self, pod: Pod) -> Gate:
+        """The same without that anything follows from it."""
+        return self._resting(pod) or self.rounds.look(pod)
+
+    def _resting(self, pod: Pod) -> Gate | None:
+        group = self.group_of(pod) if self._tired else None
+        if group is None or group.group_id not in self._tired:
+            return None
+        return Gate(GateReason.RESTING, f"gangGroup {group.group_id} gave its places back, others have a go")
 
     def next_pod(self) -> str | None:
         """uid of the member that must be tried next."""
@@ -263,6 +296,26 @@ class RunningGangs:
         self.reject(effect.rejected, effect.message)
         self.activate(effect.activate)
         self.activate_one(effect.one_of)
+
+    def unreserve(self, pod: Pod) -> None:
+        """A member lost its place."""
+        rejection = self.rounds.unreserve(pod)
+        self.reject(rejection.rejected, rejection.message)
+        group = self.group_of(pod)
+        if rejection.is_tired and group is not None and group.group_id not in self._tired:
+            self._tired.add(group.group_id)
+            name, group_id = f"rest of gang group {group.group_id}", group.group_id
+            if not self._handle.actions.spawn(
+                self._rest(group_id), name, lambda: self._tired.discard(group_id)
+            ):
+                self._tired.discard(group_id)
+
+    async def _rest(self, group_id: str) -> None:
+        await asyncio.sleep(REST_S)
+        self._tired.discard(group_id)
+        group = self.rounds.cache.group(group_id)
+        if group is not None:
+            self.activate_one(self.rounds.cache.candidates(group))
 
     def bound(self, pod: Pod) -> None:
         """A member was bound."""
