@@ -53,6 +53,8 @@ class Crowd:
         """Gangs that users broke: members deleted, the minimum changed, the PodGroup taken away."""
         self.quotas: dict[str, int] = {}
         self.log: list[str] = []
+        self.may_be_half = False
+        """Whether bindings were refused: others may have taken the room of a gang that was half bound by then."""
         self._waiting_list: list[Json] = []
         self._number = 0
         self._node_cpu: dict[str, int] = {}
@@ -297,7 +299,8 @@ class Crowd:
         assert scheduler.table.assumed_count == len(held)
         assert scheduler.bindings_in_progress == len(held)
         pods = await self.pods()
-        self.check_whole(pods)
+        if not self.may_be_half:
+            self.check_whole(pods)
         await self._check_nobody_fits(pods, held)
         if not held:
             await self._check_restart()

@@ -22,6 +22,7 @@ async def live(seed: int, faults: Faults, death_ratio: float = 0.0) -> None:
         crowd = Crowd(played, seed)
         await crowd.begin()
         played.faults = faults
+        crowd.may_be_half = faults != Faults()
         deaths = random.Random(seed)
 
         def moment(_: str) -> None:
