@@ -276,7 +276,8 @@ class Crowd:
         some of its bindings failed and others hold the room now."""
         for role in self.roles.values():
             if (
-                role.is_lenient
+                self.may_be_half
+                or role.is_lenient
                 or self.tainted.intersection(role.group)
                 or not all(name in self.roles for name in role.group)
             ):
@@ -299,8 +300,7 @@ class Crowd:
         assert scheduler.table.assumed_count == len(held)
         assert scheduler.bindings_in_progress == len(held)
         pods = await self.pods()
-        if not self.may_be_half:
-            self.check_whole(pods)
+        self.check_whole(pods)
         await self._check_nobody_fits(pods, held)
         if not held:
             await self._check_restart()
