@@ -244,6 +244,35 @@ def test_the_minimum_is_planned_where_there_is_no_room_for_all() -> None:
     play(story, **on())
 
 
+def test_members_that_come_later_join_their_gang_as_far_as_there_is_room() -> None:
+    async def story(world: World) -> None:
+        fabric(world, cpu="4")
+        policy = {"annotations": {"match_policy": "waiting-and-running"}}
+        gang(world, "job", 6, BLOCK, **policy)
+        await world.settle(5)
+        (home,) = blocks_of(world, "job")
+        for number in range(3):
+            put(world, f"job-late{number}", "job", 6, BLOCK, **policy)
+        await world.settle(60)
+        assert blocks_of(world, "job") == {home: 8}
+
+    play(story, **on())
+
+
+def test_a_member_that_goes_while_its_gang_is_planned_holds_nobody_up() -> None:
+    async def story(world: World) -> None:
+        fabric(world, cpu="4")
+        gang(world, "job", 6, BLOCK, minimum=6)
+        world.api.remove("Pod", "job-3", "default")
+        await world.settle(30)
+        assert nodes_of(world, "job") == []
+        put(world, "job-new", "job", 6, BLOCK)
+        await world.settle(30)
+        assert sorted(blocks_of(world, "job").values()) == [6]
+
+    play(story, **on())
+
+
 def test_a_replacement_comes_to_where_its_gang_runs() -> None:
     async def story(world: World) -> None:
         fabric(world, cpu="4")

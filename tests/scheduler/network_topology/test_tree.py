@@ -22,6 +22,11 @@ def test_a_missing_layer_is_an_error() -> None:
         order([SPECS[0], SPECS[2]])
 
 
+def test_a_spec_without_layers_is_an_error() -> None:
+    with pytest.raises(TopologySpecError, match='topology layer "NodeTopologyLayer" not found in spec'):
+        build([], [("n", {})])
+
+
 def test_layers_in_a_circle_do_not_go_round_for_ever() -> None:
     circle = [
         NetworkTopologySpec(topology_layer="A", parent_topology_layer="B", label_key=["a"]),

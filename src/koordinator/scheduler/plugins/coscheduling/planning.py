@@ -144,17 +144,17 @@ class GangPlanning:
     def _least(
         self, group: GangGroup, members: tuple[PodInfo, ...], first: PodInfo | None
     ) -> tuple[PodInfo, ...]:
-        """As many members as each gang of the group needs to be released, the first in planning order."""
+        """As many members as each gang of the group needs to be released, the first in planning order; in any case
+        the one that is tried."""
         missing = {
             gang.gang_id: self._gangs.rounds.lacking(gang)
             for gang in self._gangs.rounds.cache.members_of(group)
         }
         chosen: set[str] = set()
-        ordered = members if first is None else (first, *members)
-        for member in ordered:
+        for member in members if first is None else (first, *members):
             gang_id = gang_id_of(member.pod)
-            if member.uid not in chosen and missing.get(gang_id, 0) > 0:
-                missing[gang_id] -= 1
+            if member.uid not in chosen and (member is first or missing.get(gang_id, 0) > 0):
+                missing[gang_id] = missing.get(gang_id, 0) - 1
                 chosen.add(member.uid)
         return tuple(member for member in members if member.uid in chosen)
 

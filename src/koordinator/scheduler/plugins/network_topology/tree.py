@@ -141,7 +141,7 @@ def order(specs: Sequence[NetworkTopologySpec]) -> list[NetworkTopologySpec]:
     by_name = {spec.topology_layer: spec for spec in specs}
     ordered: list[NetworkTopologySpec] = []
     layer = NODE_LAYER
-    while len(ordered) < len(specs):
+    while len(ordered) < max(len(specs), 1):
         if layer not in by_name:
             raise TopologySpecError(layer)
         ordered.append(by_name[layer])
