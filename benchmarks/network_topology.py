@@ -62,7 +62,10 @@ def labels_of(number: int) -> dict[str, str]:
 def node_body(number: int) -> dict[str, Any]:
     amounts = {"cpu": "128", "memory": f"{MEMORY_GIB}Gi", "pods": "110", GPU: str(GPUS_PER_NODE)}
     return {
-        "metadata": {"name": f"node-{number}", "labels": labels_of(number)},
+        "metadata": {
+            "name": f"node-{number}",
+            "labels": labels_of(number) | {"kubernetes.io/hostname": f"node-{number}"},
+        },
         "status": {"allocatable": amounts, "capacity": amounts},
     }
 

@@ -3,6 +3,8 @@
 from collections.abc import Hashable
 from typing import Any
 
+import msgspec
+
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache, evaluate
 from koordinator.scheduler.framework import FilterPlugin
@@ -13,8 +15,18 @@ from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.view import View
 
-Foreseen = list[tuple[FilterPlugin[Any], Any]]
-"""Filters with their states."""
+
+class Foresight(msgspec.Struct, frozen=True, eq=False):
+    """`foreseen` are filters, with their states, that pods on a row can turn against the next one and that can tell
+    when (`FilterPlugin.filter_ahead`). `blind` are the names of those that have to be tried; None: all filters."""
+
+    foreseen: list[tuple[FilterPlugin[Any], Any]]
+    blind: frozenset[str] | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing has to be tried."""
+        return self.blind is not None and not self.blind
 
 
 class Prospects:
@@ -39,9 +51,9 @@ class Prospects:
             return evaluate(self._profile, self._table, pod)
         return self._cache.evaluate(self._profile, pod, self._profile.class_key(pod))
 
-    def view(self, pod: PodInfo) -> View:
-        """What the filters say about single nodes, also within trials."""
-        return View(self._profile, self._table, self._nominations, pod)
+    def view(self, pod: PodInfo, only: frozenset[str] | None = None) -> View:
+        """What the filters say about single nodes, also within trials; `only` some of them, if given."""
+        return View(self._profile, self._table, self._nominations, pod, only)
 
     def nominated_beside(self, pod: PodInfo) -> list[int]:
         """Rows that are kept free for pods which this one has to respect."""
@@ -52,17 +64,16 @@ class Prospects:
         ]
         return sorted(row for row in rows if row is not None)
 
-    def foreseen(self, evaluation: Evaluation) -> Foreseen | None:
-        """The filters that pods of the class on a row can turn against the next one, all of which can foresee that
-        (`FilterPlugin.filter_ahead`); None where only trying tells."""
-        found: Foreseen = []
+    def foresight(self, evaluation: Evaluation) -> Foresight:
+        """Which filters can tell what pods of the class on a row mean for the next one there."""
         if not evaluation.is_of_table:
-            return None
+            return Foresight([], None)
+        foreseen: list[tuple[FilterPlugin[Any], Any]] = []
+        blind: set[str] = set()
         for plugin, state in evaluation.active_filters() or ():
             looks_around = self._profile.has_epoch(plugin) and plugin.epoch(state) is not None
-            if not int(plugin.reads) & BY_PLACEMENT and not looks_around:
-                continue
             if looks_around or not plugin.foresees(state):
-                return None
-            found.append((plugin, state))
-        return found
+                blind.add(plugin.name)
+            elif int(plugin.reads) & BY_PLACEMENT:
+                foreseen.append((plugin, state))
+        return Foresight(foreseen, frozenset(blind))

@@ -20,10 +20,24 @@ from koordinator.scheduler.trial import Trial
 
 
 class View:
-    """The filters of a profile, for one pod. States are prepared again only where a plugin's epoch asks."""
+    """The filters of a profile, for one pod. States are prepared again only where a plugin's epoch asks.
 
-    def __init__(self, profile: Profile, table: NodeTable, nominations: Nominations, pod: PodInfo) -> None:
+    `only`: the plugins that are asked, where the answers of all others are known; not in profiles with transformers.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        table: NodeTable,
+        nominations: Nominations,
+        pod: PodInfo,
+        only: frozenset[str] | None = None,
+    ) -> None:
         self._profile = profile
+        self._only = only
+        self._evaluators = [each for each in profile.evaluators if only is None or each.name in only]
+        self._pre_filters = [each for each in profile.pre_filters if only is None or each.name in only]
+        self._filters = [each for each in profile.filters if only is None or each.name in only]
         self._table = table
         self._nominations = nominations
         self._pod = pod
@@ -87,9 +101,9 @@ class View:
     def _refusal(self, pod: PodInfo, row: int, what_if: Trial | None = None) -> Status:
         skipped: set[str] = set()
         name = self._table.name_of(row)
-        for plugin in self._profile.evaluators:
+        for plugin in self._evaluators:
             self._refresh(plugin, pod)
-        for pre in self._profile.pre_filters:
+        for pre in self._pre_filters:
             status, names = self._pre_filtered[pre.name]
             if status.is_skip:
                 skipped.add(pre.name)
@@ -104,7 +118,7 @@ class View:
             if shown.pod is not pod:
                 self._states = {each.name: each.prepare(shown.pod) for each in self._profile.evaluators}
         rows = np.array([row], np.intp)
-        for plugin in self._profile.filters:
+        for plugin in self._filters:
             if plugin.name in skipped:
                 continue
             state = self._states[plugin.name]

@@ -148,7 +148,9 @@ def test_slots_that_are_foreseen_are_those_that_trying_finds(seed: int, cpu: int
 
     table = desk.engine.table
     for row in table.rows.tolist():
-        tried, status = slots._try(desk.handle, prospects, members, row, len(members))
+        tried, status = slots._try(
+            desk.handle, prospects.view(members[0]), members, row, len(members), is_open=False
+        )
         assert int(counted.counts[row]) == tried
         assert counted.status_of(row).reasons == status.reasons
 

@@ -218,19 +218,19 @@ class Draft:
             if not found.is_placed or (len(kinds) == 1 and not kinds[0].slots.looks_around):
                 return found
             refused = self._refused(members, kinds, found.nodes)
-            if refused is None:
+            if not refused:
                 return found
-            node, count = refused
             taken = taken.copy()
-            taken[self.tree.leaf_of[node]] = count
+            for node, count in refused.items():
+                taken[self.tree.leaf_of[node]] = count
         offers = Offers(self.tree, self.demand, taken, self._existing, self.bound)
         depth, top = placement.places_to_gather(self.tree, self.demand, self.bound)
         return placement.no_room(PlanReason.NO_ROOM, self.demand, offers, depth, top, len(uids))
 
     def _refused(
         self, members: Sequence[PodInfo], kinds: Sequence[Kind], nodes: Mapping[str, str]
-    ) -> tuple[str, int] | None:
-        """The first node that does not take its share beside all members placed before, and how many it took."""
+    ) -> dict[str, int]:
+        """Nodes that do not take their share beside all members placed before, and how many they take."""
         table = self._handle.table
         views = {
             member.uid: view
@@ -239,15 +239,18 @@ class Draft:
             for member in kind.members
         }
         taken: dict[str, int] = {}
+        refused: set[str] = set()
         with table.trial() as what_if:
             for member in members:
                 node = nodes[member.uid]
                 row = table.row_of(node)
+                taken.setdefault(node, 0)
                 if row is None or not views[member.uid].check(row).is_success:
-                    return node, taken.get(node, 0)
-                what_if.add(member, node)
-                taken[node] = taken.get(node, 0) + 1
-        return None
+                    refused.add(node)
+                else:
+                    what_if.add(member, node)
+                    taken[node] += 1
+        return {node: taken[node] for node in refused}
 
     # Members that differ
 

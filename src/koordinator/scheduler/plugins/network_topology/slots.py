@@ -16,22 +16,24 @@ from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.framework import Handle, ReasonCodes
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.prospects import Foreseen, Prospects
+from koordinator.scheduler.prospects import Foresight, Prospects
 from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.view import View
 
 
 class Slots(msgspec.Struct, frozen=True, eq=False):
-    """`counts` (capacity,) per row, up to `wanted`; `tried` tells why rows that had to be tried take no more.
-
-    `looks_around`: whether a member on one node may matter to those on others, which `counts` do not know.
-    """
+    """`counts` (capacity,) per row, up to `wanted`; `tried` tells why rows that had to be tried take no more."""
 
     evaluation: Evaluation
     counts: I64
     wanted: int
-    foreseen: Foreseen = []
+    foresight: Foresight = Foresight([], frozenset())
     tried: Mapping[int, Status] = {}
-    looks_around: bool = False
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether a member on one node may matter to those on others, which `counts` do not know."""
+        return not self.foresight.is_complete
 
     def status_of(self, row: int) -> Status:
         """Why the row does not take all members; success where it does."""
@@ -42,7 +44,7 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
         if self.counts[row] >= self.wanted:
             return SUCCESS
         rows = np.array([row], np.intp)
-        for plugin, state in self.foreseen:
+        for plugin, state in self.foresight.foreseen:
             code = int(plugin.filter_ahead(state, rows, self.counts[rows])[0])
             if code:
                 return plugin.refusal(state, code).by(plugin.name)
@@ -54,7 +56,7 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
         if self.tried:
             rows = rows[~np.isin(rows, list(self.tried))]
         rows = rows[self.counts[rows] < self.wanted]
-        for plugin, state in self.foreseen:
+        for plugin, state in self.foresight.foreseen:
             if not rows.size:
                 break
             codes: ReasonCodes = plugin.filter_ahead(state, rows, self.counts[rows])
@@ -87,19 +89,21 @@ def count(
     if evaluation.failure is not None or not evaluation.status.is_success:
         return Slots(evaluation, counts, wanted)
     rows = evaluation.feasible
-    foreseen = prospects.foreseen(evaluation)
-    apart = prospects.nominated_beside(pod)
-    if foreseen is None:
-        counts[rows] = _counts_ahead(_static(prospects, evaluation), rows, wanted)
-        apart = rows.tolist()
-    else:
-        counts[rows] = _counts_ahead(foreseen, rows, wanted)
-        apart = [row for row in apart if counts[row]]
+    foresight = prospects.foresight(evaluation)
+    counts[rows] = _counts_ahead(foresight, rows, wanted)
     tried: dict[int, Status] = {}
-    for row in apart:
+    shared = prospects.nominated_beside(pod)
+    if not foresight.is_complete:
+        view = prospects.view(pod, foresight.blind)
+        for row in rows[counts[rows] > 1].tolist():
+            most = min(int(counts[row]), len(members))
+            counts[row], status = _try(handle, view, members, row, most)
+            if not status.is_success:
+                tried[row] = status
+    for row in shared:  # members must leave room there, too
         most = min(int(counts[row]), len(members))
-        counts[row], tried[row] = _try(handle, prospects, members, row, most)
-    return Slots(evaluation, counts, wanted, foreseen or [], tried, looks_around=foreseen is None)
+        counts[row], tried[row] = _try(handle, prospects.view(pod), members, row, most, is_open=False)
+    return Slots(evaluation, counts, wanted, foresight, tried)
 
 
 def count_again(
@@ -107,32 +111,24 @@ def count_again(
 ) -> I64:
     """(rows,): how many members the rows take in the trial that runs, which only added pods to them."""
     if before.looks_around or before.tried:
+        view = prospects.view(members[0])
         found = [
-            _try(handle, prospects, members, row, min(len(members), int(before.counts[row])))[0]
+            _try(handle, view, members, row, min(len(members), int(before.counts[row])), is_open=False)[0]
             for row in rows.tolist()
         ]
         return np.array(found, np.int64)
     passes = np.ones(rows.size, np.bool_)
-    for plugin, state in before.foreseen:
+    for plugin, state in before.foresight.foreseen:
         passes &= plugin.filter(state, rows) == 0
     counts = np.zeros(rows.size, np.int64)
-    counts[passes] = _counts_ahead(before.foreseen, rows[passes], len(members))
+    counts[passes] = _counts_ahead(before.foresight, rows[passes], len(members))
     return counts
 
 
-def _static(prospects: Prospects, evaluation: Evaluation) -> Foreseen:
-    """The filters that can foresee, although others cannot: they say how many members there are at most."""
-    if not evaluation.is_of_table:
-        return []
-    return [(plugin, state) for plugin, state in evaluation.active_filters() or () if plugin.foresees(state)]
-
-
-def _counts_ahead(filters: Foreseen, rows: Rows, wanted: int) -> I64:
-    """(rows,): how many members all filters let onto each row, which takes one at least, up to `wanted`."""
+def _counts_ahead(foresight: Foresight, rows: Rows, wanted: int) -> I64:
+    """(rows,): how many members the filters that foresee let onto each row, which takes one at least."""
     most = np.full(rows.size, wanted, np.int64)
-    if not rows.size or not filters or wanted == 1:
-        return most
-    for plugin, state in filters:
+    for plugin, state in foresight.foreseen if rows.size else ():
         least = np.ones(rows.size, np.int64)
         while (is_open := least < most).any():
             middle = (least + most + 1) // 2
@@ -143,14 +139,14 @@ def _counts_ahead(filters: Foreseen, rows: Rows, wanted: int) -> I64:
 
 
 def _try(
-    handle: Handle, prospects: Prospects, members: Sequence[PodInfo], row: int, most: int
+    handle: Handle, view: View, members: Sequence[PodInfo], row: int, most: int, *, is_open: bool = True
 ) -> tuple[int, Status]:
-    """How many members the row takes one after the other, up to `most`, and why no more."""
-    table, view = handle.table, prospects.view(members[0])
-    name = table.name_of(row)
-    with table.trial() as what_if:
+    """How many members the row takes one after the other, up to `most`, and why no more. `is_open`: it takes the
+    first one."""
+    name = handle.table.name_of(row)
+    with handle.table.trial() as what_if:
         for number, member in enumerate(members[:most]):
-            status = view.check(row)
+            status = view.check(row) if number or not is_open else SUCCESS
             if not status.is_success:
                 return number, status
             what_if.add(member, name)
