@@ -17,6 +17,8 @@ from koordinator.scheduler.cycle import Unplaced
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.queue import QueuedPod
 from koordinator.scheduler.status import unschedulable
+from tests.scheduler.coscheduling.stage import member
+from tests.scheduler.coscheduling.test_preemption import with_preemption
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]
@@ -102,13 +104,6 @@ def test_a_victim_that_finds_another_node_at_once_is_told_of(caplog: pytest.LogC
     assert "need not have been evicted" in caplog.text
 
 
-def member(name: str, gang: str, minimum: int, *, cpu: str = "1") -> Json:
-    body = pod(name, cpu=cpu)
-    prefix = "gang.scheduling.koordinator.sh"
-    body["metadata"]["annotations"] = {f"{prefix}/name": gang, f"{prefix}/min-available": str(minimum)}
-    return body
-
-
 def test_a_gang_has_one_history_that_tells_each_step_once() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="2")
@@ -137,6 +132,42 @@ def test_a_gang_has_one_history_that_tells_each_step_once() -> None:
         assert value(world, "scheduling_events_before_outcome_count") == 1
 
     play(story, auditing=AuditOptions())
+
+
+def test_a_job_that_takes_the_place_of_another_is_one_preemption_and_its_victims_are_one_workload() -> None:
+    seen: list[list[str]] = []
+
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        for number in range(3):
+            world.api.put("Pod", member(f"low-{number}", "low", 3, cpu="4", priority=1))
+        await world.settle(2)
+        world.api.hold_deletions = True
+        for number in range(3):
+            world.api.put("Pod", member(f"high-{number}", "high", 3, cpu="4", priority=1000))
+        await world.settle(5)
+        seen.extend((kinds(world, "high-0"), kinds(world, "low-0")))
+        for number in range(3):
+            world.api.remove("Pod", f"low-{number}", "default")
+        await world.settle(30)
+
+        assert sorted(name for name, where in world.api.placements().items() if where) == [
+            f"high-{number}" for number in range(3)
+        ]
+        assert value(world, "preemption_to_victim_deleted_seconds_count") == 1
+        assert value(world, "repeated_preemptions_total") == 0
+        assert value(world, "preemption_invalidations_total") == 0
+        assert value(world, "scheduling_events_before_outcome_count") == 2
+
+    play(story, with_preemption(), auditing=AuditOptions())
+    of_preemptor, of_victim = seen
+    assert of_preemptor == [
+        *("create", "gatedByQueueAdmission", "gangMinMemberSatisfied"),
+        *("preemptNominated", "scheduleFailure", "gangAllPodsAlreadyAttempted"),
+        *("preemptVictimDeleting", "scheduleFailure", "gangAllPodsAlreadyAttempted"),
+    ]
+    assert ()
+    assert of_victim == ["evicted"]
 
 
 class Job:
