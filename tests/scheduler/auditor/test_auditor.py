@@ -166,7 +166,6 @@ def test_a_job_that_takes_the_place_of_another_is_one_preemption_and_its_victims
         *("preemptNominated", "scheduleFailure", "gangAllPodsAlreadyAttempted"),
         *("preemptVictimDeleting", "scheduleFailure", "gangAllPodsAlreadyAttempted"),
     ]
-    assert ()
     assert of_victim == ["evicted"]
 
 
