@@ -93,6 +93,10 @@ class JobRoomPlugin(Plugin[S]):
         """Success, or why there is no room for all of them. Pods that hold a place take no more. Costs a look at
         each pod."""
 
+    @abc.abstractmethod
+    def rivals(self, pod: PodInfo) -> Iterable[str]:
+        """uids of the pods on nodes that use up what limits this one: room for it is made where they are."""
+
 
 # Choosing nodes
 

@@ -305,7 +305,8 @@ class Diagnosis(Protocol):
         ...
 
     def feasible_rows(self) -> Mask:
-        """(capacity,): rows that passed all filters in this cycle, if others are not kept free there."""
+        """(capacity,): rows that passed all filters in this cycle, if they are not kept free for others: what the pod
+        was refused for has nothing to do with them."""
         ...
 
     def class_key(self, pod: PodInfo) -> Hashable:

@@ -15,6 +15,7 @@ from koordinator.scheduler.framework import PermitPlugin, PermitResult
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.coscheduling.stage import PREFIX, member
+from tests.scheduler.elastic_quota.test_plugin import quota
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]
@@ -404,6 +405,36 @@ def test_workers_and_their_server_make_room_together() -> None:
         assert len(placed(world, "worker")) == 3
         assert len(placed(world, "server")) == 1
         assert victims(world) == ["low-0", "low-1"]
+
+    play(story, with_preemption())
+
+
+def test_a_job_takes_the_share_of_less_important_pods_of_its_own_quota() -> None:
+    label = "quota.scheduling.koordinator.sh/name"
+
+    async def story(world: World) -> None:
+        world.nodes(6, cpu="4")
+        for name, cpu in (("ads", 8), ("search", 100)):
+            world.api.put("ElasticQuota", quota(name, low=0, high=cpu))
+        for number in range(2):
+            other = pod(f"other-{number}", cpu="4", priority=1)
+            other["metadata"]["labels"] = {label: "search"}
+            low = member(f"low-{number}", "low", 2, "4", priority=1)
+            low["metadata"]["labels"] = {label: "ads"}
+            world.api.put("Pod", other)
+            world.api.put("Pod", low)
+        await world.settle(2)
+        assert len(placed(world)) == 4
+
+        for number in range(2):
+            high = member(f"high-{number}", "high", 2, "4", priority=1000)
+            high["metadata"]["labels"] = {label: "ads"}
+            world.api.put("Pod", high)
+        await world.settle(30)
+
+        assert victims(world) == ["low-0", "low-1"]
+        assert len(placed(world, "high")) == 2
+        assert len(placed(world, "other")) == 2
 
     play(story, with_preemption())
 

@@ -5,7 +5,7 @@ resources are concerned, the cheapest ones first, and only as many as are needed
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -37,6 +37,10 @@ MANY = 1 << 40
 """Members that a node takes of a pod that asks for nothing."""
 
 
+Rivals = Callable[[str, PodInfo], Iterable[str] | None]
+"""Given a plugin that refused a pod as a whole: uids of the pods that use up what is limited, None when unknown."""
+
+
 class Kind(msgspec.Struct, eq=False):
     """Equal members: one of them is asked about for all. Masks are (table rows,)."""
 
@@ -49,16 +53,22 @@ class Kind(msgspec.Struct, eq=False):
     fit: tuple[NodeResourcesFit, FitState] | None
     is_wide: bool
     """Whether pods elsewhere matter to it."""
+    filters: frozenset[str]
+    """Who refuses it node by node."""
 
     @classmethod
     def of(cls, pod: PodInfo, asked: Diagnosis, rows: Rows) -> "Kind":
         is_there = np.zeros(asked.unresolvable_rows().size, np.bool_)
         is_there[rows] = True
-        filters = asked.active_filters() or ()
+        active = asked.active_filters()
+        filters = active or ()
         fit = next(((each, state) for each, state in filters if isinstance(each, NodeResourcesFit)), None)
         is_wide = any(_looks_further(plugin) for plugin, _ in filters)
         is_open = is_there & ~asked.unresolvable_rows()
-        return cls(pod, asked, is_open, asked.feasible_rows() & is_there, fit, is_wide)
+        # Nobody has looked at the nodes for a pod that was refused as a whole: any may take it.
+        is_free = asked.feasible_rows() & is_there if active is not None else is_open
+        names = frozenset(plugin.name for plugin, _ in filters)
+        return cls(pod, asked, is_open, is_free, fit, is_wide, names)
 
     @property
     def wanted(self) -> tuple[tuple[int, int], ...]:
@@ -83,7 +93,9 @@ class TrialGround:
         trigger: PodInfo,
         members: Mapping[str, PodInfo],
         own: Collection[str],
+        *,
         doomed: Collection[str] = (),
+        rivals: Rivals = lambda _plugin, _pod: None,
     ) -> None:
         self._table = table
         self._residents = residents
@@ -93,6 +105,7 @@ class TrialGround:
         self._members = members
         self._own = own
         self._doomed = doomed
+        self._rivals = rivals
         self._infos: dict[str, PodInfo] = {}
         self._kinds: list[Kind] = []
         self._kind_of: dict[str, int] = {}
@@ -106,7 +119,8 @@ class TrialGround:
         self._moves: Counter[int] = Counter()
         self._taken_count = 0
         self._clearings = 0
-        self._is_whole = diagnosis.active_filters() is None
+        self._refuser = ""
+        """The plugin that refuses members as a whole, wherever they would go (a quota)."""
         self._see_kinds()
         self._see_victims()
 
@@ -121,6 +135,8 @@ class TrialGround:
                 is_trigger = kind == self._asked.class_key(self._trigger)
                 asked = self._asked if is_trigger else self._asked.about(pod)
                 self._kinds.append(Kind.of(pod, asked, rows))
+                if is_trigger:
+                    self._refuser = min(asked.rejected_by - self._kinds[number].filters, default="")
             self._kind_of[key] = number
 
     def _see_victims(self) -> None:
@@ -181,9 +197,9 @@ class TrialGround:
         self._clearings += bool(chosen)
         for row in chosen:
             self._clear(row)
-        if self._is_whole and chosen:
+        if self._refuser and chosen:
             # A pod that is refused as a whole is so until enough others are gone, wherever they were.
-            return [self._table.name_of(row) for row in self._cleared]
+            visited, chosen = sorted(self._visited - self._cleared.keys()), list(self._cleared)
         return [self._table.name_of(row) for row in (*visited, *chosen)]
 
     def _is_beyond_all(self, needed: Counter[int]) -> bool:
@@ -219,6 +235,8 @@ class TrialGround:
         }
         is_left = self._held_pods > 0
         is_left[list(self._cleared)] = False
+        if self._refuser:
+            is_left &= self._has_rivals()
         chosen: list[int] = []
         count = self._taken_count
         while needed and count < TAKEN_MAX:
@@ -237,6 +255,19 @@ class TrialGround:
                 if self._fill(row, needed, slots):
                     break  # one kind is complete: nodes for that kind alone are of no use any more
         return chosen
+
+    def _has_rivals(self) -> Mask:
+        """(table rows,): where pods may go that use up what members are refused for."""
+        found = np.zeros(self._table.capacity, np.bool_)
+        for kind in self._kinds:
+            rivals = self._rivals(self._refuser, kind.pod)
+            if rivals is None:
+                return self._held_pods > 0
+            for uid in rivals:
+                place = self._table.place_of(uid)
+                if place is not None and self._may_go(place.pod):
+                    found[place.row] = True
+        return found
 
     def _fill(self, row: int, needed: Counter[int], slots: Mapping[int, I64]) -> bool:
         """Count members as placed on a cleared node; whether a kind is complete by that."""
@@ -320,7 +351,7 @@ class TrialGround:
         assert row is not None, node
         number = self._kind_of[member.key]
         kind, pod = self._kinds[number], self._members[member.key]
-        stamp = self._clearings if self._is_whole or kind.is_wide else 0
+        stamp = self._clearings if self._refuser or kind.is_wide else 0
         stamp = stamp << 32 | self._moves[row]
         known = self._refused.get((number, row))
         if known is not None and known[0] == stamp:
@@ -330,6 +361,8 @@ class TrialGround:
             status = kind.asked.check(row)
         if status is None or not status.is_success:
             self._refused[number, row] = (stamp, status)
+            if status is not None and status.plugin not in kind.filters:
+                self._refuser = status.plugin
             return False
         self._trial.add(pod, node)
         self._moves[row] += 1

@@ -150,6 +150,8 @@ class Coscheduling(
         needed = self.gangs.needed_with(pod.pod)
         for plugin in knowing:
             status = plugin.room_for(needed)
+            if status.is_rejected and self.preemption.is_for_jobs:
+                return unschedulable(*status.reasons).by(plugin.name)
             if status.is_rejected:
                 # Making room for this one pod would help nobody.
                 return unresolvable(*status.reasons).by(plugin.name)

@@ -6,11 +6,12 @@ stock preemption makes room for the member that failed its round, and for no oth
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from koordinator.prometheus import Histogram, exponential
+from koordinator.scheduler.capabilities import JobRoomPlugin
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.failures import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from koordinator.scheduler.framework import Diagnosis, Handle, Outlook, PostFilterResult
@@ -83,6 +84,11 @@ class GangPreemption:
         )
         self._measured: set[str] = set()
 
+    @property
+    def is_for_jobs(self) -> bool:
+        """Whether room is made for whole jobs (`enablePreemption`)."""
+        return self._residents is not None
+
     # The gate
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
@@ -150,7 +156,7 @@ class GangPreemption:
     def _told(self, now: Round | None) -> list[str]:
         """What is said of preemption about members that fail because another one did."""
         message = now.preemption_message if now is not None else ""
-        return [f"preemption: {message}" if self._residents is not None else message] if message else []
+        return [f"preemption: {message}" if self.is_for_jobs else message] if message else []
 
     def _gang_of(self, pod: PodInfo) -> Gang | None:
         """The gang that the pod is placed with; None for a pod on its own."""
@@ -203,7 +209,15 @@ class GangPreemption:
         self._doomed = {uid for uid in self._doomed if table.place_of(uid) is not None}
         with self._without_nominations(job), table.trial() as trial:
             ground = TrialGround(
-                table, self._residents, trial, diagnosis, trigger, job.members, own, self._doomed
+                table,
+                self._residents,
+                trial,
+                diagnosis,
+                trigger,
+                job.members,
+                own,
+                doomed=self._doomed,
+                rivals=self._rivals,
             )
             found = preempt(preemptor, ground, self._placer_of(trigger))
             victims: dict[str, list[PodInfo]] = {}
@@ -211,6 +225,12 @@ class GangPreemption:
                 if each.action is not VictimAction.NOTHING:
                     victims.setdefault(each.victim.node, []).append(ground.info(each.victim))
         return found, victims
+
+    def _rivals(self, plugin: str, pod: PodInfo) -> Iterable[str] | None:
+        """uids of the pods that use up what the plugin refused the pod for."""
+        knowing = self._handle.companions(JobRoomPlugin)  # type: ignore[type-abstract]
+        found = next((each for each in knowing if each.name == plugin), None)
+        return found.rivals(pod) if found is not None else None
 
     def _member(self, pod: PodInfo) -> JobMember:
         return JobMember(key=pod.key, nominated=self._nominated_node(pod))

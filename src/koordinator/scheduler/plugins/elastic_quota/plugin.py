@@ -192,6 +192,15 @@ class ElasticQuota(
             self._controllers.refusals.add(place)
         return SUCCESS if status.code is Code.SKIP else status
 
+    def rivals(self, pod: PodInfo) -> Iterable[str]:
+        ref = self.book.quota_of(pod.pod)
+        tree = self.book.tree_of(ref)
+        quota = tree.get(ref.name) if tree is not None else None
+        for key, counted in quota.pods.items() if quota is not None else ():
+            known = self.book.pod(key) if counted.is_assigned else None
+            if known is not None:
+                yield known.metadata.uid or key
+
     def standing(self, pod: PodInfo) -> PodStanding | None:
         """What a pod meets at its quota, for people; None where no quota has a say."""
         return self.checks.standing(pod.pod)
