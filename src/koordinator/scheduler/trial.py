@@ -55,5 +55,6 @@ class Trial:
             for uid, place in self._places.items():
                 if table.place_of(uid) is None:
                     table.assign(place.pod, table.name_of(place.row), assumed=place.assumed)
+        guests = {pod.uid for pod in self._added} - self._places.keys()
         for row, pods in self._taken.items():
-            table.restore_order(row, pods)
+            table.restore_order(row, {uid: pod for uid, pod in pods.items() if uid not in guests})

@@ -412,6 +412,7 @@ class TrialGround:
             reasons[NOT_HELPFUL] = hopeless
         if not members:
             reasons[NO_VICTIMS] = int(kind.is_open.sum())
+            reasons = +reasons
             return words.fit_error(self._table.node_count, reasons)
         asked = [(status, 1) for status in self._answers(number)]
         reasons.update(words.count_reasons([*asked, *self._short(number)]))

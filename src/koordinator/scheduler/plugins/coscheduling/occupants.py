@@ -24,6 +24,7 @@ class JobResidents(Residents):
         """Job → its number, and how many pods have it."""
         self._next_number = 0
         super().__init__(table)
+        self._extend()
 
     def victims_below(self, priority: int) -> I64:
         """Slots of pods that may be evicted for one of this priority."""
@@ -40,14 +41,18 @@ class JobResidents(Residents):
 
     def _describe(self, slot: int, pod: PodInfo) -> None:
         super()._describe(slot, pod)
+        self._extend()
+        self.jobs[slot] = self._join_job(job_name(pod.pod))
+        self.may_go[slot] = may_go(pod.pod)
+        self.is_leaving[slot] = pod.pod.metadata.deletion_timestamp is not None
+
+    def _extend(self) -> None:
+        """As many slots as there are rows."""
         missing = self.rows.size - self.jobs.size
         if missing:
             self.jobs = np.concatenate([self.jobs, np.zeros(missing, np.int64)])
             self.may_go = np.concatenate([self.may_go, np.zeros(missing, np.bool_)])
             self.is_leaving = np.concatenate([self.is_leaving, np.zeros(missing, np.bool_)])
-        self.jobs[slot] = self._join_job(job_name(pod.pod))
-        self.may_go[slot] = may_go(pod.pod)
-        self.is_leaving[slot] = pod.pod.metadata.deletion_timestamp is not None
 
     def _join_job(self, job: str) -> int:
         number, count = self._job_numbers.get(job, (self._next_number, 0))

@@ -1,0 +1,203 @@
+"""Job preemption on the node table, held against what the filters say about its outcome."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api import labels
+from koordinator.api.core import Node, Pod
+from koordinator.api.decode import from_builtins
+from koordinator.clock import FixedClock
+from koordinator.scheduler.cycle import CycleDiagnosis
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.evaluation_cache import evaluate
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
+from koordinator.scheduler.plugins.coscheduling.preempt import JobPreemption, PreemptReason
+from koordinator.scheduler.plugins.coscheduling.preemption import Job
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.view import View
+from tests.scheduler.coscheduling.test_preemption import with_preemption
+from tests.scheduler.world import EPOCH_S, Json, node, pod
+
+PRIORITY = 10
+
+
+class Cluster:
+    """An engine that decides only."""
+
+    def __init__(self) -> None:
+        self.engine = Engine(with_preemption(), FixedClock(EPOCH_S))
+        self.table = self.engine.table
+        [self.profile] = self.engine.profiles.values()
+        self.plugin = next(each for each in self.profile.plugins if isinstance(each, Coscheduling))
+
+    def node(self, name: str, cpu: int, **parts: object) -> None:
+        self.table.set_node(from_builtins(node(name, cpu=str(cpu), **parts), Node))
+
+    def info(self, body: Json) -> PodInfo:
+        body["metadata"]["uid"] = body["metadata"]["name"]
+        return PodInfo.of(from_builtins(body, Pod), self.table.registry)
+
+    def view(self, pod: PodInfo) -> View:
+        return View(self.profile, self.table, self.engine.nominations, pod)
+
+    def preempt(self, members: Sequence[PodInfo]) -> JobPreemption:
+        trigger = members[0]
+        evaluation = evaluate(self.profile, self.table, trigger)
+        asked = CycleDiagnosis(self.view(trigger), self.profile, evaluation, {})
+        job = Job(name="job", trigger=trigger, members={each.key: each for each in members}, is_gang=True)
+        return self.plugin.preemption.decide(job, asked)[0]
+
+    def accepts(self, members: Sequence[PodInfo], nodes: Sequence[str], gone: Sequence[str]) -> bool:
+        """Whether each member fits on its node beside those before it once these pods are gone."""
+        with self.table.trial() as trial:
+            for place in list(self.table.places()):
+                if place.pod.key in gone:
+                    trial.take(place.pod)
+            for member, name in zip(members, nodes, strict=True):
+                row = self.table.row_of(name)
+                assert row is not None, name
+                if not self.view(member).check(row).is_success:
+                    return False
+                trial.add(member, name)
+        return True
+
+
+def random_cluster(rng: random.Random) -> Cluster:
+    cluster = Cluster()
+    names = [f"n{number}" for number in range(rng.randint(1, 4))]
+    for name in names:
+        taints = [{"key": "k", "effect": "NoSchedule"}] if rng.random() < 0.15 else []
+        cluster.node(name, 8, taints=taints, pods=rng.choice((4, 110)))
+    for number in range(rng.randint(0, 30)):
+        body = pod(
+            f"p{number}",
+            cpu=str(rng.randint(1, 6)),
+            priority=rng.choice((0, 5, 9, PRIORITY, 15)),
+            memory=None,
+        )
+        marks = {}
+        if rng.random() < 0.2:
+            marks[labels.DISABLE_PREEMPTIBLE] = "true"
+        if rng.random() < 0.5:
+            marks[labels.QUESTIONED_OBJECT_KEY] = rng.choice("xyz")
+        if rng.random() < 0.2:
+            body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+        body["metadata"]["labels"] = marks
+        info = cluster.info(body)
+        name = rng.choice(names)
+        row = cluster.table.row_of(name)
+        assert row is not None, name
+        if cluster.table.free[0, row] >= dict(info.requests)[0]:
+            cluster.table.assign(info, name)
+    return cluster
+
+
+def random_members(rng: random.Random, cluster: Cluster, *, equal: bool) -> list[PodInfo]:
+    largest = rng.choice((2, 4, 8))
+    sizes = [rng.randint(1, largest)] * 4 if equal else [rng.randint(1, largest) for _ in range(4)]
+    wants_port = rng.random() < 0.3
+    members = []
+    for number in range(rng.randint(1, 4)):
+        body = pod(f"m{number}", cpu=str(sizes[number]), priority=PRIORITY, memory=None)
+        if wants_port:
+            body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+        members.append(cluster.info(body))
+    # Members are placed in a trigger's round: one that fits nowhere.
+    members.sort(key=lambda each: -each.requests[0][1])
+    return members
+
+
+def fits_nowhere(cluster: Cluster, member: PodInfo) -> bool:
+    return not any(cluster.view(member).check(row).is_success for row in cluster.table.rows.tolist())
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_victims_make_room_for_all_members_at_once_and_none_of_them_could_stay(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    members = random_members(rng, cluster, equal=rng.random() < 0.5)
+    if not fits_nowhere(cluster, members[0]):
+        return
+    before = {place.pod.key: place.row for place in cluster.table.places()}
+
+    found = cluster.preempt(members)
+
+    assert {place.pod.key: place.row for place in cluster.table.places()} == before
+    by_key = {place.pod.key: place.pod for place in cluster.table.places()}
+    gone = [each.victim.key for each in found.evictions]
+    if found.reason is not PreemptReason.SUCCESS:
+        assert not gone
+        assert not found.nominations
+        return
+    assert all(by_key[key].priority < PRIORITY for key in gone)
+    assert not any(labels.DISABLE_PREEMPTIBLE in by_key[key].pod.metadata.labels for key in gone)
+    nodes = [found.nominations[member.key] for member in members]
+    assert cluster.accepts(members, nodes, gone)
+    for key in gone:
+        assert not cluster.accepts(members, nodes, [other for other in gone if other != key]), key
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_room_for_equal_members_is_found_wherever_there_is_some(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    members = random_members(rng, cluster, equal=True)
+    if not fits_nowhere(cluster, members[0]):
+        return
+
+    found = cluster.preempt(members)
+
+    everybody = [
+        place.pod.key
+        for place in cluster.table.places()
+        if place.pod.priority < PRIORITY and labels.DISABLE_PREEMPTIBLE not in place.pod.pod.metadata.labels
+    ]
+    names = [cluster.table.name_of(row) for row in cluster.table.rows.tolist()]
+    ways = itertools.product(names, repeat=len(members))
+    is_possible = any(cluster.accepts(members, way, everybody) for way in ways)
+    assert found.is_success is is_possible, found.message
+
+
+def test_columns_of_pods_follow_them() -> None:
+    cluster = Cluster()
+    cluster.node("n", 8)
+    residents = next(each for each in cluster.table._keepers if isinstance(each, JobResidents))
+    marks = {labels.QUESTIONED_OBJECT_KEY: "job"}
+
+    def body(name: str, **parts: str) -> Json:
+        made = pod(name)
+        made["metadata"]["labels"] = {**marks, **parts}
+        return made
+
+    for name in ("a", "b"):
+        cluster.table.assign(cluster.info(body(name)), "n")
+    first, second = residents.slot_of("a"), residents.slot_of("b")
+    assert residents.jobs[first] == residents.jobs[second]
+    assert set(residents.victims_below(1).tolist()) == {first, second}
+
+    cluster.table.assign(cluster.info(body("b", **{labels.DISABLE_PREEMPTIBLE: "true"})), "n")
+    assert residents.victims_below(1).tolist() == [first]
+
+    cluster.table.unassign("a")
+    cluster.table.unassign("b")
+    assert not residents.victims_below(1).size
+    cluster.table.assign(cluster.info(pod("c")), "n")
+    cluster.table.assign(cluster.info(pod("d")), "n")
+    assert residents.jobs[residents.slot_of("c")] != residents.jobs[residents.slot_of("d")]
+
+
+def test_a_cluster_without_pods_has_no_victims() -> None:
+    cluster = Cluster()
+    cluster.node("n", 8)
+
+    found = cluster.preempt([cluster.info(pod("m", cpu="9", priority=PRIORITY))])
+
+    assert found.reason is PreemptReason.NO_ROOM
+    assert found.message == "0/1 nodes are available: 1 Preemption is not helpful for scheduling."
