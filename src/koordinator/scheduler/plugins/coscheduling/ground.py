@@ -146,7 +146,7 @@ class TrialGround:
             is_candidate |= kind.is_open
         slots = residents.victims_below(self._trigger.priority)
         slots = slots[is_candidate[residents.rows[slots]]]
-        own = [residents.slot_of(uid) for uid in self._own if self._table.place_of(uid) is not None]
+        own = self._slots_of(self._own)
         slots = slots[~np.isin(slots, own)] if own else slots
         rows = residents.rows[slots]
         self._columns = sorted({column for kind in self._kinds for column, _ in kind.wanted})
@@ -154,7 +154,8 @@ class TrialGround:
         for held, amounts in zip(self._held, residents.amounts_of(self._columns, slots), strict=True):
             np.add.at(held, rows, amounts)
         self._held_pods = np.bincount(rows, minlength=capacity)
-        staying = slots[~residents.is_leaving[slots]]
+        # Whoever leaves anyhow costs nothing.
+        staying = slots[~(residents.is_leaving[slots] | np.isin(slots, self._slots_of(self._doomed)))]
         self._costs = EmptyingCosts(
             residents.rows[staying], residents.priorities[staying], residents.jobs[staying], capacity
         )
@@ -162,6 +163,9 @@ class TrialGround:
         by_name = sorted(self._candidates.tolist(), key=self._table.name_of)
         self._by_name: I64 = np.zeros(capacity, np.int64)
         self._by_name[by_name] = np.arange(len(by_name))
+
+    def _slots_of(self, uids: Iterable[str]) -> list[int]:
+        return [self._residents.slot_of(uid) for uid in uids if self._table.place_of(uid) is not None]
 
     def _may_go(self, pod: PodInfo) -> bool:
         return pod.priority < self._trigger.priority and pod.uid not in self._own and may_go(pod.pod)
@@ -310,7 +314,7 @@ class TrialGround:
         gone = [pod for pod in table.pods_at(row).values() if self._may_go(pod)]
         for pod in gone:
             self._infos[pod.key] = pod
-        self._cleared[row] = [occupant(table, pod, name) for pod in gone]
+        self._cleared[row] = [self._occupant(pod, name) for pod in gone]
         for pod in gone:
             self._trial.take(pod)
         self._taken_count += len(gone)
@@ -318,6 +322,19 @@ class TrialGround:
         # They are free now, and held no more.
         self._held[:, row] = 0
         self._held_pods[row] = 0
+
+    def _occupant(self, pod: PodInfo, node: str) -> Occupant:
+        place = self._table.place_of(pod.uid)
+        is_doomed = pod.uid in self._doomed
+        return Occupant(
+            key=pod.key,
+            node=node,
+            priority=pod.priority,
+            job=job_name(pod.pod),
+            is_terminating=is_doomed or pod.pod.metadata.deletion_timestamp is not None,
+            is_preempted=is_doomed or is_preempted(pod),
+            is_waiting=place is not None and place.assumed,
+        )
 
     def cleared(self) -> Mapping[str, Sequence[Occupant]]:
         return {self._table.name_of(row): pods for row, pods in self._cleared.items()}
@@ -441,23 +458,6 @@ class TrialGround:
         for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
             if code:
                 yield plugin.refusal(state, int(code)), int(count)
-
-
-def occupant(table: NodeTable, pod: PodInfo, node: str) -> Occupant:
-    """A pod on a node as a possible victim."""
-    place = table.place_of(pod.uid)
-    meta = pod.pod.metadata
-    is_leaving = meta.deletion_timestamp is not None
-    return Occupant(
-        key=pod.key,
-        node=node,
-        priority=pod.priority,
-        job=job_name(pod.pod),
-        is_protected=not may_go(pod.pod),
-        is_terminating=is_leaving,
-        is_preempted=is_preempted(pod),
-        is_waiting=place is not None and place.assumed,
-    )
 
 
 def is_preempted(pod: PodInfo) -> bool:
