@@ -4,9 +4,15 @@ import asyncio
 import contextlib
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.decode import from_builtins
+from koordinator.api.sigs import PodGroup
 from koordinator.cluster import errors
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.plugins.coscheduling.controller import COUNTERS_RATE
+from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, next_of
 from koordinator.scheduler.scheduler import Scheduler
 from tests.scheduler.world import World, play, pod
 
@@ -321,3 +327,77 @@ def test_the_work_queue_is_measured() -> None:
         assert 'workqueue_depth{name="PodGroupController"} 0' in text
 
     play(story)
+
+
+PHASES = ("Pending", "Running", "Succeeded", "Failed")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("turn"), st.integers(0, 5), st.sampled_from(PHASES)),
+        st.tuples(st.just("delete"), st.integers(0, 5), st.just("")),
+        st.tuples(st.just("regroup"), st.integers(0, 5), st.sampled_from(("one", "two", ""))),
+        st.tuples(st.just("fail"), st.integers(1, 3), st.just("")),
+        st.tuples(st.just("remake"), st.just(0), st.sampled_from(("one", "two"))),
+        st.tuples(st.just("wait"), st.integers(0, 4), st.just("")),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=STEPS, minimum=st.integers(0, 3))
+def test_whatever_happens_in_the_end_the_status_says_how_the_pods_are(
+    steps: list[tuple[str, int, str]], minimum: int
+) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="64", memory="64Gi")
+        for name in ("one", "two"):
+            world.api.put("PodGroup", pod_group(name, minimum))
+        for what, number, text in steps:
+            act(world, what, number, text, minimum)
+            if what == "wait":
+                await world.settle(number / 4)
+        await world.settle(1200)  # the last pause after errors is over
+
+        for name in ("one", "two"):
+            found = from_builtins(world.api.objects["PodGroup"][("default", name)], PodGroup)
+            tally = recounted(world, name)
+            assert difference(found.status, next_of(found, tally, "now")) == {}
+            if found.status.phase not in ("", "Pending", "Finished", "Failed"):
+                assert (found.status.running, found.status.scheduled) == (tally.running, tally.scheduled)
+
+    play(story)
+
+
+def act(world: World, what: str, number: int, text: str, minimum: int) -> None:
+    name = f"p-{number}"
+    pods = world.api.objects.setdefault("Pod", {})
+    found = pods.get(("default", name))
+    match what:
+        case "turn" if found is None:
+            world.api.put("Pod", member(name, ("one", "two")[number % 2]))
+        case "turn":
+            turn(world, name, text)
+        case "delete" if found is not None:
+            world.api.remove("Pod", name, "default")
+        case "regroup" if found is not None:
+            labels = {LABEL: text} if text else {}
+            world.api.put("Pod", {**found, "metadata": {**found["metadata"], "labels": labels}})
+        case "fail":
+            busy = errors.ServiceUnavailable("try later")
+            world.api.fail_next.setdefault("patch", []).extend([busy, errors.Conflict("raced")][:number])
+        case "remake":
+            world.api.remove("PodGroup", text, "default")
+            world.api.put("PodGroup", pod_group(text, minimum))
+
+
+def recounted(world: World, gang: str) -> Tally:
+    """The members as the API has them."""
+    members = [each for each in world.api.pods() if each["metadata"].get("labels", {}).get(LABEL) == gang]
+    phases = [each.get("status", {}).get("phase", "") for each in members]
+    return Tally(
+        total=len(members),
+        scheduled=sum(bool(each["spec"].get("nodeName")) for each in members),
+        running=phases.count("Running"),
+        succeeded=phases.count("Succeeded"),
+        failed=phases.count("Failed"),
+    )
