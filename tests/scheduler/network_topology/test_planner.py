@@ -220,6 +220,30 @@ def test_a_host_port_is_given_once_per_node() -> None:
     assert set(desk.plan(members, must("Block")).plan.nodes.values()) == {"n0", "n1"}
 
 
+def test_members_that_differ_and_keep_each_other_away_are_tried_as_a_whole() -> None:
+    """In the first block a zone has room for all of them, but for one only by their rules."""
+    desk = Desk([(8, "s", "a"), (8, "s", "a"), (8, "s", "b"), (8, "s", "b")])
+    for number, zone in enumerate(("z1", "z1", "z1", "z2")):
+        body = node(f"n{number}", cpu="8", labels={"zone": zone, "spine": "s", "block": "aabb"[number]})
+        desk.engine.table.set_node(from_builtins(body, Node))
+    away = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {"job": "x"}}, "topologyKey": "zone"}
+            ]
+        }
+    }
+
+    def apart(name: str, cpu: int) -> PodInfo:
+        body = pod(name, cpu=str(cpu), affinity=away)
+        body["metadata"] |= {"uid": name, "labels": {"job": "x"}}
+        return PodInfo.of(from_builtins(body, Pod), desk.engine.table.registry)
+
+    found = desk.plan([apart("large", 2), apart("small", 1)], must("Block"))
+
+    assert set(found.plan.nodes.values()) == {"n2", "n3"}
+
+
 def test_explanations_tell_how_many_members_each_place_takes_and_who_is_left() -> None:
     desk = Desk([(4, "s", "b"), (2, "s", "b"), (1, "s", "b2")])
     job = Job(members=tuple(desk.pod(f"m{number}", 2) for number in range(4)), rules=(must("Block"),))

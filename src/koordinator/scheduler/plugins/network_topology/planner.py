@@ -261,13 +261,14 @@ class Draft:
         total = np.add.reduce([kind.by_leaf for kind in kinds])
         offers = Offers(self.tree, msgspec.structs.replace(self.demand, multiples={}), total, self._existing)
         depth, top = placement.places_to_gather(self.tree, self.demand, self.bound)
+        looks_around = any(kind.slots.looks_around for kind in kinds)
         tried: dict[int, int] = {}
         for at, index in offers.candidates(depth, top, len(members)):
             tried[at] = tried.get(at, 0) + 1
             if tried[at] > CANDIDATES_MAX or not self._may_hold(kinds, wanted, at, index):
                 continue
             nodes = self._fill(kinds, wanted, at, index)
-            if len(nodes) == len(members):
+            if len(nodes) == len(members) and not (looks_around and self._refused(members, kinds, nodes)):
                 level = self.tree.levels[at]
                 return Plan(
                     reason=PlanReason.OK,
