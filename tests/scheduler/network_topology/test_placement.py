@@ -199,4 +199,13 @@ def test_a_layer_that_does_not_exist_holds_nobody() -> None:
 
 @pytest.mark.parametrize(("count", "expected"), [(0, []), (1, [100]), (3, [100, 50, 0])])
 def test_scores_follow_the_rank(count: int, expected: list[int]) -> None:
-    assert score.scores(count).tolist() == expected
+    assert score.by_rank(count).tolist() == expected
+
+
+def test_nodes_outside_the_network_come_last_and_break_nothing() -> None:
+    tree = of_blocks(2)
+    leaves = np.array([-1, tree.leaf_of["b0n1"], -1, tree.leaf_of["b0n0"]], np.intp)
+
+    found = score.scores(tree, leaves, ["z", "b0n1", "y", "b0n0"].__getitem__, numbers(tree, b0n1=1))
+
+    assert found.tolist() == [0, 100, 34, 67]

@@ -115,12 +115,12 @@ def same_place(expected: Any, actual: Any) -> bool:
 
 
 def score(case: Case) -> Any:
-    made = _tree(case)
+    made, candidates = _tree(case), case["candidates"]
     existing = Counter(each["node"] for each in case["existing"] if each.get("selector") == case["selector"])
-    feasible = np.array([made.leaf_of[name] for name in case["candidates"]], np.intp)
-    ranked = ranking.rank(made, feasible, made.by_leaf(existing))
-    order = [made.levels[-1].names[leaf] for leaf in ranked.tolist()]
-    return {"order": order, "score": dict(zip(order, ranking.scores(len(order)).tolist(), strict=True))}
+    leaves = np.array([made.leaf_of.get(name, -1) for name in candidates], np.intp)
+    found = ranking.scores(made, leaves, candidates.__getitem__, made.by_leaf(existing)).tolist()
+    by_name = dict(zip(candidates, found, strict=True))
+    return {"order": sorted(candidates, key=lambda name: -by_name[name]), "score": by_name}
 
 
 ADAPTERS = {"topology-tree": tree, "topology-placement": place, "topology-score": score}

@@ -22,7 +22,6 @@ from koordinator.scheduler.plugins.network_topology import score
 from koordinator.scheduler.plugins.network_topology.outlook import JobOutlook, outlook
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner, UnknownProfile
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
-from koordinator.scheduler.plugins.network_topology.tree import TopologyTree
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, unschedulable
 
@@ -183,21 +182,11 @@ class GangPlanning:
         tree = self._handle.network()
         if tree is None:
             return np.zeros(rows.size, np.int64)
-        leaves = self._rows.leaves(tree)[rows]
-        names = self._handle.table.name_of
-        outside = sorted(np.flatnonzero(leaves < 0).tolist(), key=lambda each: names(int(rows[each])))
-        positions = self._ranked(tree, selector, leaves)
-        found = np.empty(rows.size, np.int64)
-        found[np.concatenate([positions, np.array(outside, np.intp)])] = score.scores(rows.size)
-        return found
-
-    def _ranked(self, tree: TopologyTree, selector: str, leaves: Rows) -> Rows:
-        """Positions in `leaves` of those that are in the tree, the best first."""
-        position_of = np.full(len(tree.levels[-1]), -1, np.intp)
-        inside = np.flatnonzero(leaves >= 0)
-        position_of[leaves[inside]] = inside
+        name_of = self._handle.table.name_of
         existing = self._rows.by_leaf(tree, self._attraction.by_row(selector))
-        return position_of[score.rank(tree, leaves[inside], existing)]
+        return score.scores(
+            tree, self._rows.leaves(tree)[rows], lambda each: name_of(int(rows[each])), existing
+        )
 
 
 def _settle(
