@@ -1,26 +1,67 @@
-"""What fair shares cost: a pod more in a tree of quotas, the runtime that follows, and the check of a pod.
+"""What fair shares cost: a pod more in a tree of quotas, the runtime that follows, all runtimes after many changes, the
+check of a pod by the plugin, and what a scheduler with quotas places, beside one without them.
 
-The peer is what upstream's lazy refresh amounts to: each level of the path computed with one claim per child.
+The peer of an update is what upstream's lazy refresh amounts to: each level of the path computed with one claim per
+child. CPU time on one core.
 """
 
 import random
 import time
+from collections.abc import Iterator
+from typing import Any
 
-from koordinator.api import resource_list
+import msgspec
+
+from benchmarks.scheduler import (
+    NODES,
+    NOW_S,
+    engine_of,
+    info_of,
+    loaded_config,
+    node_body,
+    pod_body,
+    queue_of,
+)
+from koordinator.api import labels, resource_list
+from koordinator.api.core import Node
+from koordinator.api.decode import from_builtins
 from koordinator.api.resource_list import Amounts
-from koordinator.scheduler.plugins.elastic_quota import admission
-from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_of, nanos_per_unit, to_units
+from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
+from koordinator.clock import FixedClock
+from koordinator.cluster import garbage
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.cycle import Placed
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.plugins.elastic_quota.amounts import nanos_per_unit, to_units
+from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
 from koordinator.scheduler.plugins.elastic_quota.runtime import Claim, fair_shares
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.profile import Profile
 
-SHAPES = ((10, 10), (10, 10, 10), (20, 20, 25), (100, 100), (10_000,))
+SHAPES = (
+    (100,),
+    (10, 10),
+    (10, 10, 10),
+    (1_000,),
+    (20, 20, 25),
+    (100, 100),
+    (10_000,),
+    (30, 40, 25),
+    (30_000,),
+)
 """Children per quota, level by level."""
+ODD_SHAPE = (10_000,)
+"""Once more, with weights that have no common divisor: products of 124 bits."""
 PODS = 50_000
 ROUNDS = 200
-CHECKS = 5_000
+CHANGES = 100
+"""Pods that come between two looks at the whole tree."""
 CORES, GIBIBYTES = 200_000, 800_000
 RESOURCES = ("cpu", "memory")
+QUOTA_COUNTS = (100, 1_000, 10_000, 30_000)
+CHECKS = 5_000
+PLACED_PODS, PLACED_QUOTAS, REPEATS = 10_000, 1_000, 3
 
 
 def amounts(cores: int, gibibytes: int) -> Amounts:
@@ -28,7 +69,9 @@ def amounts(cores: int, gibibytes: int) -> Amounts:
     return resource_list.of({"cpu": cores, "memory": f"{gibibytes}Gi"})
 
 
-def planted(shape: tuple[int, ...], rng: random.Random) -> tuple[QuotaTree, list[str]]:
+def planted(
+    shape: tuple[int, ...], rng: random.Random, *, is_odd: bool = False
+) -> tuple[QuotaTree, list[str]]:
     """A tree with that many children at each level, and the names of its leaves."""
     endless = amounts(10**9, 10**9)
     tree = QuotaTree(reserved={SYSTEM: endless, DEFAULT: endless})
@@ -40,13 +83,18 @@ def planted(shape: tuple[int, ...], rng: random.Random) -> tuple[QuotaTree, list
         for parent in parents:
             for number in range(count):
                 name = f"{parent}-{number}"
+                weight = amounts(rng.randint(1, 1000), rng.randint(1, 1000))
+                if is_odd:
+                    weight = resource_list.of(
+                        {"cpu": f"{rng.randrange(10**6)}m", "memory": rng.randrange(10**13)}
+                    )
                 spec = QuotaSpec(
                     name=name,
                     parent=parent,
                     is_parent=depth + 1 < len(shape),
                     min=amounts(CORES // (2 * quotas), GIBIBYTES // (2 * quotas)),
                     max=amounts(CORES, GIBIBYTES),
-                    weight=amounts(rng.randint(1, 1000), rng.randint(1, 1000)),
+                    weight=weight,
                 )
                 tree.set_quota(spec)
                 children.append(name)
@@ -79,15 +127,16 @@ def pod(key: str, rng: random.Random) -> PodAsk:
     return PodAsk(key=key, request=request, is_on_node=rng.random() < 0.5)
 
 
-def measure(shape: tuple[int, ...]) -> None:
-    """One line of the table."""
+def measure(shape: tuple[int, ...], *, is_odd: bool = False) -> None:
+    """One line of the table of updates."""
     rng = random.Random(1)
-    tree, leaves = planted(shape, rng)
+    tree, leaves = planted(shape, rng, is_odd=is_odd)
     asked = [(rng.choice(leaves), pod(f"d/{number}", rng)) for number in range(PODS)]
     began_s = time.process_time()
     for name, ask in asked:
         tree.add_pod(name, ask)
     add_us = (time.process_time() - began_s) / PODS * 1e6
+    tree.settle()
     updates = []
     for number in range(ROUNDS):
         name, ask = rng.choice(leaves), pod(f"d/x{number}", rng)
@@ -96,33 +145,147 @@ def measure(shape: tuple[int, ...]) -> None:
         tree.bring_up_to_date(name)
         updates.append(time.process_time() - began_s)
     updates.sort()
-    request = nanos_of(amounts(2, 4))
-    began_s = time.process_time()
-    for number in range(CHECKS):
-        quota = tree.bring_up_to_date(leaves[number % 7])
-        assert quota is not None
-        admission.has_room(request, quota, quota.runtime)
-    check_us = (time.process_time() - began_s) / CHECKS * 1e6
+    began_s, changed = time.process_time(), 0
+    for turn in range(10):
+        for number in range(CHANGES):
+            tree.add_pod(rng.choice(leaves), pod(f"d/y{turn}-{number}", rng))
+        changed += len(tree.settle())
+    settle_ms = (time.process_time() - began_s) / 10 * 1e3 - CHANGES * add_us / 1e3
     began_s = time.process_time()
     for _ in range(3):
         recomputed(tree, rng.choice(leaves))
     peer_us = (time.process_time() - began_s) / 3 * 1e6
     update_us = updates[ROUNDS // 2] * 1e6
-    label = " x ".join(f"{count:,}" for count in shape)
+    label = " x ".join(f"{count:,}" for count in shape) + (" odd" if is_odd else "")
     print(
-        f"{label:>14} {len(leaves):>7,} {add_us:>8.1f} {update_us:>10.0f} {updates[-1 - ROUNDS // 100] * 1e6:>9.0f} "
-        f"{check_us:>9.1f} {peer_us / update_us:>11.1f} x"
+        f"{label:>14} {len(leaves):>7,} {add_us:>8.1f} {update_us:>10.0f} {updates[-1 - ROUNDS // 100] * 1e6:>7.0f} "
+        f"{peer_us / update_us:>10.1f} x {settle_ms:>12.1f} {changed / 10:>9,.0f}",
+        flush=True,
     )
+
+
+def quota_body(name: str, parent: str, low: int, high: int, *, is_parent: bool) -> dict[str, Any]:
+    """An ElasticQuota."""
+    own = {labels.QUOTA_PARENT: parent, labels.QUOTA_IS_PARENT: str(is_parent).lower()}
+    return {
+        "metadata": {"name": name, "namespace": "quotas", "labels": own},
+        "spec": {
+            "min": {"cpu": str(low), "memory": f"{4 * low}Gi"},
+            "max": {"cpu": str(high), "memory": f"{4 * high}Gi"},
+        },
+    }
+
+
+def with_quotas(engine: Engine, profile: Profile, count: int) -> tuple[ElasticQuota, list[str]]:
+    """The plugin with nodes and that many quotas in departments of 100."""
+    plugin = next(each for each in profile.plugins if isinstance(each, ElasticQuota))
+    for number in range(NODES):
+        plugin.book.set_node(from_builtins(node_body(number), Node))
+    leaves = []
+    for number in range(count):
+        parent = f"dept-{number // 100}"
+        bodies = [quota_body(f"team-{number}", parent, 4, 1_000, is_parent=False)]
+        if number % 100 == 0:
+            bodies.insert(0, quota_body(parent, "", 400, 100_000, is_parent=True))
+        for body in bodies:
+            plugin.book.set_quota(from_builtins(body, ElasticQuotaObject))
+        leaves.append(f"team-{number}")
+    return plugin, leaves
+
+
+def members(count: int, leaves: list[str]) -> Iterator[dict[str, Any]]:
+    """Pods, one quota after the other."""
+    for number in range(count):
+        yield pod_body(number, labels={labels.QUOTA_NAME: leaves[number % len(leaves)]})
+
+
+def checks(count: int) -> None:
+    """What the plugin's answer about a pod costs: where nothing changed, and where its quota's runtime is stale."""
+    engine = Engine(loaded_config(), FixedClock(NOW_S))
+    [profile] = engine.profiles.values()
+    plugin, leaves = with_quotas(engine, profile, count)
+    pods = [info_of(body, engine) for body in members(CHECKS, leaves)]
+    for each in pods:
+        plugin.book.set_pod(each.pod)
+    for each in pods:
+        plugin.live_key(each)
+    began_s = time.process_time()
+    for each in pods:
+        plugin.live_key(each)
+    fresh_us = (time.process_time() - began_s) / CHECKS * 1e6
+    began_s = time.process_time()
+    for each in pods:
+        plugin.book.reserve(each.key)
+        plugin.live_key(each)
+    reserved_us = (time.process_time() - began_s) / CHECKS * 1e6
+    print(
+        f"{count:>14,} quotas: check {fresh_us:>5.1f} µs, reserve and check {reserved_us:>5.1f} µs",
+        flush=True,
+    )
+
+
+def without_quotas() -> SchedulerConfig:
+    """The same profile, where quotas have no say."""
+    [profile] = loaded_config().profiles
+    plugins = msgspec.structs.asdict(profile.plugins)
+    kept = {
+        point: msgspec.structs.replace(
+            chosen, enabled=[each for each in chosen.enabled if each.name != ElasticQuota.name]
+        )
+        for point, chosen in plugins.items()
+        if hasattr(chosen, "enabled")
+    }
+    return SchedulerConfig(
+        profiles=[msgspec.structs.replace(profile, plugins=msgspec.structs.replace(profile.plugins, **kept))]
+    )
+
+
+def place_s(count: int, *, quotas: bool) -> float:
+    """CPU seconds per placement, from the informer to Reserve."""
+    engine, profile = engine_of(NODES) if quotas else engine_of(NODES, config=without_quotas())
+    leaves = [f"team-{number}" for number in range(count)]
+    plugin = with_quotas(engine, profile, count)[0] if quotas else None
+    queue = queue_of(profile)
+    pods = [info_of(body, engine) for body in members(PLACED_PODS, leaves)]
+    with garbage.collected_rarely():  # as in the running scheduler
+        began_s = time.process_time()
+        for each in pods:
+            if plugin is not None:
+                plugin.book.set_pod(each.pod)
+            queue.add(each, profile.name, profile.class_key(each), NOW_S)
+        while entry := queue.pop(NOW_S):
+            placed = engine.cycle.run(profile, entry.pod, entry.class_key, entry.attempt_count, NOW_S)
+            assert isinstance(placed, Placed), placed
+            queue.done(entry.pod.uid)
+        return (time.process_time() - began_s) / len(pods)
+
+
+def placements() -> None:
+    """10,000 pods over more and more quotas, beside a scheduler without the plugin."""
+    alone_s = min(place_s(PLACED_QUOTAS, quotas=False) for _ in range(REPEATS))
+    print(f"{PLACED_PODS:,} pods on {NODES:,} nodes without quotas: {alone_s * 1e6:.0f} µs each", flush=True)
+    for count in (100, PLACED_QUOTAS, 10_000):
+        found_s = min(place_s(count, quotas=True) for _ in range(REPEATS))
+        print(
+            f"{count:>14,} quotas: {found_s * 1e6:>5.0f} µs each, {found_s / alone_s:.2f} times", flush=True
+        )
 
 
 def main() -> None:
-    """Print the table."""
-    print(f"{PODS:,} pods; CPU time in microseconds; half of the demand fits")
+    """Print the tables."""
     print(
-        f"{'tree':>14} {'leaves':>7} {'add pod':>8} {'runtime p50':>10} {'p99':>7} {'check':>9} {'recomputed':>13}"
+        f"{PODS:,} pods; µs of CPU; half of the demand fits; settle: {CHANGES} more pods, then all runtimes"
+    )
+    print(
+        f"{'tree':>14} {'leaves':>7} {'add pod':>8} {'update p50':>10} {'p99':>7} {'recomputed':>12} "
+        f"{'settle ms':>12} {'changed':>9}"
     )
     for shape in SHAPES:
         measure(shape)
+    measure(ODD_SHAPE, is_odd=True)
+    for count in QUOTA_COUNTS:
+        checks(count)
+    placements()
 
 
 if __name__ == "__main__":

@@ -142,9 +142,11 @@ GROWING = ("identical", f"{TEMPLATES} templates", "all different")
 """Kinds that are measured on clusters of several sizes."""
 
 
-def engine_of(nodes: int, classes_max: int = CLASSES_MAX) -> tuple[Engine, Profile]:
+def engine_of(
+    nodes: int, classes_max: int = CLASSES_MAX, config: SchedulerConfig | None = None
+) -> tuple[Engine, Profile]:
     """An engine with nodes whose measured usage differs."""
-    engine = Engine(loaded_config(), FixedClock(NOW_S), classes_max=classes_max)
+    engine = Engine(config or loaded_config(), FixedClock(NOW_S), classes_max=classes_max)
     [profile] = engine.profiles.values()
     plugin = next(p for p in profile.plugins if isinstance(p, LoadAwareScheduling))
     for number in range(nodes):

@@ -99,18 +99,16 @@ def has_room(
     """
     counted = quota.max
     asked = [(name, number) for name, number in request.items() if name in counted]
-    used = quota.below.used
-    if any(number + used.get(name, 0) > limit[name] for name, number in asked if name in limit):
+    if not _fits(asked, quota.below.used, limit):
         return False
-    if not is_preemptible:
-        fixed, least = quota.below.non_preemptible_used, quota.min
-        if any(number + fixed.get(name, 0) > least[name] for name, number in asked if name in least):
-            return False
-    for ancestor, ceiling in ancestors:
-        used = ancestor.below.used
-        if any(number + used.get(name, 0) > ceiling[name] for name, number in asked if name in ceiling):
-            return False
-    return True
+    if not is_preemptible and not _fits(asked, quota.below.non_preemptible_used, quota.min):
+        return False
+    return all(_fits(asked, ancestor.below.used, ceiling) for ancestor, ceiling in ancestors)
+
+
+def _fits(asked: Sequence[tuple[str, int]], used: Nanos, limit: Nanos) -> bool:
+    over = [name for name, number in asked if name in limit and number + used.get(name, 0) > limit[name]]
+    return not over
 
 
 def admit(

@@ -156,6 +156,8 @@ class Quota(msgspec.Struct, kw_only=True):
     """As of the last refresh; never changed in place."""
     runtime_version: int = 0
     """The version of the siblings' level that `runtime` was computed from."""
+    fresh_version: int = 0
+    """The version of the tree at which `runtime` was last known to be that of now."""
     pods: dict[str, Counted] = {}
 
     def follow(self, spec: QuotaSpec, *, lends: bool) -> None:

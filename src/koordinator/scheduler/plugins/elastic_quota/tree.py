@@ -17,6 +17,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
     grown,
     masked,
     nanos_of,
+    negated,
 )
 from koordinator.scheduler.plugins.elastic_quota.level import Level
 from koordinator.scheduler.plugins.elastic_quota.quota import (
@@ -63,6 +64,8 @@ class QuotaTree:
         """Resource → how many quotas that share the root's have it in their max."""
         self._root_names: tuple[str, ...] | None = ()
         self._touched: set[str] = set()
+        self._version = 1
+        """Grows with everything that may change a runtime."""
         self._unsettled: set[str] = set()
         """Parents whose children's shares may have changed since `settle`."""
         for name, ceiling in (reserved or {}).items():
@@ -125,6 +128,7 @@ class QuotaTree:
 
     def _pool_changed(self) -> None:
         self._pool = None
+        self._version += 1
         self._touched.add(ROOT)
         self._unsettled.add(ROOT)
 
@@ -146,6 +150,7 @@ class QuotaTree:
     def _changing(self, parent: str) -> Level:
         """The level of a parent, about to change."""
         self._unsettled.add(parent)
+        self._version += 1
         return self._level(parent)
 
     def _level(self, parent: str) -> Level:
@@ -256,6 +261,7 @@ class QuotaTree:
         for name in quota.max:
             self._counted_names[name] += sign
         self._root_names = None
+        self._version += 1
         self._unsettled.add(ROOT)
 
     # Demand goes up
@@ -371,13 +377,37 @@ class QuotaTree:
         known = quota.pods.get(key) if quota is not None else None
         if quota is None or known is None or known.is_assigned == is_assigned:
             return
-        counted = Counted(
+        quota.pods[key] = Counted(
             request=known.request,
             amounts=known.amounts,
             is_preemptible=known.is_preemptible,
             is_assigned=is_assigned,
         )
-        self._replace(quota, key, counted)
+        self._use(quota, known.amounts if is_assigned else negated(known.amounts), known.is_preemptible)
+
+    def _use(self, quota: Quota, delta: Nanos, is_preemptible: bool) -> None:
+        """What a pod in the quota uses changed, and not what it asks for: `_pass_on` for the hot path."""
+        changed = [quota.own]
+        for name in self.path(quota.spec.name):
+            if (each := self._quotas.get(name)) is None:
+                break
+            changed.append(each.below)
+            self._touched.add(name)
+            if name in OUTSIDE_THE_SHARES:
+                self._pool_changed()
+        for sums in changed:
+            accumulate_in_place(sums.used, delta)
+            if not is_preemptible:
+                accumulate_in_place(sums.non_preemptible_used, delta)
+        self._used_otherwise(quota)
+
+    def _used_otherwise(self, quota: Quota) -> None:
+        """The own pods of a quota use more or less."""
+        name = quota.spec.name
+        if name in self._levels:
+            self._changing(name)
+        if self._keeps_guarantee and not self._is_above_others(quota):
+            self._reallocate(quota)
 
     def _count(self, quota: Quota, pod: PodAsk, *, is_assigned: bool) -> None:
         counted = count_pod(nanos_of(pod.request), quota.max, pod.is_preemptible, is_assigned)
@@ -390,11 +420,9 @@ class QuotaTree:
             quota.pods[key] = counted
         delta = change_of(before, counted)
         quota.own.add(delta)
-        if quota.spec.name in self._levels:
-            self._unsettled.add(quota.spec.name)
         self._pass_on(quota.spec.name, delta)
-        if any(delta.used.values()) and not self._is_above_others(quota):
-            self._reallocate(quota)
+        if any(delta.used.values()):
+            self._used_otherwise(quota)
 
     # Runtime goes down
 
@@ -415,6 +443,8 @@ class QuotaTree:
     def bring_up_to_date(self, name: str) -> Quota | None:
         """`refresh` for who counts: the quota, whose `runtime` is that of now."""
         quota = self._quotas.get(name)
+        if quota is not None and quota.fresh_version == self._version:
+            return quota
         if name == ROOT and quota is not None:
             quota.runtime = masked(self._shared(), self._names(ROOT))
         if quota is None or name == ROOT or name in OUTSIDE_THE_SHARES:
@@ -432,6 +462,8 @@ class QuotaTree:
                     level.refresh(known)
                     if known.runtime is not before:
                         self._touched.add(each)
+                    if not self._as_reference:
+                        known.fresh_version = self._version
                 parent = each
         return quota
 
