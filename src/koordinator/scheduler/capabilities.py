@@ -152,6 +152,8 @@ class FoundNode(msgspec.Struct, frozen=True):
     plan: Plan | None = None
     rejected_by: frozenset[str] = frozenset()
     verdict: JobVerdict | None = None
+    is_revisable: bool = False
+    """The next attempt may get another node: one whose node refuses it is repeated after a backoff."""
 
 
 class FindOneNodePlugin(Plugin[S]):

@@ -48,6 +48,8 @@ class CycleDiagnosis:
         steering = self._steering
         if not steering.status.is_success:
             self.rejected_by = steering.rejected_by | {steering.status.plugin}
+        elif steering.planned and steering.is_revisable:
+            self.rejected_by = frozenset()
         elif steering.planned:
             row = self._view.row_of(steering.planned)
             status = self.status_of(row) if row is not None else SUCCESS

@@ -27,6 +27,8 @@ class Steering(msgspec.Struct, frozen=True):
     plan: Plan | None = None
     rejected_by: frozenset[str] = frozenset()
     """Plugins whose events can lift a refusal, besides its author."""
+    is_revisable: bool = False
+    """Whether the next attempt may have another planned node."""
     verdict: JobVerdict | None = None
     """What nodes said, where a whole job was refused."""
 
@@ -67,7 +69,9 @@ def _find_one_node(
         planned = found.plan.nodes.get(pod.uid, "") if found.plan is not None else found.node_name
         if not planned and not (found.plan is not None and extensions.batches):
             return Steering(status.error(f"no node is planned for pod {pod.key}").by(plugin.name))
-        return Steering(planned=planned, planned_by=plugin.name, plan=found.plan)
+        return Steering(
+            planned=planned, planned_by=plugin.name, plan=found.plan, is_revisable=found.is_revisable
+        )
     return None
 
 

@@ -5,18 +5,29 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.scheduler import default_plugins
+from koordinator.scheduler.changes import Change
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.config import PluginConfig, PluginRef, PluginSet, SchedulerConfig
 from koordinator.scheduler.debugging import DebugOptions
+from koordinator.scheduler.framework import FilterPlugin, ReasonCodes
 from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.status import SUCCESS, Reason, unschedulable
 from tests.scheduler.coscheduling.test_plugin import member
 from tests.scheduler.network_topology.test_manager import rack, topology
 from tests.scheduler.world import World, play, pod
 
 Json = dict[str, Any]
+
+
+class MoodReason(Reason):
+    OK = 0, SUCCESS
+    BAD = 1, unschedulable("node(s) were in a bad mood")
 
 
 def on(*, gates: FeatureGates | None = None, only_near: bool = False, **args: Any) -> Json:
@@ -354,6 +365,46 @@ def test_a_plan_is_carried_out_in_one_cycle_behind_the_gate() -> None:
 
     gates = FeatureGates.of(Component.SCHEDULER, "EnableInlineBatchSchedule=true")
     play(story, **on(gates=gates))
+
+
+class Moody(FilterPlugin[None]):
+    """Turns down the fourth pod of a node, once, after the planner was told otherwise."""
+
+    name = "Moody"
+    reads = Change.PODS
+    reasons = MoodReason
+    has_refused = False
+
+    def filter(self, state: None, rows: Rows) -> ReasonCodes:
+        table = self.handle.table
+        codes = np.zeros(rows.size, np.uint16)
+        if not table.is_trial and not self.has_refused:
+            for position, row in enumerate(rows.tolist()):
+                if len(table.pods_at(row)) == 3:
+                    codes[position] = MoodReason.BAD
+                    self.has_refused = True
+        return codes
+
+
+def test_a_plan_that_does_not_hold_is_made_anew_after_a_backoff() -> None:
+    async def story(world: World) -> None:
+        fabric(world, cpu="4")
+        gang(world, "job", 8, BLOCK)
+        await world.settle(0.5)
+        assert nodes_of(world, "job") == []
+        assert "bad mood" in " ".join(
+            world.condition(f"job-{number}").get("message", "") for number in range(8)
+        )
+        await world.settle(20)
+        assert sorted(blocks_of(world, "job").values()) == [8]
+
+    options = on()
+    (profile,) = options["config"].profiles
+    filters = profile.plugins.filter
+    more = msgspec.structs.replace(filters, enabled=[*filters.enabled, PluginRef(name="Moody")])
+    profile = msgspec.structs.replace(profile, plugins=msgspec.structs.replace(profile.plugins, filter=more))
+    options["config"] = msgspec.structs.replace(options["config"], profiles=[profile])
+    play(story, **options, plugins={**built_in.PLUGINS, "Moody": Moody})
 
 
 def test_gangs_without_a_wish_and_single_pods_are_not_planned() -> None:

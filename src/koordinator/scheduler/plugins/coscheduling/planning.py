@@ -65,7 +65,11 @@ class GangPlanning:
             return NO_OPINION
         if now.planned:
             node = now.planned.get(key_of(pod.pod), "")
-            return FoundNode(SUCCESS, node) if node else FoundNode(status.error("no planned pods"))
+            return (
+                FoundNode(SUCCESS, node, is_revisable=True)
+                if node
+                else FoundNode(status.error("no planned pods"))
+            )
         if now.first != key_of(pod.pod):
             return FoundNode(status.error("no planned pods"))
         return self._plan(pod, now)
@@ -86,7 +90,7 @@ class GangPlanning:
         by_uid = {member.uid: member for member in job.members}
         planned = [by_uid[uid] for uid in found.plan.nodes]
         self._gangs.rounds.plan({key_of(each.pod): found.plan.nodes[each.uid] for each in planned})
-        return FoundNode(SUCCESS, plan=Plan(tuple(planned), found.plan.nodes))
+        return FoundNode(SUCCESS, plan=Plan(tuple(planned), found.plan.nodes), is_revisable=True)
 
     # Preemption for the whole gang
 
