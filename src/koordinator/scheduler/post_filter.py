@@ -112,9 +112,7 @@ class CycleDiagnosis:
 
     def feasible_rows(self) -> Mask:
         found = np.zeros(self._view.capacity, np.bool_)
-        if self._evaluation.status.is_success and (
-            self._steering is FREE or self._steering.verdict is not None
-        ):
+        if self._evaluation.status.is_success and not self._steering.planned:
             found[self._evaluation.feasible] = True
             found[list(self._kept_free)] = False
         return found

@@ -439,6 +439,34 @@ def test_a_job_takes_the_share_of_less_important_pods_of_its_own_quota() -> None
     play(story, with_preemption())
 
 
+def test_what_a_quota_gives_back_is_used_on_nodes_that_were_free_all_the_time() -> None:
+    label = "quota.scheduling.koordinator.sh/name"
+
+    async def story(world: World) -> None:
+        world.api.put("ElasticQuota", quota("ads", low=0, high=8))
+        for number in range(4):
+            world.api.put("Node", node(f"small-{number}", cpu="2"))
+            low = pod(f"low-{number}", cpu="2", priority=1)
+            low["metadata"]["labels"] = {label: "ads"}
+            low["spec"]["nodeName"] = f"small-{number}"
+            world.api.put("Pod", low)
+        await world.settle(2)
+        for number in range(2):
+            world.api.put("Node", node(f"large-{number}", cpu="4"))
+
+        for number in range(2):
+            high = member(f"high-{number}", "high", 2, "4" if number else "2", priority=1000)
+            high["metadata"]["labels"] = {label: "ads"}
+            world.api.put("Pod", high)
+        await world.settle(30)
+
+        assert sorted(placed(world, "high").values()) == ["large-0", "large-1"]
+        # One of them keeps its place: its share is not needed.
+        assert len(victims(world)) == 3
+
+    play(story, with_preemption())
+
+
 def test_a_single_pod_preempts_as_a_job_of_one() -> None:
     async def story(world: World) -> None:
         world.nodes(2, cpu="4")

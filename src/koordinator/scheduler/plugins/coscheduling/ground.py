@@ -239,8 +239,8 @@ class TrialGround:
         }
         is_left = self._held_pods > 0
         is_left[list(self._cleared)] = False
-        if self._refuser:
-            is_left &= self._has_rivals()
+        if self._refuser and (rivals := self._of_rivals(is_left, needed.total())):
+            return rivals
         chosen: list[int] = []
         count = self._taken_count
         while needed and count < TAKEN_MAX:
@@ -249,16 +249,29 @@ class TrialGround:
             if not rows.size:
                 break
             while rows.size and count < TAKEN_MAX:
-                position = self._costs.cheapest(rows, self._by_name)
-                row = int(rows[position])
-                rows = np.delete(rows, position)
+                row, rows = self._next_of(rows)
                 is_left[row] = False
-                self._costs.hit(row)
                 chosen.append(row)
                 count += int(self._held_pods[row])
                 if self._fill(row, needed, slots):
                     break  # one kind is complete: nodes for that kind alone are of no use any more
         return chosen
+
+    def _of_rivals(self, is_left: Mask, wanted: int) -> list[int]:
+        """So many nodes with pods that use up what members are refused for, whether members fit there or not."""
+        rows = np.flatnonzero(is_left & self._has_rivals())
+        chosen: list[int] = []
+        while rows.size and len(chosen) < wanted and self._taken_count < TAKEN_MAX:
+            row, rows = self._next_of(rows)
+            chosen.append(row)
+        return chosen
+
+    def _next_of(self, rows: Rows) -> tuple[int, Rows]:
+        """The cheapest node, and the others."""
+        position = self._costs.cheapest(rows, self._by_name)
+        row = int(rows[position])
+        self._costs.hit(row)
+        return row, np.delete(rows, position)
 
     def _has_rivals(self) -> Mask:
         """(table rows,): where pods may go that use up what members are refused for."""
