@@ -17,13 +17,14 @@ from tests.manager.doors import Door
 
 pytestmark = pytest.mark.timeout(180)
 
-PODS = 200
+PODS = 60
 """More than are bound by the time that the leader is frozen."""
 START_S = 60.0
 """Of CPU time it takes about one second, which is long on a machine that does much else."""
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
+clientConnection: {qps: 30, burst: 10}
 leaderElection: {leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 500ms}
 profiles: [{schedulerName: koord-scheduler}]
 """
