@@ -181,7 +181,10 @@ def test_places_of_a_round_that_ran_out_of_members_are_free_for_the_pod_that_is_
     async def story(world: World) -> None:
         world.api.put("Node", node("node-0", cpu="4"))
         for number in range(5):
-            world.api.put("Pod", member(f"big-{number}", "big", 5, mode="NonStrict"))
+            body = member(f"big-{number}", "big", 5)
+            if number == 0:
+                body["spec"]["schedulingGates"] = [{"name": "ready"}]
+            world.api.put("Pod", body)
         world.api.put("Pod", pod("single", cpu="4"))
         await world.settle()
         assert world.api.placements()["single"] == "node-0"

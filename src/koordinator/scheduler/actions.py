@@ -25,8 +25,8 @@ class PodHandlers(Protocol):
 
 
 class RunningActions(Actions):
-    """`recorders` are those of the profiles, by scheduler name; `activate` tells the queue, `is_in_line` asks
-    it."""
+    """`recorders` are those of the profiles, by scheduler name; `activate` tells the queue, `is_in_line` and `queued`
+    ask it."""
 
     def __init__(
         self,
@@ -34,9 +34,11 @@ class RunningActions(Actions):
         recorders: Mapping[str, EventRecorder],
         activate: Callable[[Iterable[str]], None],
         is_in_line: Callable[[str], bool],
+        queued: Callable[[str], PodInfo | None],
     ) -> None:
         self._activate = activate
         self._is_in_line = is_in_line
+        self._queued = queued
         self._waiting = waiting
         self._recorders = recorders
         self._guard = Guard("scheduler plugins")
@@ -65,6 +67,9 @@ class RunningActions(Actions):
 
     def activate(self, uids: Iterable[str]) -> None:
         self._activate(uids)
+
+    def queued(self, uid: str) -> PodInfo | None:
+        return self._queued(uid)
 
     def is_in_line(self, uid: str) -> bool:
         return self._is_in_line(uid)

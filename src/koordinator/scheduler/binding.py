@@ -131,6 +131,8 @@ class Binder:
     def settle(self) -> None:
         """Carry out what was decided about pods that wait: bind those that are allowed, report those that are
         rejected. Not to be called within a cycle, whose pod would find other nodes than it has looked at."""
+        if not self._waiting.has_decisions:
+            return
         for pod, decision in self._waiting.decided():
             job = self._held.pop(pod.uid)
             if decision.is_success:

@@ -54,6 +54,10 @@ class Actions:
     def activate(self, uids: Iterable[str]) -> None:
         """Try waiting pods again at once."""
 
+    def queued(self, uid: str) -> PodInfo | None:
+        """A pod that waits in the queue, with its requests; None when it does not."""
+        return None
+
     def is_in_line(self, uid: str) -> bool:
         """Whether a pod is in the queue, backs off, or is being tried: it sleeps behind no gate and for no event."""
         return True

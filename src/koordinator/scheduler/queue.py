@@ -252,9 +252,9 @@ class SchedulingQueue:
         entry = self._entries.get(uid)
         if entry is None:
             return None
-        for heap in (self._active, self._backoff, self._full_backoff):
-            heap.discard(uid)
-        self._wake_up(entry)
+        if not self._wake_up(entry):
+            for heap in (self._active, self._backoff, self._full_backoff):
+                heap.discard(uid)
         self._hand_out(entry, now_s)
         popped = self._popped
         entry.attempt_count = popped.attempt_count

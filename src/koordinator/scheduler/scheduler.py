@@ -107,6 +107,7 @@ class Scheduler:
             self.recorders,
             lambda uids: self._handlers.activate(uids),
             lambda uid: self.queue.is_in_line(uid),
+            lambda uid: entry.pod if (entry := self.queue.find(uid)) is not None else None,
         )
         self.network: NetworkTopologyManager | None = None
         if network_topology:

@@ -26,6 +26,8 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
 from koordinator.scheduler.plugins.coscheduling.events import GangEvents, Round, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
 
+OPEN = Gate(GateReason.OK)
+
 
 class GangRounds(GangEvents):
     """The state machine of all gangs, driven by events and by the scheduling cycle.
@@ -79,7 +81,7 @@ class GangRounds(GangEvents):
             if now.failure:
                 return Begin(Gate(GateReason.ROUND_FAILED, now.failure))
             now.tried.add(key)
-            return Begin(Gate(GateReason.OK))
+            return Begin(OPEN)
         if gang.config.topology is not None and not has_topology:
             return Begin(Gate(GateReason.NO_TOPOLOGY, "no cluster network topology"))
         ended = self._end(EndReason.OTHER_GROUP) if now is not None else Next()
@@ -92,19 +94,20 @@ class GangRounds(GangEvents):
         gang_id, key = gang_id_of(pod), key_of(pod)
         if not gang_id:
             return None, Gate(GateReason.OK)
-        gang, about = self.cache.get(gang_id), f"gangName: {gang_id}, podName: {key}"
-        if gang is None:
-            return None, Gate(GateReason.GANG_UNKNOWN, f"can't find gang, {about}")
-        if not gang.config.is_initialised:
+        gang = self.cache.get(gang_id)
+        if gang is None or not gang.config.is_initialised:
+            about = f"gangName: {gang_id}, podName: {key}"
+            if gang is None:
+                return None, Gate(GateReason.GANG_UNKNOWN, f"can't find gang, {about}")
             return None, Gate(GateReason.GANG_UNCONFIGURED, f"gang has not init, {about}")
         if is_on_its_own(gang):
-            return None, Gate(GateReason.OK)
+            return None, OPEN
         if objections := self._incomplete(gang.config):
             ids = " ".join(gang.config.group)
             about = f"current gang: {gang_id}, podName: {key}"
             message = f"gangGroup [{ids}] basic check: {', '.join(objections)}, {about}"
             return gang, Gate(GateReason.INCOMPLETE, message)
-        return gang, Gate(GateReason.OK)
+        return gang, OPEN
 
     def _incomplete(self, config: GangConfig) -> list[str]:
         known = [self.cache.get(gang_id) for gang_id in config.group]

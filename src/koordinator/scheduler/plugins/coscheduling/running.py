@@ -113,6 +113,9 @@ class RunningGangs:
         known = self._infos.get(key)
         if known is not None and known.pod is pod:
             return known
+        queued = self._handle.actions.queued(uid_of(pod))
+        if queued is not None and queued.pod is pod:
+            return queued
         registry = self._handle.table.registry
         try:
             found = known.updated(pod, registry) if known is not None else PodInfo.of(pod, registry)

@@ -216,7 +216,16 @@ def change_of(before: Counted | None, after: Counted | None) -> Sums:
         return Sums() if after is None else _sums_of(after)
     if after is None:
         return _sums_of(before).negative()
+    if before.amounts is after.amounts and before.is_preemptible == after.is_preemptible:
+        return _sums_of_place(after) if before.is_assigned != after.is_assigned else Sums()
     return _sums_of(after).minus(_sums_of(before))
+
+
+def _sums_of_place(counted: Counted) -> Sums:
+    """What a pod adds when it gets its place, or takes away when it gives it up: nothing else changes."""
+    sign = 1 if counted.is_assigned else -1
+    used = {name: sign * number for name, number in counted.amounts.items() if number}
+    return Sums(used=used, non_preemptible_used={} if counted.is_preemptible else used)
 
 
 def _sums_of(counted: Counted) -> Sums:
