@@ -230,6 +230,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
             why="gangs and their status",
         ),
         Rule(
+            group="scheduling.sigs.k8s.io",
+            resources=("podgroups/status",),
+            verbs=("patch",),
+            why="the same where another installation brought the CRD",
+        ),
+        Rule(
             resources=("pods/eviction",),
             verbs=("create",),
             why="takes back what a quota uses above its share",

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from koordinator.scheduler import default_plugins
 from koordinator.scheduler.plugins.coscheduling.controller import COUNTERS_RATE
 from koordinator.scheduler.plugins.coscheduling.phase import Tally, difference, next_of
 from koordinator.scheduler.scheduler import Scheduler
+from tests.scheduler.fake_cluster import FakeCluster
 from tests.scheduler.world import World, play, pod
 
 Json = dict[str, Any]
@@ -277,6 +279,40 @@ def test_refused_writes_are_tried_again_and_a_pod_group_that_went_meanwhile_is_n
         world.api.put("PodGroup", pod_group("next", 1))
         await world.settle(5)
         assert phase(world, "next") == "Pending"
+
+    play(story)
+
+
+def test_a_status_that_the_crd_keeps_apart_is_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, is_apart = FakeCluster.patch, True
+
+    async def patch(
+        api: FakeCluster, view: Any, name: str, body: Json, namespace: str = "", **options: Any
+    ) -> Any:
+        if view is PodGroup and not is_apart and options.get("subresource"):
+            raise errors.NotFound("the server could not find the requested resource")
+        if view is PodGroup and is_apart and options.get("subresource") != "status":
+            body = {key: value for key, value in body.items() if key != "status"}
+        return await whole(api, view, name, body, namespace, **options)
+
+    monkeypatch.setattr(FakeCluster, "patch", patch)
+
+    async def story(world: World) -> None:
+        world.nodes(1)
+        world.api.put("PodGroup", pod_group("job", 1))
+        world.api.put("Pod", member("a", "job"))
+        await world.settle(2)
+        turn(world, "a", "Running")
+        await world.settle(60)
+        assert status(world, "job")["phase"] == "Running"
+        in_vain = [each for about, each in world.api.patches if about == "job" and "status" not in each]
+        assert len(in_vain) == 1, "once is enough to know"
+
+        nonlocal is_apart
+        is_apart = False  # somebody put our CRD in the place of the other one
+        turn(world, "a", "Succeeded")
+        await world.settle(60)
+        assert status(world, "job")["phase"] == "Finished"
 
     play(story)
 

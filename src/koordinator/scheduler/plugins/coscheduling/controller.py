@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from koordinator.api.core import Pod
-from koordinator.api.sigs import PodGroup
+from koordinator.api.sigs import PodGroup, PodGroupStatus
 from koordinator.clock import rfc3339
 from koordinator.cluster import errors
 from koordinator.cluster.controller import Controller
@@ -98,6 +98,8 @@ class PodGroupController:
         self._due_s: dict[str, float] = {}
         """When it is the turn of a gang whose counters wait to be written."""
         self._turns = TokenBucket(COUNTERS_RATE, 0.0)
+        self._is_status_apart = False
+        """Whether the CRD that is served has a status subresource."""
         self._running: Controller[str] | None = None
         handle.watch(Watch(PodGroup, self._group_set, lambda _, new: self._group_set(new), self._group_gone))
         handle.watch(Watch(Pod, self._pod_added, self._pod_updated, self._pod_deleted))
@@ -172,13 +174,19 @@ class PodGroupController:
             return None
         count = self._counts.get(gang_id)
         tally = count.tally() if count is not None else Tally()
-        changed = difference(group.status, next_of(group, tally, rfc3339(self._handle.clock.now())))
+        wanted = next_of(group, tally, rfc3339(self._handle.clock.now()))
+        changed = difference(group.status, wanted)
         if not changed:
             return None
         now_s = asyncio.get_running_loop().time()
         if "phase" not in changed and (left_s := self._turn_s(gang_id, now_s) - now_s) > TIMER_S:
             return left_s
-        await self._write(group, {"metadata": {"uid": group.metadata.uid}, "status": changed}, now_s)
+        stored = await self._write(group, wanted)
+        if stored is not None:
+            if self._groups.get(gang_id) is group:  # the watch has brought nothing newer meanwhile
+                self._groups[gang_id] = stored
+            self._due_s.pop(gang_id, None)
+            self._wrote_s[gang_id] = now_s
         return None
 
     def _turn_s(self, gang_id: str, now_s: float) -> float:
@@ -191,14 +199,24 @@ class PodGroupController:
             )
         return due_s
 
-    async def _write(self, group: PodGroup, body: dict[str, object], now_s: float) -> None:
-        """Raises: ApiError, which brings the gang back after a pause."""
-        meta = group.metadata
+    async def _write(self, group: PodGroup, wanted: PodGroupStatus) -> PodGroup | None:
+        """The PodGroup as it is stored then; None when it is gone.
+
+        The CRD of scheduler-plugins keeps the status apart, in a subresource that ours does not have: a write of the
+        object then leaves it as it was.
+
+        Raises: ApiError, which brings the gang back after a pause.
+        """
+        meta, cluster, changed = group.metadata, self._handle.cluster, difference(group.status, wanted)
+        body = {"metadata": {"uid": meta.uid}, "status": changed}
         try:
-            stored = await self._handle.cluster.patch(PodGroup, meta.name, body, meta.namespace)
-        except errors.NotFound:
-            return  # the watch will say so, too
-        if self._groups.get(group.key) is group:  # the watch has brought nothing newer meanwhile
-            self._groups[group.key] = stored
-        self._due_s.pop(group.key, None)
-        self._wrote_s[group.key] = now_s
+            if not self._is_status_apart:
+                stored = await cluster.patch(PodGroup, meta.name, body, meta.namespace)
+                if not difference(stored.status, wanted).keys() & changed.keys():
+                    return stored
+            stored = await cluster.patch(PodGroup, meta.name, body, meta.namespace, subresource="status")
+        except errors.NotFound:  # the object, about which the watch will say so, too, or the subresource
+            was_apart, self._is_status_apart = self._is_status_apart, False
+            return await self._write(group, wanted) if was_apart else None
+        self._is_status_apart = True
+        return stored
