@@ -88,6 +88,7 @@ class GangEvents:
         was_leaving = known is not None and key in known.leaving
         if pod.status.phase in FINISHED_PHASES:
             if known is None or self._as_reference:
+                self.cache.remember(pod)
                 return Effect()
             self.cache.ended(known, pod)
             gang: Gang | None = known

@@ -211,33 +211,40 @@ class GangCache:
         if not self._as_reference:
             self._forget_orphan(gang.gang_id, key)
         self.pods[key], gang.children[key] = pod, uid_of(pod)
+        was_bound = key in gang.bound
         if pod.spec.node_name:
-            self.bound(gang, key)
+            self._bind(gang, key)
         elif key not in gang.waiting and key not in gang.pending:
             gang.bound.discard(key)
             gang.pending[key] = None
-        self._settle(gang, key, pod)
+        has_settled = self._settle(gang, key, pod)
+        if has_settled or was_bound is not (key in gang.bound):
+            self._judge(gang.group)
 
-    def _settle(self, gang: Gang, key: str, pod: Pod) -> None:
-        """How far the member counts still."""
+    def _settle(self, gang: Gang, key: str, pod: Pod) -> bool:
+        """How far the member counts still; whether that is news."""
         if self._as_reference:
-            return
+            return False
         is_bound, phase = key in gang.bound, pod.status.phase
         is_deleted = pod.metadata.deletion_timestamp is not None
         is_news = _set(gang.leaving, key, to=not is_bound and (is_deleted or phase in FINISHED_PHASES))
         is_news |= _set(gang.spent, key, to=is_bound and (is_deleted or phase == "Failed"))
         is_news |= _set(gang.succeeded, key, to=is_bound and not is_deleted and phase == "Succeeded")
-        if is_news:
-            if key in gang.leaving:
-                self.forget_representative(gang, key)
-            self._judge(gang.group)
+        if key in gang.leaving:
+            self.forget_representative(gang, key)
+        return is_news
+
+    def remember(self, pod: Pod) -> None:
+        """A pod changed that is a member of no known gang now."""
+        if key_of(pod) in self.pods:
+            self.pods[key_of(pod)] = pod
 
     def ended(self, gang: Gang, pod: Pod) -> None:
         """A member has succeeded or failed, perhaps without that it was seen on a node."""
         key = key_of(pod)
-        if key in gang.children:
-            self.pods[key] = pod
-            self._settle(gang, key, pod)
+        self.remember(pod)
+        if key in gang.children and self._settle(gang, key, pod):
+            self._judge(gang.group)
 
     def holds_place(self, gang: Gang, key: str) -> None:
         """A member has a place and waits to be bound."""
@@ -254,13 +261,16 @@ class GangCache:
 
     def bound(self, gang: Gang, key: str) -> None:
         """A member is on its node for good."""
+        self._bind(gang, key)
+        self._judge(gang.group)
+
+    def _bind(self, gang: Gang, key: str) -> None:
         gang.waiting.discard(key)
         gang.pending.pop(key, None)
         gang.leaving.discard(key)
         gang.bound.add(key)
         if self._as_reference:
             gang.group.once_satisfied = True
-        self._judge(gang.group)
         self.forget_representative(gang, key)
         if not gang.waiting:
             self.stop_waiting(gang)
