@@ -123,6 +123,54 @@ def test_the_configuration_decides(tmp_path: Path) -> None:
     assert "asks for scheduler koord-scheduler; the profiles here are: other" in result.output
 
 
+GROUP = {
+    "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+    "kind": "PodGroup",
+    "metadata": {"name": "job", "namespace": "default"},
+    "spec": {"minMember": 3},
+    "status": {"phase": "Scheduling"},
+}
+
+
+def members(count: int) -> list[Json]:
+    found = [pod(f"job-{number}", cpu="2") for number in range(count)]
+    for each in found:
+        each["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": "job"}
+    return found
+
+
+@pytest.mark.parametrize("words", [["gang", "job"], ["podgroup/job"], ["podgroup", "default/job"]])
+def test_a_gang_is_explained_by_any_of_its_names(words: list[str]) -> None:
+    dump = dumped(node("n-0", cpu="4"), GROUP, *members(3))
+
+    result = CliRunner().invoke(cli.main, ["explain", *words, "--dump", "-"], input=dump)
+
+    assert result.exit_code == 3, result.output
+    assert result.output.startswith(
+        "Gang default/job is pending: 2 of 3 members fit; the 3rd (default/job-2) lacks 2 cpu."
+    )
+    assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in result.output
+    assert "Scheduling" in result.output
+
+
+def test_a_gang_that_fits_ends_with_0_and_an_unknown_one_with_1() -> None:
+    dump = dumped(node("n-0", cpu="8"), GROUP, *members(3))
+
+    fits = CliRunner().invoke(cli.main, ["explain", "gang", "job", "-o", "json", "--dump", "-"], input=dump)
+    unknown = CliRunner().invoke(cli.main, ["explain", "gang", "jobs", "--dump", "-"], input=dump)
+
+    assert (fits.exit_code, json.loads(fits.stdout)["gangs"][0]["phase"]) == (0, "Scheduling")
+    assert unknown.exit_code == 1
+    assert "no gang is called default/jobs; there are default/job" in unknown.output
+
+
+def test_a_member_is_explained_with_its_gang() -> None:
+    result = explained("job-1", dump=dumped(node("n-0", cpu="4"), GROUP, *members(3)))
+
+    assert result.exit_code == 3
+    assert "Pod default/job-1 goes with its gang. Gang default/job is pending" in result.output
+
+
 # Live
 
 

@@ -100,3 +100,80 @@ def test_a_schedule_explanation_is_answered(cluster: Cluster) -> None:
 
     [detail] = status["detailedExplanation"][0]["scheduleExplanation"]["nodeFailedDetails"]
     assert (detail["failedPlugin"], len(detail["failedNodes"])) == ("NodeResourcesFit", 5)
+
+
+TREE = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: quotas}
+---
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: ElasticQuota
+metadata: {name: ads, namespace: quotas}
+spec: {min: {cpu: 2}, max: {cpu: 4}}
+---
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: ElasticQuota
+metadata: {name: search, namespace: quotas}
+spec: {min: {cpu: 3}, max: {cpu: 4}}
+---
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: PodGroup
+metadata: {name: train}
+spec: {minMember: 3}
+"""
+
+
+def small(name: str, cpu: str, **own: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": own},
+        "spec": {"containers": [container]},
+    }
+
+
+def wait_for_conditions(cluster: Cluster, name: str) -> None:
+    until(lambda: cluster.get("pod", name).get("status", {}).get("conditions"), 20, cluster.process)
+
+
+def test_quotas_are_drawn_and_a_pod_above_its_own_is_told_why(cluster: Cluster) -> None:
+    quota = {"quota.scheduling.koordinator.sh/name": "ads"}
+    cluster.kubectl("apply", "-f", "-", text=TREE)
+    pods = [small("ads-0", "3", **quota), small("ads-1", "2", **quota)]
+    for each in pods:
+        cluster.kubectl("apply", "-f", "-", text=json.dumps(each))
+        wait_for_conditions(cluster, each["metadata"]["name"])
+
+    def has_figures() -> bool:
+        ads = cluster.get("elasticquota", "ads", "-n", "quotas")
+        return bool(ads.get("status", {}).get("used", {}).get("cpu") == "3")
+
+    until(has_figures, 20, cluster.process)
+    tree = cluster.koordinator("quota", "tree").stdout
+    told = cluster.koordinator("explain", "pod/ads-1")
+
+    [ads] = [line for line in tree.splitlines() if "─ ads" in line]
+    assert "borrows 1 from search, 2 waiting" in ads, tree
+    assert told.returncode == 3
+    assert "queue at root/ads: runtime 4 cores, used 3, you ask 2; borrowed 1 from root/search" in told.stdout
+    assert "raise cpu in max of ads from 4 to 5" in told.stdout
+
+
+def test_a_gang_is_explained_before_and_after_it_can_start(cluster: Cluster) -> None:
+    member = {"pod-group.scheduling.sigs.k8s.io": "train"}
+    for number in range(2):
+        cluster.kubectl("apply", "-f", "-", text=json.dumps(small(f"train-{number}", "30", **member)))
+    waiting = cluster.koordinator("explain", "gang", "train")
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(small("train-2", "30", **member)))
+    until(
+        lambda: cluster.get("podgroup", "train").get("status", {}).get("phase") == "Running",
+        30,
+        cluster.process,
+    )
+    started = cluster.koordinator("explain", "podgroup/train")
+
+    assert waiting.returncode == 3
+    assert "default/train has 2 of at least 3 members" in waiting.stdout
+    assert (started.returncode, "all of its 3 members have a node" in started.stdout) == (0, True)

@@ -19,12 +19,12 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.api.meta import Object
-from koordinator.api.network_topology import ClusterNetworkTopology
+from koordinator.api.network_topology import OBJECT_NAME, ClusterNetworkTopology
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import FixedClock, parse_rfc3339
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.engine import Engine
-from koordinator.scheduler.plugins.network_topology.tree import TopologySpecError, TopologyTree, build
+from koordinator.scheduler.plugins.network_topology.tree import TopologyTree, build
 from koordinator.scheduler.pod_info import PodInfo
 
 T = TypeVar("T", bound=Object)
@@ -180,8 +180,8 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> Snapshot:
     steps = normalization.PodSteps.of(FeatureGates.of(Component.SCHEDULER))
     pods = [normalization.normalize_pod(pod, steps) for pod in dump.views(Pod)]
     now_s = newest_s(dump, nodes, pods)
-    network = _network(dump, nodes)
-    engine = Engine(config, FixedClock(now_s), seed=seed, network=lambda: network)
+    tree = _guarded(network, dump, nodes)
+    engine = Engine(config, FixedClock(now_s), seed=seed, network=lambda: tree)
     for node in nodes:
         _guarded(engine.table.set_node, node)
     # Plugins see pods and nodes with current names of resources, as they do in a running scheduler.
@@ -197,18 +197,13 @@ def snapshot(dump: Dump, config: SchedulerConfig, *, seed: int = 0) -> Snapshot:
     return Snapshot(engine, {pod.key: pod for pod in pods}, dump.views(Event), now_s)
 
 
-def _network(dump: Dump, nodes: Iterable[Node]) -> TopologyTree | None:
-    """The tree of the network; None where nothing, or nothing sensible, describes it."""
-    found = next(
-        (each for each in dump.views(ClusterNetworkTopology) if each.metadata.name == "default"), None
-    )
-    if found is None:
-        return None
-    named = [(node.metadata.name, node.metadata.labels) for node in nodes]
-    try:
-        return build(found.spec.network_topology_spec, named)
-    except TopologySpecError:
-        return None
+def network(dump: Dump, nodes: Iterable[Node]) -> TopologyTree | None:
+    """The network as the objects describe it, None when they do not. Raises: TopologySpecError, DumpError."""
+    for each in dump.views(ClusterNetworkTopology):
+        if each.metadata.name == OBJECT_NAME:
+            named = ((node.metadata.name, node.metadata.labels) for node in nodes)
+            return build(each.spec.network_topology_spec, named)
+    return None
 
 
 def _enter(engine: Engine, pod: Pod) -> None:

@@ -13,9 +13,7 @@ from koordinator.api import normalization
 from koordinator.api.core import Node, Pod, PodStatus
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.api.network_topology import OBJECT_NAME, ClusterNetworkTopology
 from koordinator.clock import parse_rfc3339
-from koordinator.scheduler.plugins.network_topology import tree
 from koordinator.scheduler.plugins.network_topology.tree import TopologySpecError, TopologyTree
 from koordinator.simulate import dump as dumps
 from koordinator.simulate import replay_csv
@@ -114,11 +112,7 @@ def _seconds(text: str | None) -> float | None:
 
 def network_of(given: ReplayInput) -> TopologyTree | None:
     """The network as the files describe it, None when they do not. Raises: InputError."""
-    for each in given.others.views(ClusterNetworkTopology):
-        if each.metadata.name == OBJECT_NAME:
-            nodes = ((node.metadata.name, node.metadata.labels) for node in given.nodes)
-            try:
-                return tree.build(each.spec.network_topology_spec, nodes)
-            except TopologySpecError as error:
-                raise InputError(f"ClusterNetworkTopology {OBJECT_NAME}: {error}") from error
-    return None
+    try:
+        return dumps.network(given.others, given.nodes)
+    except TopologySpecError as error:
+        raise InputError(f"ClusterNetworkTopology: {error}") from error

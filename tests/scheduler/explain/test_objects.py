@@ -191,3 +191,40 @@ def test_a_pod_is_asked_about_by_its_job_and_its_gang() -> None:
     body["metadata"]["labels"] = {labels.QUESTIONED_OBJECT_KEY: "train", labels.POD_GROUP: "gang"}
 
     assert list(objects.questions_of(from_builtins(body, Pod))) == ["train", "default/train", "default/gang"]
+
+
+def test_a_gang_that_lacks_members_is_not_schedulable_however_much_room_there_is() -> None:
+    async def story(world_: World) -> None:
+        world_.api.put("Node", node("n-0", cpu="8"))
+        member = pod("job-0", cpu="1")
+        member["metadata"]["labels"] = {labels.POD_GROUP: "job"}
+        meta = {"namespace": "default", "name": "job"}
+        world_.api.put("PodGroup", {"metadata": meta, "spec": {"minMember": 2}})
+        world_.api.put("Pod", member)
+        world_.api.put(KIND, question("default/job"))
+
+        status = await answered(world_)
+
+        assert "schedulable" not in status
+        assert status["failedMessage"] == (
+            "Gang default/job waits for members: default/job has 1 of at least 2 members."
+        )
+
+    play(story)
+
+
+def test_a_quota_without_room_is_named_in_front() -> None:
+    async def story(world_: World) -> None:
+        world_.api.put("Node", node("n-0", cpu="8"))
+        quota = {"metadata": {"namespace": "default", "name": "ads"}, "spec": {"max": {"cpu": "1"}}}
+        world_.api.put("ElasticQuota", quota)
+        waiting = pod("web", cpu="2", memory=None)
+        waiting["metadata"]["labels"] = {labels.QUOTA_NAME: "ads"}
+        world_.api.put("Pod", waiting)
+        world_.api.put(KIND, question("default/web"))
+
+        status = await answered(world_)
+
+        assert status["failedMessage"].startswith("queue at root/ads: runtime 1 cores, used 0, you ask 2")
+
+    play(story)

@@ -66,6 +66,27 @@ async def test_unknown_names_and_bad_numbers_are_told() -> None:
     assert answers[2] == (400, {"message": "best: 'many' is no number"})
 
 
+async def test_a_gang_is_explained_by_its_name() -> None:
+    api = FakeCluster(SystemClock())
+    api.put("Node", node("n-0", cpu="4"))
+    api.put("PodGroup", {"metadata": {"namespace": "default", "name": "job"}, "spec": {"minMember": 2}})
+    for name in ("a", "b"):
+        member = pod(name, cpu="3")
+        member["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": "job"}
+        api.put("Pod", member)
+    scheduler = Scheduler(api, seed=1)
+    server = TestServer(http.application(scheduler, http.HttpOptions()))
+    async with scheduler.following(), TestClient(server) as client:
+        found = await (await client.get("/apis/v1/explain/gangs/default/job")).json()
+        missing = await client.get("/apis/v1/explain/gangs/default/jobs")
+        told = await missing.json()
+
+    assert (found["verdict"], found["fit"]["fitting"]) == ("Unschedulable", 1)
+    assert "1 of 2 members fit; the 2nd" in found["sentence"]
+    assert (missing.status, told["alike"]) == (404, ["default/job"])
+    assert scheduler.table.assumed_count == 0
+
+
 async def test_who_does_not_lead_does_not_answer() -> None:
     assert await asked("default/big", leader=False) == [(503, {"message": "the instance is not leader"})]
 

@@ -68,7 +68,12 @@ def explain_group(engine: Engine, group: Group, *, with_remedies: bool = True) -
         return Told(_with(base, Verdict.SCHEDULABLE, _fits(group, outcome, fit), fit), outcome.placed)
     base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
     if ground is not None and ground.message:
-        return Told(_not_together(base, group, outcome, fit, ground))
+        told = _not_together(base, group, outcome, fit, ground)
+        if group.books.args.enable_preemption:
+            room = gang_remedies.preemption(engine, group, members, outcome)
+            verdict = Verdict.PREEMPTION if room is not None and room.nodes else told.verdict
+            told = msgspec.structs.replace(told, preemption=room, verdict=verdict)
+        return Told(told)
     if with_remedies:
         made = gang_remedies.remedies(engine, group, members, outcome)
         base = msgspec.structs.replace(base, remedies=made)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -23,6 +23,10 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.capabilities import BackgroundController
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import group
+from koordinator.scheduler.explain.answer import Verdict
+from koordinator.scheduler.explain.gang_rehearsal import group_of_pod
+from koordinator.scheduler.explain.gangs import explain_group
+from koordinator.scheduler.explain.quotas import explain_quota
 from koordinator.scheduler.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
@@ -120,7 +124,7 @@ class ExplanationObjects:
             return _failed(str(error))
         for profile in self._engine.profiles.values():
             self._engine.refresh(profile, self._clock.now())
-        details = [group.explain_domain(self._engine, pods)]
+        details = [with_wider_reasons(self._engine, pods, group.explain_domain(self._engine, pods))]
         key = topology_key(asked, found)
         if key:
             for domain in list(group.domains(self._engine, key))[:DOMAINS_MAX]:
@@ -139,6 +143,27 @@ class ExplanationObjects:
             found[pod.key] = pod
         alive = [each for each in found.values() if each.status.phase not in ("Succeeded", "Failed")]
         return sorted(alive, key=lambda each: each.key)
+
+
+def with_wider_reasons(
+    engine: Engine, pods: Sequence[PodInfo], whole: DetailedExplanation
+) -> DetailedExplanation:
+    """What keeps the gang of the pods as a whole, or the quota of the first, in front of what nodes say."""
+    first = pods[0]
+    gang = group_of_pod(engine, first.pod)
+    if gang is not None:
+        answer = explain_group(engine, gang, with_remedies=False).answer
+        if answer.verdict in (Verdict.BOUND, Verdict.SCHEDULABLE):
+            return whole
+        message = " ".join(filter(None, (answer.sentence, whole.failed_message)))
+        return msgspec.structs.replace(whole, schedulable=False, failed_message=message)
+    profile = engine.profiles.get(first.pod.spec.scheduler_name)
+    is_placed = engine.table.place_of(first.uid) is not None
+    quota = explain_quota(profile, first) if profile is not None and not is_placed else None
+    if quota is None or quota.fits:
+        return whole
+    message = "; ".join(filter(None, (quota.sentence, whole.failed_message)))
+    return msgspec.structs.replace(whole, failed_message=message)
 
 
 def questions_of(pod: Pod) -> Iterable[str]:
