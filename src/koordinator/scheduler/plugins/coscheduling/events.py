@@ -206,6 +206,10 @@ class GangEvents:
         group = gang.group
         if self._as_reference or had_started:
             return Effect()
+        if group.once_satisfied:
+            self.cache.begun.pop(group.group_id, None)
+        elif was_pending:
+            self.cache.begun[group.group_id] = None
         if is_on_its_own(gang):
             return Effect(activate=self._all_startable(group))
         if was_pending and self._holds_any(group) and all(map(self._is_ready, group.ids)):

@@ -117,6 +117,8 @@ class GangCache:
         self._orphans: dict[str, dict[str, str]] = {}
         """Members of gangs whose PodGroup is gone, until they are heard of again."""
         self._as_reference = as_reference
+        self.begun: dict[str, None] = {}
+        """Groups of which somebody else bound a part: they are finished before anything else is placed."""
         self.pods: dict[str, Pod] = {}
         """All members, also those of gangs that are not known."""
 
@@ -136,6 +138,10 @@ class GangCache:
     def waiting_group_count(self) -> int:
         """Groups that hold places for members which are not complete yet."""
         return sum(bool(group.waiting_gangs) for group in self._groups.values())
+
+    def group(self, group_id: str) -> GangGroup | None:
+        """The group, None when no gang of it is known."""
+        return self._groups.get(group_id)
 
     def members_of(self, group: GangGroup) -> list[Gang]:
         """The known gangs of a group, by id."""
@@ -194,6 +200,7 @@ class GangCache:
             self._judge(group)
         else:
             del self._groups[group.group_id]
+            self.begun.pop(group.group_id, None)
 
     def _judge(self, group: GangGroup) -> None:
         """Whether the group has started, or nothing is left of what did."""

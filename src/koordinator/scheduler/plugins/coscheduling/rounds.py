@@ -136,7 +136,7 @@ class GangRounds(GangEvents):
         """The member that must be tried next, before anything else is taken from the queue."""
         now = self.round
         if now is None:
-            return Next()
+            return Next(self._next_begun()) if self.cache.begun else Next()
         if self.cache.get(now.gang_id) is None:
             return self._end(EndReason.GANG_GONE)
         if now.queue is None:
@@ -147,6 +147,20 @@ class GangRounds(GangEvents):
                 now.tried.add(key)
                 return Next(key)
         return self._end(EndReason.ALL_TRIED)
+
+    def _next_begun(self) -> str:
+        """A member of a group that somebody began to bind and did not finish: a scheduler that died, most likely. Each
+        such group has one round before all other pods; if that fails it waits for room like everybody."""
+        while self.cache.begun:
+            group_id = next(iter(self.cache.begun))
+            del self.cache.begun[group_id]
+            group = self.cache.group(group_id)
+            if group is None or group.once_satisfied:
+                continue
+            gangs = self.cache.members_of(group)
+            if any(gang.placed_count for gang in gangs) and (found := self.cache.candidates(group)):
+                return found[0]
+        return ""
 
     def plan(self, nodes: Mapping[str, str]) -> None:
         """The members of the round that go together, with their nodes: only they are tried, in this order."""
