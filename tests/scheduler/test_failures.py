@@ -174,7 +174,7 @@ def test_a_gated_pod_cannot_be_chosen() -> None:
         gated = pod("g", schedulingGates=[{"name": "wait"}])
         uid = world.api.put("Pod", gated)["metadata"]["uid"]
         await world.settle(0.5)
-        assert world.scheduler.queue.take(uid, world.clock.now()) is None
+        assert world.scheduler.queue.take(uid, world.clock.now(), by="") is None
         assert world.scheduler.queue.counts()["gated"] == 1
 
     play(story)

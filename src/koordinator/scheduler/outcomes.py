@@ -74,7 +74,7 @@ class Outcomes:
         self._observer.failed(job.entry, outcome, self._clock.now())
         row = self._forget(job)
         result = refused(pod, outcome)
-        if job.in_batch:
+        if job.in_batch and not self._engine.nominations.node_of(pod.uid):
             result = msgspec.structs.replace(result, nominated_node="")
         self._retry(job.entry, result, node_name)
         if job.in_batch:

@@ -225,6 +225,8 @@ class Coscheduling(
     # A place
 
     def unreserve(self, state: GangState | None, pod: PodInfo, node_name: str) -> None:
+        if self.rounds.is_released(pod.pod):  # its binding failed, others of the gang were or will be bound
+            self.handle.nominations.set(pod, node_name)
         self.gangs.unreserve(pod.pod)
 
     def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:

@@ -327,6 +327,11 @@ class GangRounds(GangEvents):
         message = f'Gang "{gang.gang_id}" gets rejected due to a pod that is gone'
         return Rejection(message, self._take_held(gang.config.group))
 
+    def is_released(self, pod: Pod) -> bool:
+        """Whether the pod is being bound together with its group."""
+        gang = self.cache.get(gang_id_of(pod))
+        return gang is not None and self.cache.is_current(pod) and uid_of(pod) in gang.group.binding
+
     def binding_mark(self, pod: Pod) -> tuple[str, int]:
         """The group that the pod is bound with, and how many of it; an empty id when it goes alone."""
         gang = self.cache.get(gang_id_of(pod))
