@@ -139,10 +139,6 @@ class GangCache:
         """Groups that hold places for members which are not complete yet."""
         return sum(bool(group.waiting_gangs) for group in self._groups.values())
 
-    def group(self, group_id: str) -> GangGroup | None:
-        """The group, None when no gang of it is known."""
-        return self._groups.get(group_id)
-
     def members_of(self, group: GangGroup) -> list[Gang]:
         """The known gangs of a group, by id."""
         return [self._gangs[gang_id] for gang_id in group.ids if gang_id in group.gangs]
