@@ -248,7 +248,7 @@ class GangEvents:
         """How many more members must get a place before a gang that starts may be bound; 0 or less for none."""
         lacking = gang.config.minimum - gang.waiting_count
         match gang.config.match_policy:
-            case GangMatchPolicy.ONLY_WAITING if gang.group.once_satisfied:
+            case GangMatchPolicy.ONLY_WAITING if gang.group.once_satisfied or not gang.group.was_released:
                 return lacking
             case GangMatchPolicy.WAITING_AND_RUNNING:
                 return lacking - gang.running_count

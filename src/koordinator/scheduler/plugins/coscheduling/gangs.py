@@ -11,6 +11,7 @@ from itertools import islice
 
 import msgspec
 
+from koordinator.api import labels
 from koordinator.api.core import Pod
 from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.scheduler.plugins.coscheduling.config import GangConfig, GangSource, unconfigured
@@ -41,6 +42,8 @@ class GangGroup(msgspec.Struct):
     """Those that are known."""
     once_satisfied: bool = False
     """The group has started: the minimum of each gang is bound, or was."""
+    was_released: bool = False
+    """A member runs that was bound together with others: if the minimum does not run, somebody died on the way."""
     waiting_gangs: set[str] = msgspec.field(default_factory=set)
     representative: str = ""
     """The one member that may be in the scheduling queue."""
@@ -216,6 +219,8 @@ class GangCache:
         self.pods[key], gang.children[key] = pod, uid_of(pod)
         was_bound = key in gang.bound
         if pod.spec.node_name:
+            if pod.metadata.annotations.get(labels.BIND_GANG_GROUP_ID) == gang.group.group_id:
+                gang.group.was_released = True
             self._bind(gang, key)
         elif key not in gang.waiting and key not in gang.pending:
             gang.bound.discard(key)
