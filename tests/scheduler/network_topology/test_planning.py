@@ -151,6 +151,7 @@ def test_the_diagnosis_tells_what_each_node_offers(caplog: pytest.LogCaptureFixt
 def test_room_that_others_give_up_is_used() -> None:
     async def story(world: World) -> None:
         fabric(world, cpu="4")
+        await world.settle(25)  # until the tree stands, whose changes wake gangs
         for name in ("s0-b0-n0", "s1-b1-n1"):
             world.api.put("Pod", pod(f"taken-{name}", cpu="4", nodeName=name))
         gang(world, "job", 4, SPINE, cpu="4")
@@ -389,6 +390,7 @@ class Moody(FilterPlugin[None]):
 def test_a_plan_that_does_not_hold_is_made_anew_after_a_backoff() -> None:
     async def story(world: World) -> None:
         fabric(world, cpu="4")
+        await world.settle(25)  # until the tree stands, whose changes wake gangs
         gang(world, "job", 8, BLOCK)
         await world.settle(0.5)
         assert nodes_of(world, "job") == []
@@ -432,6 +434,7 @@ def test_no_topology_is_asked_of_gangs_unless_the_argument_says_so() -> None:
 def test_preemption_makes_room_in_one_block_or_nowhere() -> None:
     async def story(world: World) -> None:
         fabric(world, spines=1, cpu="4")
+        await world.settle(25)
         for name, priority in (("s0-b0-n0", 1), ("s0-b1-n0", 9), ("s0-b1-n1", 1)):
             world.api.put("Pod", pod(f"taken-{name}", cpu="4", priority=priority, nodeName=name))
         gang(world, "job", 2, BLOCK, cpu="4", priority=5)
