@@ -112,7 +112,7 @@ class Desk:
 
 
 def peer_ms(desk: Desk, members: Sequence[PodInfo], by_leaf: Any, tree: TopologyTree) -> float:
-    """The same choice on objects; in the first spine that can, as the rule says."""
+    """The same choice on objects. A gang that a spine holds is looked for below the root to the same end."""
     root = objects.build(desk.paths)
     counts = dict(zip(tree.levels[-1].names, by_leaf.tolist(), strict=True))
     names = [member.key for member in members]
