@@ -94,6 +94,8 @@ class Gang(msgspec.Struct):
     @property
     def waiting_count(self) -> int:
         """Members that have a place and will be bound."""
+        if not self.leaving:
+            return len(self.waiting)
         return len(self.waiting) - sum(key in self.waiting for key in self.leaving)
 
     @property

@@ -98,6 +98,8 @@ class Coscheduling(
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
+        self._refused_as_a_whole = ""
+        """The pod whose attempt under way failed because limits have no room for its group."""
 
     def class_key(self, pod: PodInfo) -> Hashable:
         return self.prepare(pod)
@@ -130,7 +132,7 @@ class Coscheduling(
         return self.gangs.rounds.is_tried_as_a_whole(pod.pod)
 
     def begin_attempt(self, pod: PodInfo) -> Status:
-        self._failed_by_another = ""
+        self._failed_by_another = self._refused_as_a_whole = ""
         begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
         gate = begin.gate
         if begin.has_started:
@@ -153,7 +155,7 @@ class Coscheduling(
             if status.is_rejected and self.preemption.is_for_jobs:
                 return unschedulable(*status.reasons).by(plugin.name)
             if status.is_rejected:
-                # Making room for this one pod would help nobody.
+                self._refused_as_a_whole = pod.uid
                 return unresolvable(*status.reasons).by(plugin.name)
             if not status.is_success:
                 return status.by(plugin.name)
@@ -183,8 +185,9 @@ class Coscheduling(
         if is_root_cause:
             self.rounds.fail_round(pod.pod, diagnosis.fit_error(""))
         result = self.preemption.post_filter(pod, diagnosis, is_root_cause=is_root_cause)
-        if result.status.code is Code.UNSCHEDULABLE and self.planning.asks(pod.pod):
-            # A node more for this one pod would not make room for the gang.
+        is_whole = self._refused_as_a_whole == pod.uid or self.planning.asks(pod.pod)
+        if result.status.code is Code.UNSCHEDULABLE and is_whole:
+            # Room for this one pod would not be room for the gang.
             return msgspec.structs.replace(result, status=unresolvable(*result.status.reasons))
         return result
 
