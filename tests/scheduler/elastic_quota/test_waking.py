@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota, with_args
 from tests.scheduler.elastic_quota.test_report import plugin_of
@@ -193,3 +194,39 @@ def test_how_long_steps_take_is_told_by_operation() -> None:
         assert "scheduler_update_elastic_quota_status_duration_seconds_count" in text
 
     play(story)
+
+
+def test_over_use_is_looked_for_where_something_changed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    look = OverUse._look
+
+    async def noted(self: Any, name: str, seen_s: float) -> None:
+        looked.append(name)
+        await look(self, name, seen_s)
+
+    monkeypatch.setattr(OverUse, "_look", noted)
+
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="40", memory="64Gi")
+        for number in range(20):
+            world.api.put("ElasticQuota", quota(f"team-{number}", low=2, high=4))
+            world.api.put("Pod", member(f"pod-{number}", f"team-{number}"))
+        for number in range(3):
+            world.api.put("Pod", member(f"more-{number}", "team-3", priority=number))
+        await world.settle(30)
+        looked.clear()
+
+        world.api.put("Pod", member("late", "team-7"))
+        await world.settle(5)
+        assert set(looked) - {"koordinator-root-quota"} == {"team-7"}
+
+        looked.clear()
+        world.api.put("ElasticQuota", quota("team-3", low=1, high=2))
+        await world.settle(15)
+        assert set(looked) - {"koordinator-root-quota"} == {"team-3"}
+        assert len(looked) >= 10
+        assert len(placed(world)) == 24  # delayEvictTime is not over
+        await world.settle(15)
+        assert [name for name in placed(world) if name.startswith("more")] == ["more-1", "more-2"]
+
+    play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))
