@@ -10,8 +10,10 @@ from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.explain.answer import GangAnswer, Verdict
+from koordinator.scheduler.explain.decide import Question
 from koordinator.scheduler.explain.gang_rehearsal import group_of
-from koordinator.scheduler.explain.gangs import ordinal
+from koordinator.scheduler.explain.gangs import explain_gang, ordinal
+from koordinator.scheduler.explain.service import explain_live
 from koordinator.scheduler.plugins.network_topology.tree import build
 from tests.scheduler import world
 from tests.scheduler.explain.builders import Bench
@@ -320,3 +322,40 @@ def test_the_scheduler_does_with_a_gang_what_the_explanation_says(shape: dict[st
     assert bool(bound) == (answer.verdict is Verdict.SCHEDULABLE), (answer.sentence, bound)
     if bound:
         assert len(bound) >= minimum
+
+
+def test_a_scheduler_that_is_asked_all_the_time_does_the_same() -> None:
+    def placements(*, is_asked: bool) -> dict[str, str]:
+        found: dict[str, str] = {}
+
+        async def story(world_: World) -> None:
+            def ask() -> None:
+                for name in ("big", "small") if is_asked else ():
+                    explain_gang(world_.scheduler.engine, f"default/{name}")
+                for each in world_.scheduler.caches.pods.list() if is_asked else ():
+                    explain_live(world_.scheduler, each, Question())
+
+            world_.nodes(2, cpu="4")
+            for gang, count, cpu in (("big", 3, "3"), ("small", 4, "1")):
+                meta = {"namespace": "default", "name": gang}
+                world_.api.put("PodGroup", {"metadata": meta, "spec": {"minMember": count}})
+                for number in range(count):
+                    body = world.pod(f"{gang}-{number}", cpu=cpu)
+                    body["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": gang}
+                    world_.api.put("Pod", body)
+                    ask()
+                    await world_.settle(0.001)
+                    ask()
+            for _ in range(20):
+                await world_.settle(1)
+                ask()
+            found.update(world_.api.placements())
+            assert world_.scheduler.table.assumed_count == 0
+
+        play(story, seed=1)
+        return found
+
+    undisturbed = placements(is_asked=False)
+
+    assert placements(is_asked=True) == undisturbed
+    assert [name for name, node in sorted(undisturbed.items()) if node] == [f"small-{n}" for n in range(4)]

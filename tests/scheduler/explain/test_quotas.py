@@ -157,6 +157,7 @@ def test_a_gang_beyond_its_quota_says_where_it_ends() -> None:
         in answer.sentence
     )
     assert "used 120, you ask 1" in answer.sentence
+    assert {each.kind for each in answer.remedies} >= {"quota-own", "minimum"}
 
 
 AMOUNT = re.compile(r"from ([\d.]+m?) to (?:at most )?([\d.]+m?)")

@@ -15,6 +15,8 @@ from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Remedy
 from koordinator.scheduler.explain.lacks import lacks
+from koordinator.scheduler.explain.quotas import refused_by_quota
+from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import room
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
@@ -83,7 +85,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     survey: Survey | None = None
     lacks: str = ""
     rooms: tuple[Remedy, ...] = ()
-    """What to free for that one."""
+    """What to free for that one, on nodes or in its quota."""
 
     @property
     def is_whole(self) -> bool:
@@ -157,7 +159,7 @@ def rehearse(
             first = node
             found = _survey(engine, member.pod) if with_survey else None
             lack = lacks(found, rows, where) if found is not None else f"is refused: {node.message}"
-            rooms = tuple(room(found)) if found is not None and found.rows.size else ()
+            rooms = _rooms(found) if found is not None else ()
     return Outcome(
         placed=placed,
         missed=tuple(missed),
@@ -167,6 +169,13 @@ def rehearse(
         lacks=lack,
         rooms=rooms,
     )
+
+
+def _rooms(found: Survey) -> tuple[Remedy, ...]:
+    """Next to the members before it."""
+    if refused_by_quota(found.evaluation.status):
+        return tuple(quota_remedies(found.profile, found.pod))
+    return tuple(room(found)) if found.rows.size else ()
 
 
 def _survey(engine: Engine, pod: PodInfo) -> Survey | None:

@@ -15,6 +15,7 @@ from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Preemption, Remedy
 from koordinator.scheduler.explain.evictions import Ways, preemption_of, victims, ways_for
 from koordinator.scheduler.explain.gang_rehearsal import Group, Member, Outcome, rehearse
+from koordinator.scheduler.explain.quotas import refused_by_quota
 from koordinator.scheduler.explain.remedies import model_row, variants_of, wanted_amounts
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
@@ -29,6 +30,8 @@ from koordinator.scheduler.view import View
 
 VARIANTS_MAX = 8
 """Changes of all members that are tried; each places the whole gang once."""
+PLACEMENTS_MAX = 10_000
+"""Members placed for one answer, some 50 µs each: of larger gangs fewer changes are tried."""
 EVICTIONS_MAX = 32
 """Members for whom room is made one after the other."""
 FIT = "NodeResourcesFit"
@@ -42,6 +45,10 @@ def remedies(engine: Engine, group: Group, members: Sequence[Member], outcome: O
     found = outcome.survey
     if found is None or not found.rows.size:
         return []
+    if refused_by_quota(found.evaluation.status):
+        own = [each for each in outcome.rooms if each.kind != "requests"]  # that would be of one member
+        is_last = _short_in_all(group, outcome) == 1
+        return [*(own if is_last else ()), *_lower_minimum(group, members, outcome)]
     try_it = _Attempts(engine, group, members)
     made = [*_changed_members(try_it, found), *_lower_requests(try_it, found, outcome)]
     made += _lower_minimum(group, members, outcome)
@@ -55,9 +62,13 @@ class _Attempts:
 
     def __init__(self, engine: Engine, group: Group, members: Sequence[Member]) -> None:
         self.engine, self.group, self.members = engine, group, members
+        self._left = max(PLACEMENTS_MAX, len(members))
 
     def changed(self, apply: Callable[[Pod], Pod]) -> Outcome | None:
-        """With every member changed; None when a change makes an amount that is none."""
+        """With every member changed; None when a change makes an amount that is none, or enough was tried."""
+        self._left -= len(self.members)
+        if self._left < 0:
+            return None
         registry = self.engine.table.registry
         try:
             changed = [
