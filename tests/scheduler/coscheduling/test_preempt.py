@@ -161,3 +161,13 @@ def test_of_equally_important_pods_that_goes_whose_job_loses_others_already() ->
     found = Cluster(pods, [8, 4], 2).preempt()
 
     assert {each.victim.key for each in found.evictions} == {"a", "c"}
+
+
+def test_members_that_are_not_needed_get_room_where_there_is_some() -> None:
+    cluster = Cluster([(occupant("a", "n0"), 8), (occupant("b", "n1"), 8)], [8, 8, 8], 2)
+    cluster.members = tuple(JobMember(key=each.key, is_needed=each.key == "m1") for each in cluster.members)
+
+    found = cluster.preempt()
+
+    assert found.nominations == {"m1": "n0", "m0": "n1"}
+    assert {each.victim.key for each in found.evictions} == {"a", "b"}

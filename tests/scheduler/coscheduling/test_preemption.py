@@ -110,6 +110,21 @@ def test_nobody_is_evicted_for_a_job_that_does_not_fit_as_a_whole() -> None:
     play(story, with_preemption())
 
 
+def test_a_job_starts_with_its_minimum_where_there_is_no_room_for_more() -> None:
+    async def story(world: World) -> None:
+        world.nodes(3, cpu="4")
+        gang(world, "low", 3, cpu="4", priority=1)
+        await world.settle(2)
+
+        gang(world, "high", 5, minimum=2, cpu="4", priority=1000)
+        await world.settle(60)
+
+        assert len(placed(world, "high")) == 3
+        assert len(victims(world)) == 3
+
+    play(story, with_preemption())
+
+
 def test_pods_that_must_not_be_preempted_and_equally_important_ones_stay() -> None:
     async def story(world: World) -> None:
         world.nodes(4, cpu="4")

@@ -39,6 +39,8 @@ class JobMember(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     nominated: str = ""
+    is_needed: bool = True
+    """Whether the job cannot start without it."""
 
 
 class Ground(Protocol):
@@ -208,20 +210,23 @@ def _objection(job: JobPreemptor, ground: Ground) -> PreemptReason:
 
 
 def cheapest(members: Sequence[JobMember], ground: Ground) -> Placing:
-    """Each member on the cheapest node that takes it beside those placed before it."""
+    """Each member on the cheapest node that takes it beside those placed before it; members that are not needed
+    where there is room for them."""
     nodes: dict[str, str] = {}
-    left = list(members)
-    while left:
-        cleared = ground.clear(left)
-        if not cleared:
-            return Placing(failure=ground.failure(left))
-        for node in cleared:
-            # Node by node places as member by member would: each goes to the first node that takes it.
-            placed = [member for member in left if ground.place(node, member)]
-            nodes.update((member.key, node) for member in placed)
-            left = [member for member in left if member.key not in nodes]
-            if not left:
-                break
+    for is_needed in (True, False):
+        left = [member for member in members if member.is_needed is is_needed]
+        while left:
+            cleared = ground.clear(left)
+            if not cleared and is_needed:
+                return Placing(failure=ground.failure(left))
+            if not cleared:
+                break  # the job can start without them
+            for node in cleared:
+                # Node by node places as member by member would: each goes to the first node that takes it.
+                nodes.update((member.key, node) for member in left if ground.place(node, member))
+                left = [member for member in left if member.key not in nodes]
+                if not left:
+                    break
     return Placing(nodes)
 
 

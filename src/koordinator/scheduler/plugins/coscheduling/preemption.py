@@ -49,6 +49,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     trigger: PodInfo
     members: Mapping[str, PodInfo]
     """By key, in the order in which they choose nodes."""
+    surplus: frozenset[str] = frozenset()
+    """Members without which the gangs can start."""
     waiting: tuple[PodInfo, ...] = ()
     """Members that have a place and wait in Permit."""
     is_gang: bool = False
@@ -168,11 +170,13 @@ class GangPreemption:
         if gang is None:
             return Job(name=pod.key, trigger=pod, members={pod.key: pod})
         members = {each.key: each for each in self._gangs.pending_of(gang.group)} | {pod.key: pod}
+        needed = {each.key for each in self._gangs.needed_with(pod.pod)}
         return Job(
             name=gang.group.group_id,
             trigger=pod,
             # Large members first: small ones find room between them.
             members=dict(sorted(members.items(), key=lambda item: (_size(item[1]), item[0]))),
+            surplus=frozenset(members) - needed,
             waiting=tuple(each for each, _ in self._gangs.waiting_of(gang.group)),
             is_gang=True,
         )
@@ -201,7 +205,9 @@ class GangPreemption:
         preemptor = JobPreemptor(
             trigger=self._member(trigger),
             never=trigger.pod.spec.preemption_policy == "Never",
-            members=tuple(map(self._member, job.members.values())),
+            members=tuple(
+                self._member(each, is_needed=key not in job.surplus) for key, each in job.members.items()
+            ),
             waiting=tuple(map(self._member, job.waiting)),
             earlier=earlier,
         )
@@ -232,8 +238,8 @@ class GangPreemption:
         found = next((each for each in knowing if each.name == plugin), None)
         return found.rivals(pod) if found is not None else None
 
-    def _member(self, pod: PodInfo) -> JobMember:
-        return JobMember(key=pod.key, nominated=self._nominated_node(pod))
+    def _member(self, pod: PodInfo, *, is_needed: bool = True) -> JobMember:
+        return JobMember(key=pod.key, nominated=self._nominated_node(pod), is_needed=is_needed)
 
     @contextlib.contextmanager
     def _without_nominations(self, job: Job) -> Iterator[None]:
@@ -272,9 +278,9 @@ class GangPreemption:
     ) -> None:
         trigger = job.trigger
         others = [pod for pod in job.members.values() if pod.uid != trigger.uid]
-        for pod in others:
-            self._handle.nominations.set(pod, found.nominations[pod.key])
-        promised = [(pod, found.nominations[pod.key]) for pod in others]
+        promised = [(pod, found.nominations.get(pod.key, "")) for pod in others]
+        for pod, node in promised:
+            self._handle.nominations.set(pod, node)
         terms = Terms(
             accommodates=f"higher priority pods, preemptor: {job.name}, triggerPod: {trigger.key}",
             plugin=JOB_REJECT,
