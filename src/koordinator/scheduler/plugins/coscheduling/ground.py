@@ -427,9 +427,12 @@ class TrialGround:
                     yield number, row
 
     def _still_fits(self, number: int, row: int) -> bool:
-        with self._table.trial() as without:
-            without.take(self._placed[row][number][-1])
+        pod = self._placed[row][number][-1]
+        self._table.unassign(pod.uid)
+        try:
             return self._kinds[number].asked.check(row).is_success
+        finally:
+            self._table.assign(pod, self._table.name_of(row), assumed=True)
 
     # Words
 

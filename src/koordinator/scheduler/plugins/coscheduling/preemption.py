@@ -213,7 +213,7 @@ class GangPreemption:
         )
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
         self._doomed = {uid for uid in self._doomed if table.place_of(uid) is not None}
-        with self._without_nominations(job), table.trial() as trial:
+        with self._without_nominations(job), table.rehearsal() as trial:
             ground = TrialGround(
                 table,
                 self._residents,
