@@ -168,6 +168,26 @@ def test_less_important_pods_are_named_when_their_eviction_is_enough() -> None:
     assert "evicting 2 pods from n-" in answer.sentence
 
 
+def test_a_gang_that_may_evict_for_all_its_members_names_everybody_at_once() -> None:
+    shipped = default_plugins.shipped_profile()
+    others = [each for each in shipped.plugin_config if each.name != "Coscheduling"]
+    args = PluginConfig(name="Coscheduling", args={"enablePreemption": True})
+    profile = msgspec.structs.replace(shipped, plugin_config=[*others, args])
+    cluster = Bench(SchedulerConfig(profiles=[profile])).node("n-0").node("n-1")
+    for number in range(2):
+        cluster.running(f"batch-{number}", f"n-{number}", cpu="4", priority=1)
+    cluster.pod_group("job", 2).members("job", 2, cpu="4", priority=10)
+
+    answer = cluster.gang("job")
+
+    assert answer.verdict is Verdict.PREEMPTION
+    assert answer.preemption is not None
+    assert sorted((way.node, *way.pods) for way in answer.preemption.nodes) == [
+        ("n-0", "default/batch-0"),
+        ("n-1", "default/batch-1"),
+    ]
+
+
 def test_one_that_cannot_be_freed_for_all_names_nobody() -> None:
     cluster = bench(1)
     cluster.running("batch", "n-0", cpu="4", priority=1)

@@ -25,6 +25,7 @@ from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis
+from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.trial import Trial
 from koordinator.scheduler.view import View
 
@@ -298,13 +299,19 @@ def preemption(
     if found is None:
         return None
     jobs = [each for each in found.profile.post_filters if isinstance(each, Coscheduling)]
-    if jobs and group.books.args.enable_preemption:
+    if makes_room_for_all(found.profile):
         alone = surveys.survey(engine, found.profile, found.pod)
         view = View(found.profile, engine.table, engine.nominations, found.pod)
         asked = CycleDiagnosis(view, found.profile, alone.evaluation, alone.kept_free)
         return preemption_of(alone, asked, jobs, nodes_max=None)
     ways = _evicted_one_by_one(engine, group, members)
     return Preemption(message="", nominated_node="", nodes=victims(ways)) if ways else None
+
+
+def makes_room_for_all(profile: Profile) -> bool:
+    """Whether gangs of a profile evict for all members at once."""
+    gangs = (each for each in profile.post_filters if isinstance(each, Coscheduling))
+    return any(each.preemption.is_for_jobs for each in gangs)
 
 
 def _evicted_one_by_one(engine: Engine, group: Group, members: Sequence[Member]) -> Ways:

@@ -69,7 +69,7 @@ def explain_group(engine: Engine, group: Group, *, with_remedies: bool = True) -
     base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
     if ground is not None and ground.message:
         told = _not_together(base, group, outcome, fit, ground)
-        if group.books.args.enable_preemption:
+        if outcome.survey is not None and gang_remedies.makes_room_for_all(outcome.survey.profile):
             room = gang_remedies.preemption(engine, group, members, outcome)
             verdict = Verdict.PREEMPTION if room is not None and room.nodes else told.verdict
             told = msgspec.structs.replace(told, preemption=room, verdict=verdict)
