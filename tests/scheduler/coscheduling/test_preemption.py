@@ -16,6 +16,7 @@ from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.coscheduling.stage import PREFIX, member
 from tests.scheduler.elastic_quota.test_plugin import quota
+from tests.scheduler.test_load_aware import metric
 from tests.scheduler.world import World, node, play, pod
 
 Json = dict[str, Any]
@@ -480,6 +481,34 @@ def test_what_a_quota_gives_back_is_used_on_nodes_that_were_free_all_the_time() 
         assert len(victims(world)) == 3
 
     play(story, with_preemption())
+
+
+def test_members_count_for_each_other_as_load_that_is_to_come() -> None:
+    settings = with_preemption()
+    [profile] = settings.profiles
+    load_aware = PluginConfig(name="LoadAwareScheduling", args={"usageThresholds": {"cpu": 60}})
+    others = [each for each in profile.plugin_config if each.name != load_aware.name]
+    profile = msgspec.structs.replace(profile, plugin_config=[*others, load_aware])
+
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="10")
+        for number in range(2):
+            low = pod(f"low-{number}", cpu="1", memory="16Gi", priority=1)
+            low["spec"]["nodeName"] = f"node-{number}"
+            world.api.put("Pod", low)
+        await world.settle(300)
+        for number in range(2):
+            world.api.put("NodeMetric", metric(world, f"node-{number}", "1"))
+        await world.settle(2)
+
+        world.api.hold_deletions = True
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(5)
+
+        # Each is estimated to use 3.4 cores, and 6 may be in use on a node.
+        assert sorted(nominated(world).values()) == ["node-0", "node-1"]
+
+    play(story, msgspec.structs.replace(settings, profiles=[profile]))
 
 
 def test_a_single_pod_preempts_as_a_job_of_one() -> None:
