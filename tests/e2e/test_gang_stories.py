@@ -227,17 +227,17 @@ def test_a_gang_whose_scheduler_is_killed_is_finished_by_the_next_one(story: Sto
     first, second = Process(tmp_path, kubeconfig, SLOW.replace("RATE", "20")), None
     try:
         until(first.leads, 20, first.process)
-        gang = annotated("job", 30, 30)
+        gang = annotated("job", 16, 16)
         for each in gang:
             each["spec"]["schedulerName"] = "slow"
             each["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100m"
         story.create(*gang)
         until(lambda: len(story.bound("job")) >= 3, 20, first.process)
         first.process.kill()
-        assert 3 <= len(story.bound("job")) < 30, "it was killed in the middle"
+        assert 3 <= len(story.bound("job")) < 16, "it was killed in the middle"
 
         second = Process(tmp_path, kubeconfig, SLOW.replace("RATE", "1000"))
-        story.wait_until_bound("job", 30)
+        story.wait_until_bound("job", 16)
     finally:
         for each in (first, second):
             if each is not None:
