@@ -257,3 +257,34 @@ def test_only_the_path_and_its_siblings_are_computed_again() -> None:
 
     assert other.runtime_version == before
     assert runtime(made, "p0") == 15
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_guarantees_after_any_history_are_those_of_a_tree_built_anew(seed: int) -> None:
+    rng = random.Random(seed)
+    made, anew = (QuotaTree(keeps_guarantee=True) for _ in range(2))
+    for each in (made, anew):
+        each.total = cpu(150)
+    names = list(PARENTS)
+    rng.shuffle(names)
+    for name in names:
+        made.set_quota(spec(name, low=rng.randrange(20), parent=PARENTS[name]))
+    for _ in range(4):
+        play(made, rng, 15)
+        gone = rng.choice(LEAVES)
+        made.remove_quota(gone)
+        play(made, rng, 5)
+    for name in names:
+        if (quota := made.get(name)) is not None:
+            anew.set_quota(quota.spec)
+            for key, known in quota.pods.items():
+                request = {"cpu": Quantity(known.request.get("cpu", 0))}
+                anew.add_pod(name, PodAsk(key=key, request=request, is_on_node=known.is_assigned))
+
+    for name in made.names():
+        quota, other = made.get(name), anew.get(name)
+        assert quota is not None and other is not None
+        assert without_zeros(quota.allocated) == without_zeros(other.allocated), name
+        assert without_zeros(quota.guaranteed) == without_zeros(other.guaranteed), name
+        assert made.refresh(name) == anew.refresh(name)

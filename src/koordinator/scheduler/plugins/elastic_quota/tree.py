@@ -6,8 +6,9 @@ siblings on each level of it are looked at when somebody asks for a runtime. Sou
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+
+import msgspec
 
 from koordinator.api.resource_list import Amounts, mask
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
@@ -34,6 +35,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     count_pod,
     passed_on,
 )
+from koordinator.scheduler.plugins.elastic_quota.shared_names import SharedNames
 
 
 class QuotaTree:
@@ -60,9 +62,7 @@ class QuotaTree:
         root = Quota(spec=QuotaSpec(name=ROOT, parent="", is_parent=True), lends=True)
         self._quotas: dict[str, Quota] = {ROOT: root}
         self._levels: dict[str, Level] = {}
-        self._counted_names: Counter[str] = Counter()
-        """Resource → how many quotas that share the root's have it in their max."""
-        self._root_names: tuple[str, ...] | None = ()
+        self._shared_names = SharedNames()
         self._touched: set[str] = set()
         self._version = 1
         """Grows with everything that may change a runtime."""
@@ -143,10 +143,6 @@ class QuotaTree:
             name = self._quotas[name].spec.parent
         return path
 
-    def _upwards(self, name: str) -> Iterator[Quota]:
-        """The quota and its known ancestors."""
-        return (self._quotas[each] for each in self.path(name) if each in self._quotas)
-
     def _changing(self, parent: str) -> Level:
         """The level of a parent, about to change."""
         self._unsettled.add(parent)
@@ -166,11 +162,7 @@ class QuotaTree:
 
     def _names(self, parent: str) -> tuple[str, ...]:
         """The resources that the parent's children share, sorted."""
-        if parent != ROOT:
-            return tuple(sorted(self._quotas[parent].max))
-        if self._root_names is None:
-            self._root_names = tuple(sorted(name for name, count in self._counted_names.items() if count))
-        return self._root_names
+        return self._shared_names.names() if parent == ROOT else tuple(sorted(self._quotas[parent].max))
 
     # Quotas
 
@@ -182,8 +174,7 @@ class QuotaTree:
         self._touched.add(spec.name)
         quota = self._quotas.get(spec.name)
         if quota is None:
-            quota = Quota(spec=spec, lends=lends)
-            quota.below = self._from_children(spec.name)
+            quota = Quota(spec=spec, lends=lends, below=self._from_children(spec.name))
             self._quotas[spec.name] = quota
             quota.follow(spec, lends=lends)
             self._attach(quota)
@@ -226,16 +217,15 @@ class QuotaTree:
             return
         self._detach(quota)
         del self._quotas[name]
-        level = self._levels.get(name)
-        if level is not None and not level.children:
-            del self._levels[name]
+        if not self.children(name):
+            self._levels.pop(name, None)
         self._unsettled.discard(name)
 
     def _from_children(self, name: str) -> Sums:
         """What children pass on that were there before their parent."""
         sums = Sums()
-        for child in self._level(name).children.values() if name in self._levels else ():
-            sums.add(passed_on(child))
+        for child in self.children(name):
+            sums.add(passed_on(self._quotas[child]))
         return sums
 
     def _attach(self, quota: Quota) -> None:
@@ -244,8 +234,11 @@ class QuotaTree:
         if quota.spec.name not in OUTSIDE_THE_SHARES:
             self._changing(parent).attach(quota)
         self._pass_on(parent, passed_on(quota))
-        self._reallocate(quota)
-        self._reallocate_parent(parent)
+        if self._keeps_guarantee and quota.spec.name not in OUTSIDE_THE_SHARES:
+            quota.allocated = self._allocated(quota)
+            level = self._changing(parent)
+            level.keeps(quota)
+            self._children_changed(quota, quota.guaranteed, is_leaf_or_was=len(level.children) == 1)
 
     def _detach(self, quota: Quota) -> None:
         parent = quota.spec.parent
@@ -253,14 +246,13 @@ class QuotaTree:
         if quota.spec.name not in OUTSIDE_THE_SHARES:
             self._changing(parent).detach(quota)
         self._pass_on(parent, passed_on(quota).negative())
-        self._reallocate_parent(parent)
+        is_leaf = not self._level(parent).children
+        self._children_changed(quota, negated(quota.guaranteed), is_leaf_or_was=is_leaf)
 
     def _count_names(self, quota: Quota, sign: int) -> None:
         if quota.spec.name in OUTSIDE_THE_SHARES:
             return
-        for name in quota.max:
-            self._counted_names[name] += sign
-        self._root_names = None
+        self._shared_names.count(quota.max, sign)
         self._version += 1
         self._unsettled.add(ROOT)
 
@@ -291,47 +283,52 @@ class QuotaTree:
     # What is never taken back goes up, too
 
     def _guarantee(self, quota: Quota, before: Nanos) -> None:
-        """The guarantee of a quota was another one before: passes on the difference as far as it reaches."""
-        while self._keeps_guarantee and quota.spec.name not in OUTSIDE_THE_SHARES:
-            delta = grown(quota.guaranteed, before)
-            if not delta:
-                return
-            if quota.spec.name in self._level(quota.spec.parent).children:
-                self._changing(quota.spec.parent).keeps(quota)
-            parent = self._quotas.get(quota.spec.parent)
-            if parent is None or parent.spec.name in OUTSIDE_THE_SHARES:
-                return
-            before = parent.guaranteed
-            parent.allocated = dict(parent.allocated)
-            accumulate_in_place(parent.allocated, delta)
-            self._touched.add(parent.spec.name)
-            if parent.spec.name == ROOT:
-                return
-            quota = parent
-
-    def _reallocate(self, quota: Quota) -> None:
-        """What is allocated to a quota itself, after its structure changed."""
-        if not self._keeps_guarantee:
+        """The guarantee of a quota was another one before: passes on the difference."""
+        if not self._keeps_guarantee or quota.spec.name in OUTSIDE_THE_SHARES:
             return
-        name, before = quota.spec.name, quota.guaranteed
-        if self._is_above_others(quota):
-            allocated: Nanos = {}
-            for child in self._level(name).children.values():
-                accumulate_in_place(allocated, child.guaranteed)
-            quota.allocated = allocated
-        else:
-            quota.allocated = masked(quota.below.used, self._names(ROOT))
+        if delta := grown(quota.guaranteed, before):
+            self._changing(quota.spec.parent).keeps(quota)
+            self._allocate(quota.spec.parent, delta)
+
+    def _allocate(self, name: str, delta: Nanos) -> None:
+        """Children of a quota are guaranteed more or less; as far up as that reaches."""
+        quota = self._quotas.get(name)
+        if quota is None or name in OUTSIDE_THE_SHARES:
+            return
+        before, quota.allocated = quota.guaranteed, dict(quota.allocated)
+        accumulate_in_place(quota.allocated, delta)
+        self._touched.add(name)
         if name != ROOT:
             self._guarantee(quota, before)
+
+    def _reallocate(self, quota: Quota) -> None:
+        """What is allocated to a quota itself, from nothing."""
+        if self._keeps_guarantee:
+            before, quota.allocated = quota.guaranteed, self._allocated(quota)
+            if quota.spec.name != ROOT:
+                self._guarantee(quota, before)
+
+    def _allocated(self, quota: Quota) -> Nanos:
+        if not self._is_above_others(quota):
+            return masked(quota.below.used, self._names(ROOT))
+        allocated: Nanos = {}
+        for child in self._level(quota.spec.name).children.values():
+            accumulate_in_place(allocated, child.guaranteed)
+        return allocated
 
     def _is_above_others(self, quota: Quota) -> bool:
         name = quota.spec.name
         return quota.spec.is_parent or (name in self._levels and bool(self._levels[name].children))
 
-    def _reallocate_parent(self, name: str) -> None:
-        parent = self._quotas.get(name)
-        if parent is not None and name not in OUTSIDE_THE_SHARES:
+    def _children_changed(self, child: Quota, delta: Nanos, *, is_leaf_or_was: bool) -> None:
+        """A child came or went, with its guarantee; what a leaf uses is allocated to it, and not to a parent."""
+        parent = self._quotas.get(child.spec.parent)
+        if parent is None or not self._keeps_guarantee or child.spec.name in OUTSIDE_THE_SHARES:
+            return
+        if is_leaf_or_was:
             self._reallocate(parent)
+        else:
+            self._allocate(parent.spec.name, delta)
 
     # Pods
 
@@ -377,16 +374,11 @@ class QuotaTree:
         known = quota.pods.get(key) if quota is not None else None
         if quota is None or known is None or known.is_assigned == is_assigned:
             return
-        quota.pods[key] = Counted(
-            request=known.request,
-            amounts=known.amounts,
-            is_preemptible=known.is_preemptible,
-            is_assigned=is_assigned,
-        )
+        quota.pods[key] = msgspec.structs.replace(known, is_assigned=is_assigned)
         self._use(quota, known.amounts if is_assigned else negated(known.amounts), known.is_preemptible)
 
     def _use(self, quota: Quota, delta: Nanos, is_preemptible: bool) -> None:
-        """What a pod in the quota uses changed, and not what it asks for: `_pass_on` for the hot path."""
+        """What a pod uses changed, not what it asks for: `_pass_on` for the hot path."""
         changed = [quota.own]
         for name in self.path(quota.spec.name):
             if (each := self._quotas.get(name)) is None:
@@ -406,7 +398,7 @@ class QuotaTree:
         name = quota.spec.name
         if name in self._levels:
             self._changing(name)
-        if self._keeps_guarantee and not self._is_above_others(quota):
+        if not self._is_above_others(quota):
             self._reallocate(quota)
 
     def _count(self, quota: Quota, pod: PodAsk, *, is_assigned: bool) -> None:
