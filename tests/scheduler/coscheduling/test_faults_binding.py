@@ -140,3 +140,23 @@ def test_a_gang_whose_node_vanishes_after_the_release_goes_elsewhere_as_a_whole(
         assert places == {"node-1"}
 
     play(story)
+
+
+def test_lenient_members_whose_time_is_up_give_their_places_to_others() -> None:
+    async def story(played: Stage) -> None:
+        await played.nodes("3")
+        annotations = {"mode": "NonStrict", "waiting-time": "30s"}
+        bodies = [member(f"job-{number}", "job", 4, annotations=annotations) for number in range(4)]
+        await played.pods(*bodies)
+        await played.start()
+        await asyncio.sleep(5)
+        assert len(list(played.scheduler.waiting)) == 3, "three of four keep their places"
+        await played.pods(pod("other"))
+        await asyncio.sleep(5)
+        assert await played.bound() == []
+
+        await asyncio.sleep(60)
+
+        assert await played.bound() == ["other"]
+
+    play(story)
