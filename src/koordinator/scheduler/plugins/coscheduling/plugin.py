@@ -4,6 +4,7 @@ or finds no node, and in Permit, where placed members wait until their whole gro
 `GangRounds` decides, `RunningGangs` carries it out. Source: spec 05, sections 5 to 8.
 """
 
+import asyncio
 from collections.abc import Hashable, Sequence
 
 import msgspec
@@ -54,6 +55,9 @@ from koordinator.scheduler.plugins.network_topology.rows import selector_of
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvable, unschedulable
+
+KEPT_S = 60.0
+"""Some of the longest backoffs of a member that is tried again."""
 
 
 class GangState(msgspec.Struct, frozen=True):
@@ -230,7 +234,15 @@ class Coscheduling(
     def unreserve(self, state: GangState | None, pod: PodInfo, node_name: str) -> None:
         if self.rounds.is_released(pod.pod):  # its binding failed, others of the gang were or will be bound
             self.handle.nominations.set(pod, node_name)
+            self.handle.actions.spawn(self._let_go(pod, node_name), "room of a gang")
         self.gangs.unreserve(pod.pod)
+
+    async def _let_go(self, pod: PodInfo, node_name: str) -> None:
+        """Room that was kept for a member whose binding failed is for all after a while: it may never come back."""
+        await asyncio.sleep(KEPT_S)
+        nominations, row = self.handle.nominations, self.handle.table.row_of(node_name)
+        if nominations.node_of(pod.uid) == node_name and nominations.remove(pod.uid) and row is not None:
+            self.handle.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:
         permit = self.gangs.permit(pod.pod)
