@@ -31,7 +31,7 @@ from koordinator.scheduler.trial import Trial
 
 TAKEN_MAX = 16_384
 """Pods taken off nodes in one attempt, at about 10 µs each. Only a job that the columns let hope in vain on
-hundreds of nodes gets there; its next attempt begins with other nodes."""
+hundreds of nodes gets there, and is told that there is no room."""
 
 MANY = 1 << 40
 """Members that a node takes of a pod that asks for nothing."""
