@@ -37,6 +37,13 @@ def gang(world: World, name: str, count: int, *, minimum: int | None = None, **p
         world.api.put("Pod", member(f"{name}-{number}", name, count if minimum is None else minimum, **parts))
 
 
+async def full_of_a_lesser_gang(world: World, count: int) -> None:
+    """As many nodes of 4 cores, each with a member of gang `low`, of priority 1, that fills it."""
+    world.nodes(count, cpu="4")
+    gang(world, "low", count, cpu="4", priority=1)
+    await world.settle(2)
+
+
 def placed(world: World, prefix: str = "") -> dict[str, str]:
     return {n: node for n, node in world.api.placements().items() if node and n.startswith(prefix)}
 
@@ -56,9 +63,7 @@ def victims(world: World) -> list[str]:
 
 def test_a_job_takes_the_place_of_a_less_important_one_as_a_whole() -> None:
     async def story(world: World) -> None:
-        world.nodes(4, cpu="4")
-        gang(world, "low", 4, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 4)
         assert len(placed(world, "low")) == 4
 
         gang(world, "high", 4, cpu="4", priority=1000)
@@ -92,9 +97,7 @@ def test_of_two_jobs_on_the_same_nodes_only_one_loses_its_pods() -> None:
 
 def test_nobody_is_evicted_for_a_job_that_does_not_fit_as_a_whole() -> None:
     async def story(world: World) -> None:
-        world.nodes(3, cpu="4")
-        gang(world, "low", 3, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 3)
 
         gang(world, "high", 4, cpu="4", priority=1000)
         await world.settle(100)
@@ -111,9 +114,7 @@ def test_nobody_is_evicted_for_a_job_that_does_not_fit_as_a_whole() -> None:
 
 def test_a_job_starts_with_its_minimum_where_there_is_no_room_for_more() -> None:
     async def story(world: World) -> None:
-        world.nodes(3, cpu="4")
-        gang(world, "low", 3, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 3)
 
         gang(world, "high", 5, minimum=2, cpu="4", priority=1000)
         await world.settle(60)
@@ -167,9 +168,7 @@ def test_only_as_many_go_as_the_job_needs_and_the_most_important_ones_stay() -> 
 
 def test_a_job_waits_for_its_victims_and_keeps_their_room() -> None:
     async def story(world: World) -> None:
-        world.nodes(3, cpu="4")
-        gang(world, "low", 3, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 3)
         world.api.hold_deletions = True
         gang(world, "high", 3, cpu="4", priority=1000)
         await world.settle(120)
@@ -304,9 +303,7 @@ def slow_deletions(world: World, answer_s: float, effect_s: float) -> list[str]:
 )
 def test_a_job_decides_once_however_slow_its_victims_go(answer_s: float, effect_s: float) -> None:
     async def story(world: World) -> None:
-        world.nodes(4, cpu="4")
-        gang(world, "low", 4, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 4)
         asked = slow_deletions(world, answer_s, effect_s)
 
         gang(world, "high", 3, cpu="4", priority=1000)
@@ -383,9 +380,7 @@ def test_victims_that_wait_in_permit_give_their_places_back_and_are_not_deleted(
 
 def test_a_victim_that_cannot_be_deleted_is_tried_again() -> None:
     async def story(world: World) -> None:
-        world.nodes(2, cpu="4")
-        gang(world, "low", 2, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 2)
         world.api.fail_next["delete"] = [errors.ServiceUnavailable("not now")]
 
         gang(world, "high", 2, cpu="4", priority=1000)
@@ -452,9 +447,7 @@ def test_a_single_pod_preempts_as_a_job_of_one() -> None:
 
 def test_room_that_a_failed_preemption_kept_is_free_again() -> None:
     async def story(world: World) -> None:
-        world.nodes(4, cpu="4")
-        gang(world, "low", 4, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 4)
         world.api.hold_deletions = True
         gang(world, "high", 4, cpu="4", priority=1000)
         await world.settle(5)

@@ -1,14 +1,18 @@
 """Gangs without job preemption: stock preemption makes room for the member that failed the round."""
 
-from tests.scheduler.coscheduling.test_preemption import gang, nominated, placed, victims
+from tests.scheduler.coscheduling.test_preemption import (
+    full_of_a_lesser_gang,
+    gang,
+    nominated,
+    placed,
+    victims,
+)
 from tests.scheduler.world import World, play
 
 
 def test_without_job_preemption_only_the_member_that_failed_the_round_evicts() -> None:
     async def story(world: World) -> None:
-        world.nodes(3, cpu="4")
-        gang(world, "low", 3, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 3)
         world.api.hold_deletions = True
 
         gang(world, "high", 3, cpu="4", priority=1000)
@@ -25,9 +29,7 @@ def test_without_job_preemption_only_the_member_that_failed_the_round_evicts() -
 
 def test_without_job_preemption_a_gang_gets_its_room_member_by_member() -> None:
     async def story(world: World) -> None:
-        world.nodes(3, cpu="4")
-        gang(world, "low", 3, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 3)
 
         gang(world, "high", 3, cpu="4", priority=1000)
         await world.settle(120)
@@ -40,9 +42,7 @@ def test_without_job_preemption_a_gang_gets_its_room_member_by_member() -> None:
 
 def test_without_job_preemption_a_member_keeps_its_room_when_another_one_fails() -> None:
     async def story(world: World) -> None:
-        world.nodes(2, cpu="4")
-        gang(world, "low", 2, cpu="4", priority=1)
-        await world.settle(2)
+        await full_of_a_lesser_gang(world, 2)
         world.api.hold_deletions = True
         gang(world, "high", 2, cpu="4", priority=1000)
         await world.settle(2)
