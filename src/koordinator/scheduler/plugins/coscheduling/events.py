@@ -122,10 +122,8 @@ class GangEvents:
         self.cache.configure(gang, from_pod_group(pod_group, self._defaults))
         for pod in () if self._as_reference else self.cache.orphans_of(gang_id):
             self._see(pod)
-        if not gang.is_complete:
-            return Effect()
         if self._as_reference:
-            return Effect(one_of=tuple(gang.pending))
+            return Effect(one_of=tuple(gang.pending) if gang.is_complete else ())
         return self._start_or_release(gang)
 
     def on_pod_group_update(self, pod_group: PodGroup) -> Effect:
@@ -188,7 +186,7 @@ class GangEvents:
         """The gang is described anew: members that wait may be enough now, or one of them should be tried."""
         group = gang.group
         if self._holds_any(group) and all(map(self._is_ready, group.ids)):
-            return Effect(allowed=self._take_held(group.ids))
+            return self._release(gang)
         if group.once_satisfied:
             return Effect(activate=self._all_startable(group))
         is_busy = self.round is not None and self.round.group_id == group.group_id
@@ -213,10 +211,15 @@ class GangEvents:
         if is_on_its_own(gang):
             return Effect(activate=self._all_startable(group))
         if was_pending and self._holds_any(group) and all(map(self._is_ready, group.ids)):
-            return Effect(allowed=self._take_held(group.ids))
+            return self._release(gang)
         if was_pending and self.round is None and not self._is_represented(group):
             return Effect(one_of=self.cache.candidates(group, gang.gang_id))
         return Effect()
+
+    def _release(self, gang: Gang) -> Effect:
+        """Those that wait may be bound. Members beyond the minimum are gated, so one of them is sent after them."""
+        group = gang.group
+        return Effect(allowed=self._take_held(group.ids), one_of=self.cache.candidates(group, gang.gang_id))
 
     def _without(self, gang: Gang, key: str, *, is_awaited: bool) -> Effect:
         """A member is being deleted, or ended, before it was bound."""

@@ -272,8 +272,9 @@ class GangRounds(GangEvents):
             return Permit(PermitReason.GANG_UNKNOWN)
         self.cache.holds_place(gang, key)
         self.cache.forget_representative(gang, key)  # it was placed in the cycle of another one
-        group = gang.group
-        if not all(map(self._is_ready, gang.config.group)):
+        group, is_alone = gang.group, is_on_its_own(gang)
+        # A group that has started waits for nobody, also not for a gang that is not described any more.
+        if not (is_alone and not self._as_reference) and not all(map(self._is_ready, gang.config.group)):
             group.waiting_gangs.update(gang.config.group)
             self._held.setdefault(gang_id, {})[key] = uid_of(pod)
             return Permit(PermitReason.WAIT, wait_s=gang.config.wait_s)
@@ -291,7 +292,7 @@ class GangRounds(GangEvents):
             ended=ended,
             tried_count=tried_count,
             # Members beyond the minimum are gated, and no event would ever wake them.
-            one_of=() if is_on_its_own(gang) else self.cache.candidates(group, gang_id),
+            one_of=() if is_alone else self.cache.candidates(group, gang_id),
         )
 
     def unreserve(self, pod: Pod) -> Rejection:
