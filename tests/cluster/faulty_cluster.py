@@ -2,14 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import Cluster, Page, PatchType, WatchEvent
+from koordinator.cluster.protocol import Cluster, Page, WatchEvent
+from koordinator.cluster.write_through import Write, WriteThrough
 
 T = TypeVar("T", bound=Object)
 R = TypeVar("R")
@@ -50,14 +51,13 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class FaultyCluster:
+class FaultyCluster(WriteThrough):
     """`inner` with `faults`, until `heal` is called. `on_request` hears of each moment before and after an
     effect."""
 
     def __init__(self, inner: Cluster, faults: Faults, rng: random.Random) -> None:
-        self.clock = inner.clock
+        super().__init__(inner)
         self.on_moment: Callable[[], None] = lambda: None
-        self._inner = inner
         self._faults = faults
         self._rng = rng
 
@@ -69,44 +69,15 @@ class FaultyCluster:
         self._faults = faults
 
     async def get(self, view: type[T], name: str, namespace: str = "") -> T:
-        return await self._send(lambda: self._inner.get(view, name, namespace))
+        return await self._send(None, lambda: self._inner.get(view, name, namespace))
 
-    async def list(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        transform: Callable[[T], T] | None = None,
-    ) -> Page[T]:
-        return await self._send(
-            lambda: self._inner.list(
-                view,
-                namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
-                transform=transform,
-            )
-        )
+    async def list(self, view: type[T], namespace: str = "", **options: Any) -> Page[T]:
+        return await self._send(None, lambda: self._inner.list(view, namespace, **options))
 
     async def watch(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
+        self, view: type[T], namespace: str = "", **options: Any
     ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
-        batches = self._inner.watch(
-            view,
-            namespace,
-            resource_version=resource_version,
-            label_selector=label_selector,
-            field_selector=field_selector,
-        )
-        async for batch in batches:
+        async for batch in self._inner.watch(view, namespace, **options):
             await self._delay()
             if self._happens(self._faults.watch_expired_ratio):
                 raise errors.Gone("too old resource version")
@@ -114,66 +85,10 @@ class FaultyCluster:
                 raise errors.ConnectionFailed("the connection was reset")
             yield batch
 
-    async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
-        return await self._send(lambda: self._inner.create(view, obj, namespace))
+    async def request(self, *args: Any) -> dict[str, Any]:
+        return await self._send(None, lambda: self._inner.request(*args))
 
-    async def patch(
-        self,
-        view: type[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Any],
-        namespace: str = "",
-        *,
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> T:
-        return await self._send(
-            lambda: self._inner.patch(
-                view,
-                name,
-                patch,
-                namespace,
-                patch_type=patch_type,
-                subresource=subresource,
-                field_manager=field_manager,
-            )
-        )
-
-    async def delete(
-        self,
-        view: type[T],
-        name: str,
-        namespace: str = "",
-        *,
-        uid: str = "",
-        grace_period_s: int | None = None,
-        propagation: str = "",
-    ) -> None:
-        await self._send(
-            lambda: self._inner.delete(
-                view, name, namespace, uid=uid, grace_period_s=grace_period_s, propagation=propagation
-            )
-        )
-
-    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
-        await self._send(lambda: self._inner.bind(namespace, pod, node, uid=uid))
-
-    async def evict(
-        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
-    ) -> None:
-        await self._send(lambda: self._inner.evict(namespace, pod, uid=uid, grace_period_s=grace_period_s))
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        return await self._send(lambda: self._inner.request(method, path, body, params))
-
-    async def _send(self, effect: Callable[[], Awaitable[R]]) -> R:
+    async def _send(self, write: Write | None, effect: Callable[[], Awaitable[R]]) -> R:
         self.on_moment()
         await self._delay()
         if self._happens(self._faults.refused_ratio):

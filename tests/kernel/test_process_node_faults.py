@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +9,6 @@ from koordinator.api.core import ContainerStatus, Pod
 from koordinator.api.meta import Object
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.cluster.protocol import PatchType
 from koordinator.host.cgroups import Cgroups
 from tests.kernel.process_world import NAMESPACE, eventually, new_cluster, process_world, sh
 
@@ -24,27 +22,9 @@ class Flaky(MemoryCluster):
     is_flaky = False
     failure_count = 0
 
-    async def patch(
-        self,
-        view: type[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Any],
-        namespace: str = "",
-        *,
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> T:
+    async def patch(self, view: type[T], name: str, patch: Any, namespace: str = "", **options: Any) -> T:
         self._fail(0.3)
-        done = await super().patch(
-            view,
-            name,
-            patch,
-            namespace,
-            patch_type=patch_type,
-            subresource=subresource,
-            field_manager=field_manager,
-        )
+        done = await super().patch(view, name, patch, namespace, **options)
         self._fail(0.3)
         return done
 

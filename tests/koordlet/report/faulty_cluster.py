@@ -1,12 +1,11 @@
 """A cluster whose next calls fail, and which counts what was written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from koordinator.api.meta import Object
 from koordinator.cluster.backend import Backend
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.cluster.protocol import PatchType
 
 T = TypeVar("T", bound=Object)
 
@@ -30,28 +29,12 @@ class FaultyCluster(MemoryCluster):
         self.writes.append(f"create {view.resource.kind}")
         return made
 
-    async def patch(
-        self,
-        view: type[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Any],
-        namespace: str = "",
-        *,
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> T:
+    async def patch(self, view: type[T], name: str, patch: Any, namespace: str = "", **options: Any) -> T:
         self._fail()
-        patched = await super().patch(
-            view,
-            name,
-            patch,
-            namespace,
-            patch_type=patch_type,
-            subresource=subresource,
-            field_manager=field_manager,
+        patched = await super().patch(view, name, patch, namespace, **options)
+        self.writes.append(
+            "/".join(filter(None, (f"patch {view.resource.kind}", options.get("subresource"))))
         )
-        self.writes.append(f"patch {view.resource.kind}{'/' + subresource if subresource else ''}")
         return patched
 
     def _fail(self) -> None:

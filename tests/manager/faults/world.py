@@ -21,7 +21,7 @@ from koordinator.api.core import ConfigMap, Event, Namespace, Node, Pod
 from koordinator.api.meta import Object
 from koordinator.api.node_metric import NodeMetric
 from koordinator.clock import LoopClock
-from koordinator.cluster import errors
+from koordinator.cluster import errors, write_through
 from koordinator.cluster.leader import ElectionConfig, LeaderElection, LeaseLost
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
@@ -29,7 +29,7 @@ from koordinator.manager.manager import Manager
 from koordinator.manager.metrics import LEASE
 from tests.cluster.faulty_cluster import Faults, FaultyCluster
 
-T = TypeVar("T", bound=Object)
+R = TypeVar("R")
 Json = dict[str, Any]
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
@@ -56,33 +56,19 @@ class Write(msgspec.Struct, frozen=True):
     body: Any = None
 
 
-class SeenCluster(MemoryCluster):
+class SeenCluster(write_through.WriteThrough):
     """One instance's way to the API; what gets through is noted."""
 
     def __init__(self, world: "World", writer: str) -> None:
-        super().__init__(world.backend, user=writer)
+        super().__init__(MemoryCluster(world.backend, user=writer))
         self._world, self._writer = world, writer
 
-    async def create(self, view: type[T], obj: Any, namespace: str = "") -> T:
-        name = obj.get("metadata", {}).get("name", "")
-        self._note("create", view, name, obj)
-        return await super().create(view, obj, namespace)
-
-    async def patch(self, view: type[T], name: str, patch: Any, namespace: str = "", **options: Any) -> T:
-        self._note("patch", view, name, patch)
-        return await super().patch(view, name, patch, namespace, **options)
-
-    async def delete(self, view: type[T], name: str, namespace: str = "", **options: Any) -> None:
-        self._note("delete", view, name)
-        await super().delete(view, name, namespace, **options)
-
-    def _note(self, verb: str, view: type[Object], name: str, body: Any = None) -> None:
+    async def _send(self, write: write_through.Write, effect: Callable[[], Awaitable[R]]) -> R:
         world = self._world
-        if view is Lease or view is Event:
-            return
-        world.writes.append(
-            Write(world.clock.now(), self._writer, world.holder(), verb, view.resource.kind, name, body)
-        )
+        if write.kind not in ("Lease", "Event"):
+            what = (write.verb, write.kind, write.name, write.body)
+            world.writes.append(Write(world.clock.now(), self._writer, world.holder(), *what))
+        return await effect()
 
 
 class Instance:

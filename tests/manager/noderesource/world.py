@@ -14,7 +14,6 @@ from koordinator.api.node_metric import NodeMetric
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
-from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.supervise import strictly
 from koordinator.local import registry
 from koordinator.manager.manager import Manager
@@ -38,17 +37,7 @@ class RecordingCluster(MemoryCluster):
         self.write_s = 0.0
         self.under_way = self.under_way_max = 0
 
-    async def patch(
-        self,
-        view: type[T],
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Any],
-        namespace: str = "",
-        *,
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> T:
+    async def patch(self, view: type[T], name: str, patch: Any, namespace: str = "", **options: Any) -> T:
         if view in (Node, NodeResourceTopology):
             if self.failures:
                 raise self.failures.pop(0)
@@ -58,15 +47,7 @@ class RecordingCluster(MemoryCluster):
             self.under_way_max = max(self.under_way_max, self.under_way)
             await asyncio.sleep(self.write_s)
             self.under_way -= 1
-        return await super().patch(
-            view,
-            name,
-            patch,
-            namespace,
-            patch_type=patch_type,
-            subresource=subresource,
-            field_manager=field_manager,
-        )
+        return await super().patch(view, name, patch, namespace, **options)
 
 
 class World:

@@ -15,6 +15,7 @@ from koordinator.api.meta import Object
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
 from koordinator.cluster.memory import MemoryCluster
+from koordinator.cluster.write_through import Write, WriteThrough
 from koordinator.local import registry
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import PluginConfig, PluginRef, SchedulerConfig
@@ -60,34 +61,18 @@ def member(name: str, gang: str, minimum: int, cpu: str = "1", **parts: Any) -> 
     return body
 
 
-class Line(MemoryCluster):
+class Line(WriteThrough):
     """One scheduler's line to the API, which tells the moments of its requests about pods. Once it is cut
     nothing gets through any more: to the cluster the process behind it is dead."""
 
     def __init__(self, backend: Any, moment: Moment) -> None:
-        super().__init__(backend)
+        super().__init__(MemoryCluster(backend))
         self.is_cut = False
         self._moment = moment
 
-    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
-        send = super().bind
-        await self._send(f"bind {pod}", lambda: send(namespace, pod, node, uid=uid))
-
-    async def patch(self, view: type[T], name: str, patch: Any, namespace: str = "", **options: Any) -> T:
-        send = super().patch
-        is_status = options.get("subresource") == "status"
-        what = f"patch {name}" if view is Pod and not is_status else ""
-        return await self._send(what, lambda: send(view, name, patch, namespace, **options))
-
-    async def create(self, view: type[T], obj: Any, namespace: str = "") -> T:
-        send = super().create
-        return await self._send("", lambda: send(view, obj, namespace))
-
-    async def delete(self, view: type[T], name: str, namespace: str = "", **options: Any) -> None:
-        send = super().delete
-        await self._send("", lambda: send(view, name, namespace, **options))
-
-    async def _send(self, what: str, effect: Callable[[], Awaitable[R]]) -> R:
+    async def _send(self, write: Write, effect: Callable[[], Awaitable[R]]) -> R:
+        is_told = write.verb in ("bind", "patch") and write.kind == "Pod" and write.subresource != "status"
+        what = f"{write.verb} {write.name}" if is_told else ""
         await self._on_the_way(what and f"before {what}")
         answer = await effect()
         await self._on_the_way(what and f"after {what}")

@@ -1,0 +1,106 @@
+"""A wrapped cluster whose writes, whatever they are, go through one place."""
+
+import abc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from koordinator.api.meta import Object
+from koordinator.cluster.protocol import PatchType
+from koordinator.cluster.read_through import ReadThrough
+
+T = TypeVar("T", bound=Object)
+R = TypeVar("R")
+
+
+class Write(msgspec.Struct, frozen=True):
+    """What is about to be changed; `verb` is a method of `Cluster`, or that of a raw request, named by its path."""
+
+    verb: str
+    kind: str
+    namespace: str
+    name: str
+    subresource: str = ""
+    body: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.kind} {'/'.join(filter(None, (self.namespace, self.name)))}"
+
+
+class WriteThrough(ReadThrough, abc.ABC):
+    """Base of clusters that treat all writes alike: a subclass says in `_send` how. Reads go through as they are."""
+
+    @abc.abstractmethod
+    async def _send(self, write: Write, effect: Callable[[], Awaitable[R]]) -> R:
+        """The answer of `effect`, which makes the write in the inner cluster, or an error instead of it."""
+
+    async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
+        name = obj.get("metadata", {}).get("name", "")
+        write = Write("create", view.resource.kind, namespace, name, body=obj)
+        return await self._send(write, lambda: self._inner.create(view, obj, namespace))
+
+    async def patch(
+        self,
+        view: type[T],
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Any],
+        namespace: str = "",
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> T:
+        return await self._send(
+            Write("patch", view.resource.kind, namespace, name, subresource, patch),
+            lambda: self._inner.patch(
+                view,
+                name,
+                patch,
+                namespace,
+                patch_type=patch_type,
+                subresource=subresource,
+                field_manager=field_manager,
+            ),
+        )
+
+    async def delete(
+        self,
+        view: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_period_s: int | None = None,
+        propagation: str = "",
+    ) -> None:
+        await self._send(
+            Write("delete", view.resource.kind, namespace, name),
+            lambda: self._inner.delete(
+                view, name, namespace, uid=uid, grace_period_s=grace_period_s, propagation=propagation
+            ),
+        )
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
+        write = Write("bind", "Pod", namespace, pod, "binding")
+        await self._send(write, lambda: self._inner.bind(namespace, pod, node, uid=uid))
+
+    async def evict(
+        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
+    ) -> None:
+        write = Write("evict", "Pod", namespace, pod, "eviction")
+        await self._send(
+            write, lambda: self._inner.evict(namespace, pod, uid=uid, grace_period_s=grace_period_s)
+        )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        if method == "GET":
+            return await self._inner.request(method, path, body, params)
+        write = Write(method, "request", "", path, body=body)
+        return await self._send(write, lambda: self._inner.request(method, path, body, params))
