@@ -9,6 +9,7 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
     AdmissionReason,
     QuotaStanding,
     admit,
+    fits,
     has_room,
 )
 from koordinator.scheduler.plugins.elastic_quota.amounts import exceeding, nanos_of
@@ -144,11 +145,8 @@ def test_the_quick_check_of_a_pod_agrees_with_the_one_that_explains(data: st.Dat
         only_requested=True,
     )
 
-    quick = has_room(
-        nanos_of(request),
-        quota,
-        quota.runtime,
-        is_preemptible=preemptible,
-        ancestors=[(parent, parent.runtime)],
+    asked = nanos_of(request)
+    quick = has_room(asked, quota, quota.runtime, is_preemptible=preemptible) and fits(
+        asked, quota.max, parent.below.used, parent.runtime
     )
     assert quick == decision.is_allowed

@@ -8,11 +8,13 @@ import pytest
 
 from koordinator.api import decode, pod_resources
 from koordinator.api.core import Pod
+from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
-from koordinator.scheduler.plugins.elastic_quota.checks import Place
+from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, PodAsk, QuotaSpec
+from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.elastic_quota.slow_quotas import SlowQuotas, Standing, broken_promises, total_of
 from tests.scheduler.elastic_quota.test_plugin import PREFIX, fixed, member, quota
 from tests.scheduler.elastic_quota.test_report import plugin_of
@@ -205,12 +207,13 @@ def test_a_running_scheduler_keeps_the_promises_of_a_tree_of_200_leaves(seed: in
         )
         await world.settle(60)
         check(world, plugin)
+        registry = ResourceRegistry()
         waiting = [decode.from_builtins(body, Pod) for body in world.api.pods()]
         waiting = [pod for pod in waiting if not pod.spec.node_name]
         assert len(waiting) < len(world.api.pods())
         for pod in waiting:
             place = plugin.checks.place_of(pod)
             assert isinstance(place, Place)
-            assert not plugin.checks.has_room(pod, place), pod.key
+            assert not plugin.checks.has_room(PodInfo.of(pod, registry), place), pod.key
 
     play(story)

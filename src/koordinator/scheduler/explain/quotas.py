@@ -20,7 +20,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
     nanos_of,
     nanos_per_unit,
 )
-from koordinator.scheduler.plugins.elastic_quota.checks import Place
+from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, PodAsk, Quota
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree

@@ -1,7 +1,7 @@
 """Whether a pod may be placed now, as far as its quota is concerned. Source: spec 06, section 13."""
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -91,24 +91,25 @@ def has_room(
     limit: Nanos,
     *,
     is_preemptible: bool = True,
-    ancestors: Iterable[tuple[Quota, Nanos]] = (),
 ) -> bool:
-    """Whether `admit` allows the request, for who asks about each pod; `only_requested` holds.
+    """Whether `admit` allows the request, for who asks about each pod; `only_requested` holds, and ancestors
+    are another question (`fits`).
 
-    `request` is the whole one of the pod; `limit` and those of `ancestors` are what each may use now.
+    `request` is the whole one of the pod; `limit` is what the quota may use now.
     """
-    counted = quota.max
-    asked = [(name, number) for name, number in request.items() if name in counted]
-    if not _fits(asked, quota.below.used, limit):
+    below, counted = quota.below, quota.max
+    if not fits(request, counted, below.used, limit):
         return False
-    if not is_preemptible and not _fits(asked, quota.below.non_preemptible_used, quota.min):
-        return False
-    return all(_fits(asked, ancestor.below.used, ceiling) for ancestor, ceiling in ancestors)
+    return is_preemptible or fits(request, counted, below.non_preemptible_used, quota.min)
 
 
-def _fits(asked: Sequence[tuple[str, int]], used: Nanos, limit: Nanos) -> bool:
-    over = [name for name, number in asked if name in limit and number + used.get(name, 0) > limit[name]]
-    return not over
+def fits(request: Nanos, counted: Collection[str], used: Nanos, limit: Nanos) -> bool:
+    """Whether the counted resources of a request are there beside what is used. A name that `limit` lacks is not
+    limited."""
+    for name, number in request.items():
+        if name in limit and name in counted and number + used.get(name, 0) > limit[name]:
+            return False
+    return True
 
 
 def admit(

@@ -4,7 +4,7 @@ Trees count in plain integers (`Nanos`), exactly, at a tenth of what `Amounts` c
 decisions that people read, and for the wire.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from koordinator.api import quantity, resources
 from koordinator.api.quantity import NANO, Family, Quantity
@@ -47,6 +47,14 @@ def accumulate_in_place(total: Nanos, delta: Mapping[str, int]) -> None:
     for name, number in delta.items():
         number += total.get(name, 0)
         total[name] = number if number > 0 else 0
+
+
+def accumulate_in_each(totals: Iterable[Nanos], delta: Mapping[str, int]) -> None:
+    """`accumulate_in_place` for many totals."""
+    for total in totals:
+        for name, number in delta.items():
+            number += total.get(name, 0)
+            total[name] = number if number > 0 else 0
 
 
 def masked(nanos: Mapping[str, int], names: Collection[str]) -> Nanos:

@@ -38,6 +38,7 @@ class QuotaBook:
     ) -> None:
         self._clock = clock
         self._hooks = hooks
+        self._has_hooks = bool(hooks)
         self._has_trees = gates.is_on("MultiQuotaTree")
         self._has_default = not gates.is_on("DisableDefaultQuota")
         self._ignores_overhead = gates.is_on("ElasticQuotaIgnorePodOverhead")
@@ -64,6 +65,8 @@ class QuotaBook:
         self._rewritten: set[str] = set()
         self.moves = 0
         """Grows whenever pods may belong to other quotas than before."""
+        self.revision = 0
+        """Grows whenever a quota came, went or changed."""
 
     # What is known
 
@@ -147,6 +150,7 @@ class QuotaBook:
         if name == labels.ROOT_QUOTA_NAME or (
             known is not None and _says_the_same(known, quota) and not self._hooks.see_change(known, quota)
         ):
+            self.revision += known is None
             self.objects[name] = quota
             return False
         try:
@@ -162,6 +166,7 @@ class QuotaBook:
         with self._hooks.told(self.spec_of(name), spec, quota):
             self.forest.set_quota(spec, tree_id, _root_of(quota) if tree_id else None)
         affected = self._bind(known, quota)
+        self.revision += 1
         if known is None:
             self.moves += 1
             affected |= self._by_label.get(name, set()) | self._by_namespace.get(name, set())
@@ -193,6 +198,7 @@ class QuotaBook:
             self.forest.remove_quota(name)
         if tree_id and self.forest.tree(tree_id) is None:
             affected |= self._replant(tree_id)
+        self.revision += 1
         self._place(affected)
         for key in assumed:
             self.reserve(key)
@@ -268,24 +274,19 @@ class QuotaBook:
 
     def reserve(self, key: str) -> None:
         """The pod takes up room on a node from now on. One that is not counted stays so."""
-        ref = self._refs.get(key)
-        tree = self.tree_of(ref) if ref is not None else None
-        if ref is None or tree is None:
-            return
-        before = self._hooks and self._counted(ref, key)
-        tree.reserve(ref.name, key)
-        if self._hooks and not before and self._counted(ref, key):
+        ref = self._refs.get(key, NO_QUOTA)
+        tree = self.forest.tree(ref.tree_id)
+        if tree is not None and tree.reserve(ref.name, key) and self._has_hooks:
             self._hooks.pod_updated(ref.name, None, self._pods[key])
 
     def unreserve(self, key: str) -> None:
         """The pod takes up room no more."""
-        ref = self._refs.get(key)
-        tree = self.tree_of(ref) if ref is not None else None
-        if ref is None or tree is None:
-            return
-        if self._hooks and self._counted(ref, key):
+        ref = self._refs.get(key, NO_QUOTA)
+        if self._has_hooks and self._counted(ref, key):
             self._hooks.pod_updated(ref.name, self._pods[key], None)
-        tree.unreserve(ref.name, key)
+        tree = self.forest.tree(ref.tree_id)
+        if tree is not None:
+            tree.unreserve(ref.name, key)
 
     @property
     def next_expiry_s(self) -> float | None:

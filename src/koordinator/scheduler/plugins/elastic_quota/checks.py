@@ -5,8 +5,6 @@ A pod that is counted as used already takes nothing more. Source: spec 06, secti
 
 from collections.abc import Iterable
 
-import msgspec
-
 from koordinator.api import quota_labels
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -22,32 +20,13 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, masked, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
+from koordinator.scheduler.plugins.elastic_quota.places import Place, Places
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
-from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
+from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, Quota
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
+from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SKIP, SUCCESS, Status, error, unschedulable
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A quota that pods belong to, up to date, with the ancestors that have a say."""
-
-    ref: QuotaRef
-    tree: QuotaTree
-    quota: Quota
-    ancestors: tuple[Quota | str, ...] = ()
-    """From the parent up, without the root; a name for one that is not known."""
-
-    @property
-    def known(self) -> list[Quota]:
-        """The quota and those of its ancestors that are known."""
-        return [self.quota, *(each for each in self.ancestors if isinstance(each, Quota))]
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """From the top down to the quota."""
-        above = (each if isinstance(each, str) else each.spec.name for each in reversed(self.ancestors))
-        return (*above, self.quota.spec.name)
 
 
 class QuotaChecks:
@@ -57,6 +36,7 @@ class QuotaChecks:
         self._book = book
         self._has_runtime = args.enable_runtime_quota
         self.asks_ancestors = args.enable_check_parent_quota
+        self._places = Places(book, has_runtime=self._has_runtime, asks_ancestors=self.asks_ancestors)
         self._refresh = timed.of("RefreshRuntime", QuotaTree.bring_up_to_date)
 
     def limit_of(self, quota: Quota) -> Nanos:
@@ -66,24 +46,18 @@ class QuotaChecks:
         return quota.runtime
 
     def place_of(self, pod: Pod) -> Place | Status:
-        """Where a pod belongs; Skip for one without a quota, an error where its quota is out of reach."""
-        ref = self._book.quota_of(pod)
-        return self.place(ref) if ref.name else SKIP
+        """Where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is out of
+        reach."""
+        return self._fresh(self._places.of(pod))
 
     def place(self, ref: QuotaRef) -> Place | Status:
         """The quota of that name, brought up to date."""
-        tree = self._book.tree_of(ref)
-        if tree is None:
-            return error(
-                f"Could not find the specified ElasticQuotaManager for quota: {ref.name}, tree: {ref.tree_id}"
-            )
-        quota = self._refresh(tree, ref.name) if self._has_runtime else tree.get(ref.name)
-        if quota is None:
-            return error("Could not find the specified ElasticQuota")
-        if not self.asks_ancestors:
-            return Place(ref, tree, quota)
-        above = tree.path(ref.name)[1:]
-        return Place(ref, tree, quota, tuple(tree.get(name) or name for name in above if name != ROOT))
+        return self._fresh(self._places.at(ref))
+
+    def _fresh(self, place: Place | Status) -> Place | Status:
+        if isinstance(place, Place) and place.has_runtime and place.quota.fresh_version != place.tree.version:
+            self._refresh(place.tree, place.ref.name)
+        return place
 
     # One pod
 
@@ -92,15 +66,18 @@ class QuotaChecks:
         counted = quota.pods.get(pod.key)
         return counted.request if counted is not None else nanos_of(self._book.ask_of(pod).request)
 
-    def has_room(self, pod: Pod, place: Place) -> bool:
+    def has_room(self, pod: PodInfo, place: Place) -> bool:
         """Whether `decide` would allow the pod. Raises: QuantityError, ProtocolError."""
-        known = [(each, self.limit_of(each)) for each in place.ancestors if isinstance(each, Quota)]
-        return len(known) == len(place.ancestors) and admission.has_room(
-            self.request_of(pod, place.quota),
-            place.quota,
-            self.limit_of(place.quota),
-            is_preemptible=not quota_labels.is_pod_non_preemptible(pod.metadata.labels),
-            ancestors=known,
+        quota = place.quota
+        counted = quota.pods.get(pod.key)
+        request = counted.request if counted is not None else self.request_of(pod.pod, quota)
+        is_preemptible = not quota_labels.is_pod_non_preemptible(pod.pod.metadata.labels)
+        if not admission.has_room(request, quota, place.limit, is_preemptible=is_preemptible):
+            return False
+        return not place.ancestors or all(
+            isinstance(each, Quota)
+            and admission.fits(request, quota.max, each.below.used, self.limit_of(each))
+            for each in place.ancestors
         )
 
     def decide(self, pod: Pod, place: Place) -> AdmissionDecision:
@@ -140,34 +117,53 @@ class QuotaChecks:
 
     # Many pods
 
-    def room_for(self, pods: Iterable[Pod]) -> tuple[Status, list[Place]]:
+    def room_for(self, pods: Iterable[PodInfo]) -> tuple[Status, list[Place]]:
         """Whether all of these pods together fit into their quotas, and the quotas that have no room.
 
         Pods that are counted as used already hold what they need. Skip where no quota has a say.
         """
-        groups: dict[QuotaRef, _Group] = {}
+        groups: dict[str, _Group] = {}
         for pod in pods:
-            ref = self._book.quota_of(pod)
-            if not ref.name:
-                continue
-            group = groups.get(ref)
+            place = self._places.of(pod.pod)
+            if isinstance(place, Status):
+                if place.is_skip:
+                    continue
+                return place, []
+            group = groups.get(place.ref.name)
             if group is None:
-                place = self.place(ref)
-                if isinstance(place, Status):
-                    return place, []
-                group = groups[ref] = _Group(place)
+                self._fresh(place)
+                group = groups[place.ref.name] = _Group(place)
+            counted = place.quota.pods.get(pod.key)
+            if counted is not None and counted.is_assigned:
+                continue
             try:
-                group.add(pod, self.request_of(pod, group.place.quota))
+                request = counted.request if counted is not None else self.request_of(pod.pod, place.quota)
             except (QuantityError, ProtocolError) as problem:
                 return error(f"{pod.key}: {problem}"), []
+            group.add(pod, request)
         if not groups:
             return SKIP, []
         for group in groups.values():
+            if self._have_room(group):
+                continue
             decision = self._decide_together(group, groups.values())
             if not decision.is_allowed:
                 is_broken = decision.reason is AdmissionReason.ANCESTOR_MISSING
                 return (error if is_broken else unschedulable)(decision.message), [group.place]
         return SUCCESS, []
+
+    @staticmethod
+    def _have_room(group: "_Group") -> bool:
+        """Whether it is plain that `_decide_together` would allow the pods."""
+        place, quota = group.place, group.place.quota
+        return (
+            not place.ancestors
+            and admission.has_room(group.request, quota, place.limit)
+            and (
+                not group.fixed_count
+                or admission.has_room(group.fixed, quota, place.limit, is_preemptible=False)
+            )
+        )
 
     def _decide_together(self, group: "_Group", groups: Iterable["_Group"]) -> AdmissionDecision:
         """Whether the pods of one quota fit there, and further up with those of other quotas."""
@@ -218,13 +214,10 @@ class _Group:
         self.fixed: Nanos = {}
         """Of those that cannot be preempted."""
 
-    def add(self, pod: Pod, request: Nanos) -> None:
-        counted = self.place.quota.pods.get(pod.key)
-        if counted is not None and counted.is_assigned:
-            return
+    def add(self, pod: PodInfo, request: Nanos) -> None:
         self.count += 1
         self._sum_up(self.request, request)
-        if quota_labels.is_pod_non_preemptible(pod.metadata.labels):
+        if quota_labels.is_pod_non_preemptible(pod.pod.metadata.labels):
             self.fixed_count += 1
             self._sum_up(self.fixed, request)
 

@@ -15,10 +15,11 @@ from koordinator.scheduler.framework import Handle
 from koordinator.scheduler.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.checks import Place, QuotaChecks
+from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
 from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
 from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
+from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT, SYSTEM, Quota
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses

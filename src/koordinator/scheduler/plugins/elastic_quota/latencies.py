@@ -1,12 +1,12 @@
 """How long the steps of ElasticQuota take. Source: spec 06, section 16."""
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from koordinator.prometheus import Histogram, exponential
 from koordinator.scheduler.framework import Handle
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 
@@ -24,15 +24,16 @@ class Latencies:
             )
         )
 
-    def of(self, operation: str, function: Callable[P, R]) -> Callable[P, R]:
+    def of(self, operation: str, function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
         """The function, measured."""
-        series, now = self._histogram.of(operation), self._now
+        observe, now = self._histogram.of(operation).observe, self._now
 
-        def measured(*args: P.args, **kwargs: P.kwargs) -> R:
+        def measured(*args: *Ts) -> R:
             began_s = now()
             try:
-                return function(*args, **kwargs)
+                return function(*args)
             finally:
-                series.observe(max(now() - began_s, 0.0))
+                took_s = now() - began_s
+                observe(took_s if took_s > 0.0 else 0.0)
 
         return measured

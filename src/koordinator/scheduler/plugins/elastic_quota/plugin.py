@@ -46,6 +46,7 @@ from koordinator.scheduler.plugins.elastic_quota.controllers import QuotaControl
 from koordinator.scheduler.plugins.elastic_quota.hints import QueueHints, QuotaUpdate
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
+from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.wake_index import QuotaIndex
@@ -79,6 +80,7 @@ class ElasticQuota(
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         hooks = self._hooks = Hooks.of(args.hook_plugins, handle)
+        self._has_hooks = bool(hooks)
         book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
         timed = Latencies(handle)
         self.checks = QuotaChecks(args, book, timed)
@@ -172,9 +174,8 @@ class ElasticQuota(
         if isinstance(place, Status):
             return place
         try:
-            if checks.has_room(pod.pod, place):
-                objection = self._hooks.objection(place.ref.name, pod.pod) if self._hooks else ""
-                return unschedulable(objection) if objection else SUCCESS
+            if checks.has_room(pod, place):
+                return self._objection(pod, place) if self._has_hooks else SUCCESS
             decision = checks.decide(pod.pod, place)
         except (QuantityError, ProtocolError) as problem:
             return error(str(problem))
@@ -186,8 +187,12 @@ class ElasticQuota(
             self._controllers.refusals.add(place)
         return unschedulable(decision.message)
 
+    def _objection(self, pod: PodInfo, place: Place) -> Status:
+        text = self._hooks.objection(place.ref.name, pod.pod)
+        return unschedulable(text) if text else SUCCESS
+
     def room_for(self, pods: Iterable[PodInfo]) -> Status:
-        status, places = self.checks.room_for(each.pod for each in pods)
+        status, places = self.checks.room_for(pods)
         for place in places:
             self._controllers.refusals.add(place)
         return SUCCESS if status.code is Code.SKIP else status

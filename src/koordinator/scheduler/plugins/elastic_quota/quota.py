@@ -81,7 +81,7 @@ class PodAsk(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_on_node and not self.is_over
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
+class Counted(msgspec.Struct, frozen=True, gc=False):
     """What a pod adds to its quota: exactly this is taken away again when it leaves."""
 
     request: Nanos
@@ -90,6 +90,10 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """The part of it that the quota counts."""
     is_preemptible: bool
     is_assigned: bool
+
+    def placed(self, is_assigned: bool) -> "Counted":
+        """The same pod with a place, or without."""
+        return Counted(self.request, self.amounts, self.is_preemptible, is_assigned)
 
 
 class Sums(msgspec.Struct):
@@ -202,12 +206,7 @@ class Quota(msgspec.Struct, kw_only=True):
 def count_pod(request: Nanos, names: Collection[str], is_preemptible: bool, is_assigned: bool) -> Counted:
     """A pod in a quota that counts the named resources."""
     amounts = masked(request, names)
-    return Counted(
-        request=request if len(amounts) < len(request) else amounts,
-        amounts=amounts,
-        is_preemptible=is_preemptible,
-        is_assigned=is_assigned,
-    )
+    return Counted(request if len(amounts) < len(request) else amounts, amounts, is_preemptible, is_assigned)
 
 
 def change_of(before: Counted | None, after: Counted | None) -> Sums:

@@ -8,11 +8,10 @@ siblings on each level of it are looked at when somebody asks for a runtime. Sou
 import heapq
 from collections.abc import Mapping
 
-import msgspec
-
 from koordinator.api.resource_list import Amounts, mask
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
     Nanos,
+    accumulate_in_each,
     accumulate_in_place,
     amounts_of,
     grown,
@@ -36,6 +35,7 @@ from koordinator.scheduler.plugins.elastic_quota.quota import (
     passed_on,
 )
 from koordinator.scheduler.plugins.elastic_quota.shared_names import SharedNames
+from koordinator.scheduler.plugins.elastic_quota.ways import Ways
 
 
 class QuotaTree:
@@ -61,10 +61,11 @@ class QuotaTree:
         self._keeps_guarantee = keeps_guarantee
         root = Quota(spec=QuotaSpec(name=ROOT, parent="", is_parent=True), lends=True)
         self._quotas: dict[str, Quota] = {ROOT: root}
+        self._ways = Ways(self._quotas)
         self._levels: dict[str, Level] = {}
         self._shared_names = SharedNames()
         self._touched: set[str] = set()
-        self._version = 1
+        self.version = 1
         """Grows with everything that may change a runtime."""
         self._unsettled: set[str] = set()
         """Parents whose children's shares may have changed since `settle`."""
@@ -128,25 +129,19 @@ class QuotaTree:
 
     def _pool_changed(self) -> None:
         self._pool = None
-        self._version += 1
+        self.version += 1
         self._touched.add(ROOT)
         self._unsettled.add(ROOT)
 
     def path(self, name: str) -> list[str]:
         """From the quota up: itself, its parent, and so on; the last one is the root, or a name that is not
         known (or was met before) where the tree is broken."""
-        path: list[str] = []
-        while name not in path:
-            path.append(name)
-            if name == ROOT or name not in self._quotas:
-                break
-            name = self._quotas[name].spec.parent
-        return path
+        return self._ways.path(name)
 
     def _changing(self, parent: str) -> Level:
         """The level of a parent, about to change."""
         self._unsettled.add(parent)
-        self._version += 1
+        self.version += 1
         return self._level(parent)
 
     def _level(self, parent: str) -> Level:
@@ -217,6 +212,7 @@ class QuotaTree:
             return
         self._detach(quota)
         del self._quotas[name]
+        self._ways.forget()
         if not self.children(name):
             self._levels.pop(name, None)
         self._unsettled.discard(name)
@@ -250,10 +246,11 @@ class QuotaTree:
         self._children_changed(quota, negated(quota.guaranteed), is_leaf_or_was=is_leaf)
 
     def _count_names(self, quota: Quota, sign: int) -> None:
+        self._ways.forget()
         if quota.spec.name in OUTSIDE_THE_SHARES:
             return
         self._shared_names.count(quota.max, sign)
-        self._version += 1
+        self.version += 1
         self._unsettled.add(ROOT)
 
     # Demand goes up
@@ -361,36 +358,32 @@ class QuotaTree:
         if quota is not None and key in quota.pods:
             self._replace(quota, key, None)
 
-    def reserve(self, quota_name: str, key: str) -> None:
-        """A node was found for the pod: from now on it uses its quota. Idempotent."""
-        self._assign(quota_name, key, is_assigned=True)
+    def reserve(self, quota_name: str, key: str) -> bool:
+        """A node was found for the pod: from now on it uses its quota. Whether it did not yet."""
+        return self._assign(quota_name, key, is_assigned=True)
 
-    def unreserve(self, quota_name: str, key: str) -> None:
-        """The node was given up. Idempotent."""
-        self._assign(quota_name, key, is_assigned=False)
+    def unreserve(self, quota_name: str, key: str) -> bool:
+        """The node was given up. Whether there was one."""
+        return self._assign(quota_name, key, is_assigned=False)
 
-    def _assign(self, quota_name: str, key: str, *, is_assigned: bool) -> None:
+    def _assign(self, quota_name: str, key: str, *, is_assigned: bool) -> bool:
         quota = self._quotas.get(quota_name)
         known = quota.pods.get(key) if quota is not None else None
         if quota is None or known is None or known.is_assigned == is_assigned:
-            return
-        quota.pods[key] = msgspec.structs.replace(known, is_assigned=is_assigned)
+            return False
+        quota.pods[key] = known.placed(is_assigned)
         self._use(quota, known.amounts if is_assigned else negated(known.amounts), known.is_preemptible)
+        return True
 
     def _use(self, quota: Quota, delta: Nanos, is_preemptible: bool) -> None:
         """What a pod uses changed, not what it asks for: `_pass_on` for the hot path."""
-        changed = [quota.own]
-        for name in self.path(quota.spec.name):
-            if (each := self._quotas.get(name)) is None:
-                break
-            changed.append(each.below)
-            self._touched.add(name)
-            if name in OUTSIDE_THE_SHARES:
-                self._pool_changed()
-        for sums in changed:
-            accumulate_in_place(sums.used, delta)
-            if not is_preemptible:
-                accumulate_in_place(sums.non_preemptible_used, delta)
+        way = self._ways.of(quota)
+        accumulate_in_each(way.used, delta)
+        if not is_preemptible:
+            accumulate_in_each(way.non_preemptible_used, delta)
+        self._touched.update(way.names)
+        if way.is_outside:
+            self._pool_changed()
         self._used_otherwise(quota)
 
     def _used_otherwise(self, quota: Quota) -> None:
@@ -398,7 +391,7 @@ class QuotaTree:
         name = quota.spec.name
         if name in self._levels:
             self._changing(name)
-        if not self._is_above_others(quota):
+        if self._keeps_guarantee and not self._is_above_others(quota):
             self._reallocate(quota)
 
     def _count(self, quota: Quota, pod: PodAsk, *, is_assigned: bool) -> None:
@@ -435,7 +428,7 @@ class QuotaTree:
     def bring_up_to_date(self, name: str) -> Quota | None:
         """`refresh` for who counts: the quota, whose `runtime` is that of now."""
         quota = self._quotas.get(name)
-        if quota is not None and quota.fresh_version == self._version:
+        if quota is not None and quota.fresh_version == self.version:
             return quota
         if name == ROOT and quota is not None:
             quota.runtime = masked(self._shared(), self._names(ROOT))
@@ -455,7 +448,7 @@ class QuotaTree:
                     if known.runtime is not before:
                         self._touched.add(each)
                     if not self._as_reference:
-                        known.fresh_version = self._version
+                        known.fresh_version = self.version
                 parent = each
         return quota
 

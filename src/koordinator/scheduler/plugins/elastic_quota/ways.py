@@ -1,0 +1,64 @@
+"""From a quota up to the root of its tree."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos
+from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, Quota
+
+
+class Way(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Whatever counts a pod of a quota: the sums share lists with the quotas, which change in place."""
+
+    names: tuple[str, ...]
+    """The quota and those of its ancestors that are known."""
+    used: tuple[Nanos, ...]
+    """What its own pods use, then what is used below each of `names`."""
+    non_preemptible_used: tuple[Nanos, ...]
+    is_outside: bool
+    """Whether one of them takes what it uses out of the pool."""
+
+
+class Ways:
+    """Paths and ways in a tree of quotas; ways are remembered until `forget`."""
+
+    def __init__(self, quotas: Mapping[str, Quota]) -> None:
+        self._quotas = quotas
+        self._known: dict[str, Way] = {}
+
+    def forget(self) -> None:
+        """A quota came, went or moved."""
+        self._known.clear()
+
+    def path(self, name: str) -> list[str]:
+        """From the quota up: itself, its parent, and so on; the last one is the root, or a name that is not
+        known (or was met before) where the tree is broken."""
+        path: list[str] = []
+        while name not in path:
+            path.append(name)
+            if name == ROOT or name not in self._quotas:
+                break
+            name = self._quotas[name].spec.parent
+        return path
+
+    def of(self, quota: Quota) -> Way:
+        """The way of a quota of the tree."""
+        name = quota.spec.name
+        way = self._known.get(name)
+        if way is None:
+            way = self._known[name] = self._found(quota)
+        return way
+
+    def _found(self, quota: Quota) -> Way:
+        above = [
+            known for name in self.path(quota.spec.name) if (known := self._quotas.get(name)) is not None
+        ]
+        sums = (quota.own, *(each.below for each in above))
+        names = tuple(each.spec.name for each in above)
+        return Way(
+            names=names,
+            used=tuple(each.used for each in sums),
+            non_preemptible_used=tuple(each.non_preemptible_used for each in sums),
+            is_outside=not OUTSIDE_THE_SHARES.isdisjoint(names),
+        )
