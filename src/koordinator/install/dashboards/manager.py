@@ -1,7 +1,7 @@
 """Webhooks: how fast, what they refuse; controllers: what fails; and the manager itself."""
 
+from koordinator.install.dashboards import processes
 from koordinator.install.dashboards.panels import (
-    BYTES,
     CORES,
     COUNT,
     MILLISECONDS,
@@ -12,6 +12,7 @@ from koordinator.install.dashboards.panels import (
     Row,
     dashboard,
 )
+from koordinator.install.dashboards.queries import per_second, quantile, ten_most
 
 _DURATION = "koord_manager_webhook_webhook_duration_milliseconds"
 _RECONCILES = (
@@ -31,36 +32,21 @@ DASHBOARD = dashboard(
                     title="Duration, p99",
                     what="Of every step of an admission, by what is admitted.",
                     unit=MILLISECONDS,
-                    queries=(
-                        Query(
-                            "histogram_quantile(0.99, sum by (le, webhook_type, object_type) "
-                            f"(rate({_DURATION}_bucket[5m])))",
-                            "{{webhook_type}} {{object_type}}",
-                        ),
-                    ),
+                    queries=(quantile(0.99, _DURATION, "webhook_type", "object_type"),),
                 ),
                 Panel(
                     title="Slowest steps, p99",
                     what="The ten slowest.",
                     unit=MILLISECONDS,
                     queries=(
-                        Query(
-                            "topk(10, histogram_quantile(0.99, sum by (le, webhook_type, object_type, plugin_name) "
-                            f"(rate({_DURATION}_bucket[5m]))))",
-                            "{{webhook_type}} {{object_type}} {{plugin_name}}",
-                        ),
+                        ten_most(quantile(0.99, _DURATION, "webhook_type", "object_type", "plugin_name")),
                     ),
                 ),
                 Panel(
                     title="Steps",
                     what="Per second.",
                     unit=PER_SECOND,
-                    queries=(
-                        Query(
-                            f"sum by (webhook_type, object_type, operation) (rate({_DURATION}_count[5m]))",
-                            "{{webhook_type}} {{object_type}} {{operation}}",
-                        ),
-                    ),
+                    queries=(per_second(f"{_DURATION}_count", "webhook_type", "object_type", "operation"),),
                 ),
                 Panel(
                     title="Refusals",
@@ -79,11 +65,7 @@ DASHBOARD = dashboard(
                     what="Per second, by decision (gate BindingAdmissionWebhook).",
                     unit=PER_SECOND,
                     queries=(
-                        Query(
-                            "sum by (decision) "
-                            "(rate(koord_manager_webhook_binding_admission_decisions_total[5m]))",
-                            "{{decision}}",
-                        ),
+                        per_second("koord_manager_webhook_binding_admission_decisions_total", "decision"),
                     ),
                 ),
                 Panel(
@@ -107,9 +89,8 @@ DASHBOARD = dashboard(
                     what="Per second, by reason.",
                     unit=PER_SECOND,
                     queries=tuple(
-                        Query(
-                            f'sum by (reason) (rate({metric}{{status="failed"}}[5m]))',
-                            f"{name}: {{{{reason}}}}",
+                        per_second(
+                            metric, "reason", where='{status="failed"}', legend=f"{name}: {{{{reason}}}}"
                         )
                         for name, metric in _RECONCILES
                     ),
@@ -118,17 +99,18 @@ DASHBOARD = dashboard(
                     title="Reconciles",
                     what="Per second.",
                     unit=PER_SECOND,
-                    queries=tuple(Query(f"sum(rate({metric}[5m]))", name) for name, metric in _RECONCILES),
+                    queries=tuple(per_second(metric, legend=name) for name, metric in _RECONCILES),
                 ),
                 Panel(
                     title="Plugins of node resources that fail",
                     what="Per second, by stage.",
                     unit=PER_SECOND,
                     queries=(
-                        Query(
-                            "sum by (plugin, reason) "
-                            '(rate(slo_controller_node_resource_run_plugin_status{status="failed"}[5m]))',
-                            "{{plugin}} {{reason}}",
+                        per_second(
+                            "slo_controller_node_resource_run_plugin_status",
+                            "plugin",
+                            "reason",
+                            where='{status="failed"}',
                         ),
                     ),
                 ),
@@ -159,31 +141,15 @@ DASHBOARD = dashboard(
                     title="Time in queues, p99",
                     what="How long an object waited.",
                     unit=SECONDS,
-                    queries=(
-                        Query(
-                            "histogram_quantile(0.99, sum by (le, name) "
-                            "(rate(workqueue_queue_duration_seconds_bucket[5m])))",
-                            "{{name}}",
-                        ),
-                    ),
+                    queries=(quantile(0.99, "workqueue_queue_duration_seconds", "name"),),
                 ),
                 Panel(
                     title="Tried again",
                     what="Per second. Something refuses what a controller writes.",
                     unit=PER_SECOND,
-                    queries=(Query("sum by (name) (rate(workqueue_retries_total[5m]))", "{{name}}"),),
+                    queries=(per_second("workqueue_retries_total", "name"),),
                 ),
-                Panel(
-                    title="Requests to the API",
-                    what="Per second, by answer.",
-                    unit=PER_SECOND,
-                    queries=(
-                        Query(
-                            'sum by (code, method) (rate(rest_client_requests_total{job="koord-manager"}[5m]))',
-                            "{{method}} {{code}}",
-                        ),
-                    ),
-                ),
+                processes.api_requests("koord-manager"),
             ),
         ),
         Row(
@@ -206,20 +172,8 @@ DASHBOARD = dashboard(
                     width=6,
                     queries=(Query("count(koordinator_manager_is_leader)"),),
                 ),
-                Panel(
-                    title="CPU",
-                    what="Cores, per instance.",
-                    unit=CORES,
-                    queries=(
-                        Query('rate(process_cpu_seconds_total{job="koord-manager"}[5m])', "{{instance}}"),
-                    ),
-                ),
-                Panel(
-                    title="Memory",
-                    what="Resident, per instance.",
-                    unit=BYTES,
-                    queries=(Query('process_resident_memory_bytes{job="koord-manager"}', "{{instance}}"),),
-                ),
+                processes.cpu("koord-manager"),
+                processes.memory("koord-manager"),
             ),
         ),
     ],

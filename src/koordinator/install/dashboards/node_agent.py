@@ -1,7 +1,7 @@
 """What the node agents do to protect services: suppression, bursts, evictions; and what that costs."""
 
+from koordinator.install.dashboards import processes
 from koordinator.install.dashboards.panels import (
-    BYTES,
     CORES,
     COUNT,
     MILLISECONDS,
@@ -12,6 +12,7 @@ from koordinator.install.dashboards.panels import (
     Variable,
     dashboard,
 )
+from koordinator.install.dashboards.queries import per_second
 
 _NODE = 'node=~"$node"'
 
@@ -148,10 +149,10 @@ DASHBOARD = dashboard(
                     what="Per second.",
                     unit=PER_SECOND,
                     queries=(
-                        Query(
-                            "sum by (type) (rate(koordlet_resource_update_duration_milliseconds_count"
-                            '{status!="success"}[5m]))',
-                            "{{type}}",
+                        per_second(
+                            "koordlet_resource_update_duration_milliseconds_count",
+                            "type",
+                            where='{status!="success"}',
                         ),
                     ),
                 ),
@@ -167,18 +168,8 @@ DASHBOARD = dashboard(
                         ),
                     ),
                 ),
-                Panel(
-                    title="CPU of the agents",
-                    what="Cores, per agent.",
-                    unit=CORES,
-                    queries=(Query('rate(process_cpu_seconds_total{job="koordlet"}[5m])', "{{instance}}"),),
-                ),
-                Panel(
-                    title="Memory of the agents",
-                    what="Resident, per agent.",
-                    unit=BYTES,
-                    queries=(Query('process_resident_memory_bytes{job="koordlet"}', "{{instance}}"),),
-                ),
+                processes.cpu("koordlet", "CPU of the agents", "Cores, per agent."),
+                processes.memory("koordlet", "Memory of the agents", "Resident, per agent."),
             ),
         ),
     ],

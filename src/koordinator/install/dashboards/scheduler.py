@@ -1,8 +1,7 @@
 """How fast the scheduler places pods, what waits, and why."""
 
+from koordinator.install.dashboards import processes
 from koordinator.install.dashboards.panels import (
-    BYTES,
-    CORES,
     COUNT,
     PER_SECOND,
     SECONDS,
@@ -11,18 +10,12 @@ from koordinator.install.dashboards.panels import (
     Row,
     dashboard,
 )
+from koordinator.install.dashboards.queries import per_second, quantile, ten_most
 
 
-def _quantiles(metric: str, *, by: str = "", where: str = "") -> tuple[Query, ...]:
-    labels = f"le, {by}" if by else "le"
-    legend = f" {{{{{by}}}}}" if by else ""
-    return tuple(
-        Query(
-            f"histogram_quantile({quantile}, sum by ({labels}) (rate({metric}_bucket{where}[5m])))",
-            f"p{int(quantile * 100)}{legend}",
-        )
-        for quantile in (0.5, 0.99)
-    )
+def _median_and_p99(metric: str, *by: str) -> tuple[Query, ...]:
+    names = "".join(f" {{{{{label}}}}}" for label in by)
+    return tuple(quantile(share, metric, *by, legend=f"p{int(share * 100)}{names}") for share in (0.5, 0.99))
 
 
 DASHBOARD = dashboard(
@@ -37,27 +30,25 @@ DASHBOARD = dashboard(
                     what="Per second, by how they end.",
                     unit=PER_SECOND,
                     stacked=True,
-                    queries=(
-                        Query("sum by (result) (rate(scheduler_schedule_attempts_total[5m]))", "{{result}}"),
-                    ),
+                    queries=(per_second("scheduler_schedule_attempts_total", "result"),),
                 ),
                 Panel(
                     title="Time until a pod has its node",
                     what="From when the pod came into the queue, all attempts together.",
                     unit=SECONDS,
-                    queries=_quantiles("scheduler_pod_scheduling_sli_duration_seconds"),
+                    queries=_median_and_p99("scheduler_pod_scheduling_sli_duration_seconds"),
                 ),
                 Panel(
                     title="Attempt: deciding and binding",
                     what="One attempt, by how it ends.",
                     unit=SECONDS,
-                    queries=_quantiles("scheduler_scheduling_attempt_duration_seconds", by="result"),
+                    queries=_median_and_p99("scheduler_scheduling_attempt_duration_seconds", "result"),
                 ),
                 Panel(
                     title="Deciding alone",
                     what="Looking for the best node.",
                     unit=SECONDS,
-                    queries=_quantiles("scheduler_scheduling_algorithm_duration_seconds"),
+                    queries=_median_and_p99("scheduler_scheduling_algorithm_duration_seconds"),
                 ),
             ),
         ),
@@ -83,9 +74,11 @@ DASHBOARD = dashboard(
                     what="Per second, by event.",
                     unit=PER_SECOND,
                     queries=(
-                        Query(
-                            "sum by (queue, event) (rate(scheduler_queue_incoming_pods_total[5m]))",
-                            "{{queue}}: {{event}}",
+                        per_second(
+                            "scheduler_queue_incoming_pods_total",
+                            "queue",
+                            "event",
+                            legend="{{queue}}: {{event}}",
                         ),
                     ),
                 ),
@@ -94,8 +87,8 @@ DASHBOARD = dashboard(
                     what="Attempts per second, and pods that had to make room.",
                     unit=PER_SECOND,
                     queries=(
-                        Query("sum(rate(scheduler_preemption_attempts_total[5m]))", "attempts"),
-                        Query("sum(rate(scheduler_preemption_victims_sum[5m]))", "victims"),
+                        per_second("scheduler_preemption_attempts_total", legend="attempts"),
+                        per_second("scheduler_preemption_victims_sum", legend="victims"),
                     ),
                 ),
             ),
@@ -108,24 +101,17 @@ DASHBOARD = dashboard(
                     what="Of cycles that were sampled: the ten slowest.",
                     unit=SECONDS,
                     queries=(
-                        Query(
-                            "topk(10, histogram_quantile(0.99, sum by (le, plugin, extension_point) "
-                            "(rate(scheduler_plugin_execution_duration_seconds_bucket[5m]))))",
-                            "{{plugin}} {{extension_point}}",
+                        ten_most(
+                            quantile(
+                                0.99,
+                                "scheduler_plugin_execution_duration_seconds",
+                                "plugin",
+                                "extension_point",
+                            )
                         ),
                     ),
                 ),
-                Panel(
-                    title="Requests to the API",
-                    what="Per second, by answer.",
-                    unit=PER_SECOND,
-                    queries=(
-                        Query(
-                            'sum by (code, method) (rate(rest_client_requests_total{job="koord-scheduler"}[5m]))',
-                            "{{method}} {{code}}",
-                        ),
-                    ),
-                ),
+                processes.api_requests("koord-scheduler"),
                 Panel(
                     title="Nodes and pods known",
                     what="As the leading scheduler sees them.",
@@ -138,20 +124,8 @@ DASHBOARD = dashboard(
                     unit=COUNT,
                     queries=(Query('leader_election_master_status{job="koord-scheduler"}', "{{instance}}"),),
                 ),
-                Panel(
-                    title="CPU",
-                    what="Cores, per instance. Placing happens on one.",
-                    unit=CORES,
-                    queries=(
-                        Query('rate(process_cpu_seconds_total{job="koord-scheduler"}[5m])', "{{instance}}"),
-                    ),
-                ),
-                Panel(
-                    title="Memory",
-                    what="Resident, per instance.",
-                    unit=BYTES,
-                    queries=(Query('process_resident_memory_bytes{job="koord-scheduler"}', "{{instance}}"),),
-                ),
+                processes.cpu("koord-scheduler", what="Cores, per instance. Placing happens on one."),
+                processes.memory("koord-scheduler"),
             ),
         ),
     ],
