@@ -32,12 +32,6 @@ from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.refusals import LEFT_OUT, NO_NODE, nothing_left_reason
 from koordinator.scheduler.status import SUCCESS, unresolvable
 
-FORESEEN_FROM = 2
-"""Placements in a row, with no other change in the table between them, that make looking ahead worth it."""
-
-DISTRUSTED_ROWS_MAX = 64
-"""More changed rows than that, and all predictions are given up: picking them out would take longer."""
-
 BLOCK_ROWS = 6_144
 """Rows judged at once: intermediate results of a block (two numbers per row, 96 KiB) stay in the processor's
 cache, and below the size from which memory is fetched from the system each time."""
@@ -82,7 +76,10 @@ class Evaluation(Answers):
         self.feasible_count = 0
         self._forget_answers()
         self._lookahead = None
-        self._placed_in_a_row = 0
+        self._placed_on = -1
+        """The row of the last pod of this class, if its next state was not predicted."""
+        self._misses = 0
+        """How often a pod followed another one directly, and it was that one's row alone that had to be looked at."""
 
     def _prepare(self, pod: PodInfo) -> None:
         self._states = {plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators}
@@ -279,33 +276,29 @@ class Evaluation(Answers):
         log = self._table.changes
         if self._sequence != sequence or log.sequence != sequence + 1:
             return
-        self._placed_in_a_row += 1
-        if self._placed_in_a_row < FORESEEN_FROM or not self._can_foresee():
+        self._placed_on = row
+        if (self._lookahead is None and not self._misses) or not self._can_foresee():
             return
         if self._lookahead is None:
             self._lookahead = Lookahead(self.totals.size)
         own = self._lookahead.take(row)
         if own is None:
             own = self._look_ahead(self._lookahead, row)
-        if own != NOT_FEASIBLE:  # else the filters have to say why
-            self._sequence = log.sequence
+        if own is not None and own != NOT_FEASIBLE:  # else the filters have to say why
+            self._sequence, self._placed_on = log.sequence, -1
             self._own[row] = own
             part = self._wide_part if isinstance(self._wide_part, int) else int(self._wide_part[row])
             self.totals[row] = own + part
             self._lookahead.top.changed(row, own + part)
 
-    def _look_ahead(self, lookahead: Lookahead, row: int) -> int:
-        """Work out the next states of `row`, whose columns show this placement already, and of other rows."""
-        rows = lookahead.choose(row, self.totals)
-        ahead = np.tile(np.arange(1, lookahead.depth + 1), rows.size).reshape(rows.size, lookahead.depth)
-        ahead[rows == row] -= 1
-        # Descending: `at` must not take rows that repeat for neighbours.
-        repeated = rows.repeat(lookahead.depth)[::-1].copy()
-        states = foresee(self._local_filters, self._local_scorers, repeated, ahead.reshape(-1)[::-1].copy())
-        lookahead.keep(rows, states[::-1].reshape(ahead.shape))
-        own = lookahead.take(row)
-        assert own is not None, row
-        return own
+    def _look_ahead(self, lookahead: Lookahead, row: int) -> int | None:
+        """Work out the next states of `row`, whose columns show this placement already, and of other rows; None when it
+        does not pay."""
+        rows = lookahead.choose(row, self.totals, self._misses)
+        if not rows.size:
+            return None
+        lookahead.keep(rows, foresee(self._local_filters, self._local_scorers, rows, row, lookahead.depth))
+        return lookahead.take(row)
 
     def _can_foresee(self) -> bool:
         """Whether all plugins that take part know what a placement changes."""
@@ -319,13 +312,10 @@ class Evaluation(Answers):
 
     def _distrust(self, rows: Rows) -> None:
         """Predictions for rows that changed do not hold, other than by a placement that was the only change."""
-        if rows.size > 1 or self._placed_in_a_row >= FORESEEN_FROM:
-            self._placed_in_a_row = 0
+        if rows.size == 1 and rows.item() == self._placed_on:
+            self._misses += 1
         if self._lookahead is not None:
-            if rows.size > DISTRUSTED_ROWS_MAX:
-                self._lookahead = None
-            else:
-                self._lookahead.drop(rows.tolist())
+            self._lookahead.drop(rows)
 
     # Staleness
 

@@ -241,7 +241,7 @@ class FilterPlugin(Plugin[S]):
 
     def filter_ahead(self, state: S, rows: Rows, ahead: I64) -> ReasonCodes:
         """As `filter`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
-        plugin `foresees`. Rows descend, and each comes several times."""
+        plugin `foresees`. Rows ascend, each once, or they descend and come several times."""
         return self.filter(state, rows)
 
     def refusal(self, state: S, code: int) -> Status:
@@ -381,7 +381,7 @@ class ScorePlugin(Plugin[S]):
 
     def score_ahead(self, state: S, rows: Rows, ahead: I64) -> Scores:
         """As `score`, with as many more pods of this class on each row as `ahead` (rows,) says; asked when the
-        plugin `foresees`. Rows descend, and each comes several times."""
+        plugin `foresees`. Rows ascend, each once, or they descend and come several times."""
         return self.score(state, rows)
 
     def normalize(self, state: S, scores: Scores) -> Scores:
