@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from koordinator.cli import options
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.usage import TraceError, read_trace
 from koordinator.simulate import summary
@@ -19,7 +20,7 @@ from koordinator.simulate.report import page
 from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX, Scenario
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=options.HELP)
 @click.option(
     "--nodes", type=click.IntRange(2, NODES_MAX), default=100, show_default=True, help="Nodes to simulate."
 )
@@ -48,19 +49,8 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX, Scenario
     help="What keeps batch from services on a node: the node agent's CPU suppression, cpu.idle, cpu.shares, "
     "or nothing.",
 )
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    metavar="FILE",
-    help="Where to write the report.",
-)
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write all figures to this file, too.",
-)  # fmt: skip
-@click.option("--quiet", is_flag=True, help="Only the table.")
+@options.figures("report.html")
+@options.quiet
 def demo(
     nodes: int,
     hours: float,

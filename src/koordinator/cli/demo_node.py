@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from koordinator.cli import logs
+from koordinator.cli import logs, options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ _LOADS = (40, 60)
 _HOGS = ("cpu", "memory", "disk")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=options.HELP)
 @click.option(
     "--load",
     "loads",
@@ -56,18 +56,7 @@ _HOGS = ("cpu", "memory", "disk")
     show_default=True,
     help="Measurements of each kind; the table shows their medians.",
 )
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("report-node.html"),
-    show_default=True,
-    metavar="FILE",
-    help="Where to write the report.",
-)
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write all figures to this file, too.",
-)  # fmt: skip
+@options.figures("report-node.html")
 @click.option(
     "--disk-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -79,7 +68,7 @@ _HOGS = ("cpu", "memory", "disk")
     is_flag=True,
     help="Without a cluster and an agent: set cpu.idle and disk limits directly. What this kernel can do at best.",
 )
-@click.option("--quiet", is_flag=True, help="Only the table.")
+@options.quiet
 def demo_node(
     loads: tuple[int, ...],
     hogs: tuple[str, ...],

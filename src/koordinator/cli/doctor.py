@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 
 from koordinator.api.errors import KoordinatorError
-from koordinator.cli import logs
+from koordinator.cli import logs, options
 from koordinator.cli.doctor_text import plain, print_report
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -32,7 +32,7 @@ class NoAnswer(click.ClickException):
     exit_code = 3
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=options.HELP)
 @click.option(
     "-n",
     "--namespace",
@@ -49,24 +49,14 @@ class NoAnswer(click.ClickException):
     help="Run only this check; may be given several times. --list-checks names them.",
 )
 @click.option("--list-checks", is_flag=True, help="Name all checks and end.")
-@click.option(
-    "--dump",
-    "dump_files",
-    multiple=True,
-    metavar="FILE",
-    help="Look at a dump instead of a running cluster: JSON or YAML of `kubectl get … -o json` or `kubectl "
-    "cluster-info dump`; - is standard input. May be given several times.",
-)
+@options.dump("`kubectl get … -o json` or `kubectl cluster-info dump`")
 @click.option(
     "--no-trial",
     is_flag=True,
     help="Do not try the webhooks with two pods that are created for trial only (dry run).",
 )
-@click.option("--kubeconfig", default="", help="kubeconfig file of the running cluster.")
-@click.option("--context", default="", help="Context of the kubeconfig.")
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True
-)
+@options.on_a_cluster
+@options.output("text", "json", "yaml")
 def main(
     namespace: str,
     checks: tuple[str, ...],

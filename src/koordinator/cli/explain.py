@@ -1,11 +1,12 @@
 """`koordinator explain`: why a pod or a gang is pending or where it is, and what would change that."""
 
 import asyncio
-import contextlib
+import functools
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from koordinator.api.errors import KoordinatorError
 from koordinator.cli import explain_sources as sources
-from koordinator.cli import logs
+from koordinator.cli import logs, options
 from koordinator.cli.explain_gang_text import print_gang
 from koordinator.cli.explain_sources import SCHEDULER_URL, Ask
 from koordinator.cli.explain_text import print_answer
@@ -35,54 +36,57 @@ class KindSlashName(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=KindSlashName, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=KindSlashName, context_settings=options.HELP)
 def main() -> None:
     """Say why: decisions of the scheduler in words and figures."""
 
 
-def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say who is asked about what, and how the answer is written."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+class Asked(msgspec.Struct, frozen=True):
+    """Who is asked, and how the answer is written: what the options of `asking` say."""
+
+    namespace: str
+    dump_files: tuple[str, ...]
+    config_file: Path | None
+    seed: int
+    kubeconfig: str
+    scheduler_url: str
+    output: str
 
 
-_OPTIONS = (
+_OPTIONS = options.together(
     click.option(
         "-n",
         "--namespace",
         default="",
         help="Namespace of the pod or gang; that of the kubeconfig, or `default`.",
     ),
-    click.option(
-        "--dump",
-        "dump_files",
-        multiple=True,
-        metavar="FILE",
-        help="Ask a dump instead of a running cluster: JSON or YAML of `kubectl get "
-        "nodes,pods,podgroups,elasticquotas -A -o json` or `kubectl cluster-info dump`; - is standard input. May be "
-        "given several times.",
+    options.dump(
+        "`kubectl get nodes,pods,podgroups,elasticquotas -A -o json` or `kubectl cluster-info dump`", "Ask"
     ),
-    click.option(
-        "--config",
-        "config_file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="The scheduler's configuration, for --dump; without it the one that an installation brings.",
-    ),
+    options.scheduler_config(", for --dump"),
     click.option("--seed", default=0, show_default=True, help="The scheduler's seed, for --dump."),
-    click.option("--kubeconfig", default="", help="kubeconfig file of the running cluster."),
+    options.kubeconfig,
     click.option(
         "--scheduler-url",
         default="",
         help=f"The scheduler's HTTP address; what `koordinator up` wrote into the kubeconfig, or {SCHEDULER_URL}.",
     ),
-    click.option(
-        "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True
-    ),
+    options.output("text", "json", "yaml"),
 )
 
 
-@main.command(context_settings={"help_option_names": ["-h", "--help"]})
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say who is asked and how the answer is written, which `command` gets as `asked`."""
+
+    @functools.wraps(command)
+    def gathered(**given: Any) -> None:
+        asked = Asked(**{name: given.pop(name) for name in Asked.__struct_fields__})
+        command(asked=asked, **given)
+
+    return _OPTIONS(gathered)
+
+
+@main.command(context_settings=options.HELP)
 @click.argument("name")
 @asking
 @click.option("--node", "nodes", multiple=True, metavar="NODE", help="Every plugin's answer for this node.")
@@ -90,19 +94,7 @@ _OPTIONS = (
 @click.option(
     "--best", default=BEST_NODES, show_default=True, type=click.IntRange(0), help="Nodes in the score table."
 )
-def pod(
-    name: str,
-    namespace: str,
-    dump_files: tuple[str, ...],
-    config_file: Path | None,
-    seed: int,
-    kubeconfig: str,
-    scheduler_url: str,
-    output: str,
-    nodes: tuple[str, ...],
-    verbose: bool,
-    best: int,
-) -> None:
+def pod(name: str, asked: Asked, nodes: tuple[str, ...], verbose: bool, best: int) -> None:
     """Why is this pod pending, or why on that node, and what would have to change?
 
     \b
@@ -114,29 +106,14 @@ def pod(
     Ends with 0 when the pod has a node or would get one, 3 when it cannot be placed now, 1 when there is no
     answer, 2 when the command line is wrong.
     """
-    namespace, name = _address(namespace, name, dump_files)
-    ask = Ask(name=name, namespace=namespace, nodes=None if verbose else nodes, best=best, seed=seed)
-    with _told_in_one_line():
-        if dump_files:
-            answer = sources.pod_from_dump(ask, dump_files, config_file)
-        else:
-            answer = asyncio.run(sources.pod_from_cluster(ask, kubeconfig, scheduler_url))
-    _write(answer, output)
+    ask = _ask(name, asked, None if verbose else nodes, best)
+    _tell(asked, ask, sources.pod_from_dump, sources.pod_from_cluster)
 
 
-@main.command(context_settings={"help_option_names": ["-h", "--help"]})
+@main.command(context_settings=options.HELP)
 @click.argument("name")
 @asking
-def gang(
-    name: str,
-    namespace: str,
-    dump_files: tuple[str, ...],
-    config_file: Path | None,
-    seed: int,
-    kubeconfig: str,
-    scheduler_url: str,
-    output: str,
-) -> None:
+def gang(name: str, asked: Asked) -> None:
     """Why does this gang not start, or how far is it, and what would have to change?
 
     All members are tried side by side, as the scheduler tries them. NAME is that of the PodGroup, or of the
@@ -151,38 +128,38 @@ def gang(
     Ends with 0 when the gang is placed or would be, 3 when it cannot start now, 1 when there is no answer, 2 when
     the command line is wrong.
     """
-    namespace, name = _address(namespace, name, dump_files)
-    ask = Ask(name=name, namespace=namespace, nodes=(), best=0, seed=seed)
-    with _told_in_one_line():
-        if dump_files:
-            answer = sources.gang_from_dump(ask, dump_files, config_file)
-        else:
-            answer = asyncio.run(sources.gang_from_cluster(ask, kubeconfig, scheduler_url))
-    _write(answer, output)
+    _tell(asked, _ask(name, asked, (), 0), sources.gang_from_dump, sources.gang_from_cluster)
 
 
 main.add_command(gang, "podgroup")
 
 
-def _address(namespace: str, name: str, dump_files: Sequence[str]) -> tuple[str, str]:
-    """Namespace (empty: that of the kubeconfig) and name; the name may bring its namespace along."""
+def _ask(name: str, asked: Asked, nodes: tuple[str, ...] | None, best: int) -> Ask:
+    """The name may bring its namespace along; an empty namespace is that of the kubeconfig."""
+    namespace, slash, own = name.partition("/")
+    if not slash:
+        namespace, own = asked.namespace, name
+    if asked.dump_files:
+        namespace = namespace or "default"
+    return Ask(name=own, namespace=namespace, nodes=nodes, best=best, seed=asked.seed)
+
+
+def _tell(
+    asked: Asked,
+    ask: Ask,
+    from_dump: Callable[[Ask, Sequence[str], Path | None], PodAnswer | GangAnswer],
+    from_cluster: Callable[[Ask, str, str], Coroutine[Any, Any, PodAnswer | GangAnswer]],
+) -> None:
+    """Write the answer and end with its status. Raises: ClickException, in one line, when there is none."""
     logs.keep_quiet()
-    if "/" in name:
-        namespace, _, name = name.partition("/")
-    return namespace or ("default" if dump_files else ""), name
-
-
-@contextlib.contextmanager
-def _told_in_one_line() -> Iterator[None]:
     try:
-        yield
+        if asked.dump_files:
+            answer = from_dump(ask, asked.dump_files, asked.config_file)
+        else:
+            answer = asyncio.run(from_cluster(ask, asked.kubeconfig, asked.scheduler_url))
     except (KoordinatorError, OSError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def _write(answer: PodAnswer | GangAnswer, output: str) -> None:
-    """Write the answer and end with its status."""
-    _print(answer, output)
+    _print(answer, asked.output)
     if answer.verdict not in _PLACED:
         sys.exit(CANNOT_BE_PLACED)
 

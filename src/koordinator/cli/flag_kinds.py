@@ -11,6 +11,13 @@ from koordinator.api.errors import KoordinatorError
 
 Decorate = Callable[[Any], Any]
 
+SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda name: name.replace("_", "-"),  # as pflag reads names
+    "max_content_width": 120,
+}
+"""Context settings of commands that are named like upstream's."""
+
 
 class DurationText(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
     """Text such as 15s or 1m30s."""

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cli import options
 from koordinator.cluster import connect
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
@@ -30,19 +31,9 @@ _COLOURS = {
     Outcome.DELETED: "red",
     Outcome.FAILED: "red",
 }
-_cluster_options = (
-    click.option("--kubeconfig", default="", help="kubeconfig file; else $KUBECONFIG or ~/.kube/config."),
-    click.option("--context", default="", help="Context in the kubeconfig."),
-)
 
 
-def _on_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_cluster_options):
-        command = option(command)
-    return command
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=options.HELP)
 @click.option("--dry-run", is_flag=True, help="Print all objects as YAML; no cluster is asked.")
 @click.option("--apply", "do_apply", is_flag=True, help="Apply all objects to the cluster of the kubeconfig.")
 @click.option(
@@ -64,7 +55,7 @@ def _on_a_cluster(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--prune", is_flag=True, help="Delete objects of an earlier installation that are no longer wanted."
 )
-@_on_a_cluster
+@options.on_a_cluster
 def install(
     dry_run: bool,
     do_apply: bool,
@@ -101,7 +92,7 @@ def install(
         click.echo("Next: koordinator doctor tells whether everything works.", err=True)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=options.HELP)
 @click.option("--dry-run", is_flag=True, help="Tell what would be deleted.")
 @click.option("--apply", "do_apply", is_flag=True, help="Delete it.")
 @click.option(
@@ -109,7 +100,7 @@ def install(
     is_flag=True,
     help="Also what objects of yours may need: CRDs (with all custom objects!), priority classes, the namespace.",
 )
-@_on_a_cluster
+@options.on_a_cluster
 def uninstall(dry_run: bool, do_apply: bool, everything: bool, kubeconfig: str, context: str) -> None:
     """Take Koordinator off a cluster, whether `koordinator install` or kubectl brought it.
 

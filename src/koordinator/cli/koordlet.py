@@ -13,7 +13,15 @@ import click
 
 from koordinator import __version__
 from koordinator.api.errors import KoordinatorError
-from koordinator.cli import flag_settings, koordlet_flags, listening, logs, process_metrics, running
+from koordinator.cli import (
+    flag_kinds,
+    flag_settings,
+    koordlet_flags,
+    listening,
+    logs,
+    process_metrics,
+    running,
+)
 from koordinator.cli.flag_kinds import GoFlagCommand
 from koordinator.cli.koordlet_flags import Settings
 from koordinator.clock import SystemClock
@@ -35,11 +43,7 @@ HOT_FILES_MAX = 8_192
 
 @click.command(
     cls=GoFlagCommand,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: name.replace("_", "-"),
-        "max_content_width": 120,
-    },
+    context_settings=flag_kinds.SETTINGS,
 )
 @koordlet_flags.options
 @click.version_option(__version__, prog_name="koordlet")

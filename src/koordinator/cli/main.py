@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from koordinator import __version__
+from koordinator.cli import options
 
 # name -> (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -75,7 +76,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, help_text) for name, (_, _, help_text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings=options.HELP)
 @click.version_option(__version__, prog_name="koordinator")
 def main() -> None:
     """Koordinator packs services and batch work onto the same Kubernetes nodes and keeps the services fast.

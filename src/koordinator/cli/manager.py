@@ -17,7 +17,7 @@ from aiohttp import web
 from koordinator import __version__, profiling
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component
-from koordinator.cli import listening, logs, manager_flags, process_metrics, running
+from koordinator.cli import flag_kinds, listening, logs, manager_flags, process_metrics, running
 from koordinator.cli.manager_flags import Settings
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
@@ -33,13 +33,7 @@ log = logging.getLogger(__name__)
 USER_AGENT = "koordinator-manager"
 
 
-@click.command(
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: name.replace("_", "-"),
-        "max_content_width": 120,
-    }
-)
+@click.command(context_settings=flag_kinds.SETTINGS)
 @manager_flags.options
 @click.version_option(__version__, prog_name="koord-manager")
 def main(**values: Any) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from koordinator.api.core import Node
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.sigs import ElasticQuota
-from koordinator.cli import logs
+from koordinator.cli import logs, options
 from koordinator.cli.quota_text import PLAIN, Glyphs, Options, tree_lines
 from koordinator.clock import SystemClock, rfc3339
 from koordinator.cluster import connect, errors
@@ -63,12 +63,12 @@ class Shown:
         raise click.ClickException(f"no quota is called {self.root}{hint}")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=options.HELP)
 def main() -> None:
     """Quotas: who has which share of the cluster, and who uses it."""
 
 
-@main.command(context_settings={"help_option_names": ["-h", "--help"]})
+@main.command(context_settings=options.HELP)
 @click.argument("root", default="")
 @click.option("--tree", "tree_id", help='Only the tree of this id; "" is the default tree.')
 @click.option(
@@ -79,18 +79,10 @@ def main() -> None:
     help="Only this resource. May be given several times.",
 )
 @click.option("--depth", type=click.IntRange(1), help="Only so many levels.")
-@click.option(
-    "--dump",
-    "dump_files",
-    multiple=True,
-    metavar="FILE",
-    help="Look at a dump instead of a running cluster: JSON or YAML of `kubectl get elasticquotas,nodes -A -o "
-    "json`; - is standard input. May be given several times.",
-)
+@options.dump("`kubectl get elasticquotas,nodes -A -o json`")
 @click.option("-w", "--watch", is_flag=True, help="Draw anew whenever something changes, until interrupted.")
-@click.option("--kubeconfig", default="", help="kubeconfig file of the running cluster.")
-@click.option("--context", default="", help="Context of the kubeconfig.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@options.on_a_cluster
+@options.output("table", "json")
 def tree(
     root: str,
     tree_id: str | None,
@@ -122,8 +114,7 @@ def tree(
         raise click.UsageError("--watch follows a cluster: it goes without --dump")
     if watch and output == "json":
         raise click.UsageError("--watch draws tables: it goes without -o json")
-    options = Options(resources=names, depth=depth, glyphs=_glyphs())
-    shown = Shown(root, tree_id, options)
+    shown = Shown(root, tree_id, Options(resources=names, depth=depth, glyphs=_glyphs()))
     try:
         if dump_files:
             dump = dumps.read(dump_files)
@@ -161,8 +152,7 @@ def _write(found: Forest, shown: Shown, output: str) -> None:
 
 
 def _drawn(found: Forest, shown: Shown, width: int | None) -> list[Text]:
-    options = msgspec.structs.replace(shown.options, width=width)
-    return tree_lines(found, shown.of(found), options)
+    return tree_lines(found, shown.of(found), msgspec.structs.replace(shown.options, width=width))
 
 
 async def _once(kubeconfig: str, context: str) -> Forest:

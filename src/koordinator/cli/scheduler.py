@@ -16,7 +16,16 @@ from koordinator import __version__
 from koordinator.api import duration, upstream_gates
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.cli import access, listening, logs, process_metrics, running, scheduler_flags, serving
+from koordinator.cli import (
+    access,
+    flag_kinds,
+    listening,
+    logs,
+    process_metrics,
+    running,
+    scheduler_flags,
+    serving,
+)
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
@@ -45,13 +54,7 @@ class Refused(KoordinatorError, ValueError):
     """Flags that cannot be used."""
 
 
-@click.command(
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: name.replace("_", "-"),
-        "max_content_width": 120,
-    }
-)
+@click.command(context_settings=flag_kinds.SETTINGS)
 @scheduler_flags.options
 @click.version_option(__version__, prog_name="koord-scheduler")
 def main(**values: Any) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from koordinator.api import resource_vector, resources
 from koordinator.api.errors import KoordinatorError
-from koordinator.cli import logs
+from koordinator.cli import logs, options
 from koordinator.cli.explain_sources import read_config
 from koordinator.simulate import replay, replay_input, replay_report
 from koordinator.simulate.replay import Order, ReplayResult
@@ -29,12 +29,12 @@ RESOURCES_SHOWN = 2
 LEFT_OVER_SHOWN = 8
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=options.HELP)
 def main() -> None:
     """Try decisions on your own data, without a cluster."""
 
 
-@main.command(context_settings={"help_option_names": ["-h", "--help"]})
+@main.command(context_settings=options.HELP)
 @click.option(
     "--nodes",
     "node_files",
@@ -46,12 +46,7 @@ def main() -> None:
 @click.option(
     "--pods", "pod_files", multiple=True, required=True, metavar="FILE", help="Pods, likewise. Repeatable."
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The scheduler's configuration; without it the one that an installation brings.",
-)
+@options.scheduler_config()
 @click.option("--seed", default=0, show_default=True, help="Decides ties between nodes.")
 @click.option(
     "--order",

@@ -1,0 +1,79 @@
+"""Options that several commands have, with the same words everywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+Command = Callable[..., None]
+
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Context settings of every command that is not named like one of upstream's."""
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """All of them, in this order of the help text."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+kubeconfig = click.option(
+    "--kubeconfig", default="", help="kubeconfig file of the cluster; else $KUBECONFIG or ~/.kube/config."
+)
+on_a_cluster = together(kubeconfig, click.option("--context", default="", help="Context of the kubeconfig."))
+
+
+def dump(kubectl: str, verb: str = "Look at") -> Callable[[Command], Command]:
+    """`--dump FILE …`; `kubectl` is the command, or commands, that write one."""
+    return click.option(
+        "--dump",
+        "dump_files",
+        multiple=True,
+        metavar="FILE",
+        help=f"{verb} a dump instead of a running cluster: JSON or YAML of {kubectl}; - is standard input. "
+        "May be given several times.",
+    )
+
+
+def output(*formats: str) -> Callable[[Command], Command]:
+    """`-o FORMAT`; the first is what a person reads."""
+    return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True)
+
+
+def scheduler_config(where: str = "") -> Callable[[Command], Command]:
+    """`--config FILE`; `where` says in which case it counts."""
+    return click.option(
+        "--config",
+        "config_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help=f"The scheduler's configuration{where}; without it the one that an installation brings.",
+    )
+
+
+def figures(report: str) -> Callable[[Command], Command]:
+    """`--report FILE` (`report` unless it is given) and `--json FILE`: a measurement as a page and as numbers."""
+    return together(
+        click.option(
+            "--report",
+            type=click.Path(dir_okay=False, path_type=Path),
+            default=Path(report),
+            show_default=True,
+            metavar="FILE",
+            help="Where to write the report.",
+        ),
+        click.option(
+            "--json",
+            "json_path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Write all figures to this file, too.",
+        ),
+    )
+
+
+quiet = click.option("--quiet", is_flag=True, help="Only the table.")
