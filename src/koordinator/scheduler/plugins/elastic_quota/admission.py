@@ -85,31 +85,27 @@ class AdmissionDecision(msgspec.Struct, frozen=True, kw_only=True):
                 return f"Could not find the elasticQuota {self.quota}, quotaNameTopo: [{path}]"
 
 
-def has_room(
-    request: Nanos,
-    quota: Quota,
-    limit: Nanos,
-    *,
-    is_preemptible: bool = True,
-) -> bool:
+def has_room(request: Nanos, quota: Quota, limit: Nanos, is_preemptible: bool = True) -> bool:
     """Whether `admit` allows the request, for who asks about each pod; `only_requested` holds, and ancestors
     are another question (`fits`).
 
     `request` is the whole one of the pod; `limit` is what the quota may use now.
     """
-    below, counted = quota.below, quota.max
-    if not fits(request, counted, below.used, limit):
-        return False
-    return is_preemptible or fits(request, counted, below.non_preemptible_used, quota.min)
+    counted, used = quota.max, quota.below.used
+    for name, number in request.items():  # `fits`, without a call
+        if name in limit and name in counted and number + used.get(name, 0) > limit[name]:
+            return False
+    return is_preemptible or fits(request, counted, quota.below.non_preemptible_used, quota.min)
 
 
 def fits(request: Nanos, counted: Collection[str], used: Nanos, limit: Nanos) -> bool:
     """Whether the counted resources of a request are there beside what is used. A name that `limit` lacks is not
     limited."""
-    for name, number in request.items():
-        if name in limit and name in counted and number + used.get(name, 0) > limit[name]:
-            return False
-    return True
+    return not any(
+        number + used.get(name, 0) > limit[name]
+        for name, number in request.items()
+        if name in limit and name in counted
+    )
 
 
 def admit(

@@ -193,7 +193,8 @@ class QuotaBook:
             self._uncount(key)
         del self.objects[name]
         self.moves += 1
-        affected |= self._bind(known, None)
+        if name != labels.ROOT_QUOTA_NAME:  # no namespaces are bound to the root
+            affected |= self._bind(known, None)
         with self._hooks.told(self.spec_of(name), None, quota):
             self.forest.remove_quota(name)
         if tree_id and self.forest.tree(tree_id) is None:

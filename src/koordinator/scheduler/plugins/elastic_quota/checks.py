@@ -48,16 +48,21 @@ class QuotaChecks:
     def place_of(self, pod: Pod) -> Place | Status:
         """Where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is out of
         reach."""
-        return self._fresh(self._places.of(pod))
+        place = self._places.of(pod)
+        if isinstance(place, Place) and place.has_runtime:
+            self._bring_up_to_date(place)
+        return place
 
     def place(self, ref: QuotaRef) -> Place | Status:
         """The quota of that name, brought up to date."""
-        return self._fresh(self._places.at(ref))
-
-    def _fresh(self, place: Place | Status) -> Place | Status:
-        if isinstance(place, Place) and place.has_runtime and place.quota.fresh_version != place.tree.version:
-            self._refresh(place.tree, place.ref.name)
+        place = self._places.at(ref)
+        if isinstance(place, Place) and place.has_runtime:
+            self._bring_up_to_date(place)
         return place
+
+    def _bring_up_to_date(self, place: Place) -> None:
+        if place.quota.fresh_version != place.tree.version:
+            self._refresh(place.tree, place.ref.name)
 
     # One pod
 
@@ -71,8 +76,9 @@ class QuotaChecks:
         quota = place.quota
         counted = quota.pods.get(pod.key)
         request = counted.request if counted is not None else self.request_of(pod.pod, quota)
+        limit = quota.runtime if place.has_runtime else quota.max
         is_preemptible = not quota_labels.is_pod_non_preemptible(pod.pod.metadata.labels)
-        if not admission.has_room(request, quota, place.limit, is_preemptible=is_preemptible):
+        if not admission.has_room(request, quota, limit, is_preemptible):
             return False
         return not place.ancestors or all(
             isinstance(each, Quota)
@@ -131,8 +137,9 @@ class QuotaChecks:
                 return place, []
             group = groups.get(place.ref.name)
             if group is None:
-                self._fresh(place)
                 group = groups[place.ref.name] = _Group(place)
+                if place.has_runtime:
+                    self._bring_up_to_date(place)
             counted = place.quota.pods.get(pod.key)
             if counted is not None and counted.is_assigned:
                 continue

@@ -57,6 +57,9 @@ class Places:
         self._by_namespace: dict[str, Place | Status] = {}
         """Of pods without a label."""
 
+    def __len__(self) -> int:
+        return len(self._by_label) + len(self._by_namespace)
+
     def of(self, pod: Pod) -> Place | Status:
         """Where a pod belongs; Skip for one without a quota, an error where its quota is out of reach."""
         if self._revision != self._book.revision:
@@ -68,7 +71,7 @@ class Places:
             return known
         ref = self._book.quota_of(pod)
         place = self.at(ref) if ref.name else SKIP
-        if len(self._by_label) + len(self._by_namespace) >= REMEMBERED_MAX:
+        if len(self) >= REMEMBERED_MAX:
             self._forget()
         if label:
             self._by_label[label] = place

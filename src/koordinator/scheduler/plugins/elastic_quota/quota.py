@@ -106,10 +106,14 @@ class Sums(msgspec.Struct):
 
     def add(self, other: "Sums") -> None:
         """Counts `other` in; no entry falls below zero."""
-        accumulate_in_place(self.request, other.request)
-        accumulate_in_place(self.non_preemptible_request, other.non_preemptible_request)
-        accumulate_in_place(self.used, other.used)
-        accumulate_in_place(self.non_preemptible_used, other.non_preemptible_used)
+        if other.request:
+            accumulate_in_place(self.request, other.request)
+        if other.non_preemptible_request:
+            accumulate_in_place(self.non_preemptible_request, other.non_preemptible_request)
+        if other.used:
+            accumulate_in_place(self.used, other.used)
+        if other.non_preemptible_used:
+            accumulate_in_place(self.non_preemptible_used, other.non_preemptible_used)
 
     def copy(self) -> "Sums":
         """Lists of its own with the same amounts."""

@@ -257,25 +257,27 @@ class QuotaTree:
 
     def _pass_on(self, name: str, delta: Sums) -> None:
         """Adds to the sums of a quota and its ancestors; a parent sees requests within max only."""
-        for each in self.path(name):
-            quota = self._quotas.get(each)
-            if quota is None:
-                return
+        known = self._quotas.get(name)
+        if known is None:
+            return
+        way = self._ways.of(known)
+        self._touched.update(way.names)
+        if way.is_outside and delta.used:
+            self._pool_changed()
+        for quota in way.quotas:
             quota.below.add(delta)
-            self._touched.add(each)
-            if each == ROOT:
+            if quota.spec.name == ROOT:
                 return
-            if each in OUTSIDE_THE_SHARES and delta.used:
-                self._pool_changed()
             asked = quota.ask(delta.request)
-            if asked and each not in OUTSIDE_THE_SHARES:
+            if asked and quota.spec.name not in OUTSIDE_THE_SHARES:
                 self._changing(quota.spec.parent).asks(quota, asked)
-            delta = Sums(
-                request=asked,
-                non_preemptible_request=delta.non_preemptible_request,
-                used=delta.used,
-                non_preemptible_used=delta.non_preemptible_used,
-            )
+            if asked != delta.request:
+                delta = Sums(
+                    request=asked,
+                    non_preemptible_request=delta.non_preemptible_request,
+                    used=delta.used,
+                    non_preemptible_used=delta.non_preemptible_used,
+                )
 
     # What is never taken back goes up, too
 
@@ -360,37 +362,33 @@ class QuotaTree:
 
     def reserve(self, quota_name: str, key: str) -> bool:
         """A node was found for the pod: from now on it uses its quota. Whether it did not yet."""
-        return self._assign(quota_name, key, is_assigned=True)
+        return self._assign(quota_name, key, True)
 
     def unreserve(self, quota_name: str, key: str) -> bool:
         """The node was given up. Whether there was one."""
-        return self._assign(quota_name, key, is_assigned=False)
+        return self._assign(quota_name, key, False)
 
-    def _assign(self, quota_name: str, key: str, *, is_assigned: bool) -> bool:
+    def _assign(self, quota_name: str, key: str, is_assigned: bool) -> bool:
         quota = self._quotas.get(quota_name)
         known = quota.pods.get(key) if quota is not None else None
         if quota is None or known is None or known.is_assigned == is_assigned:
             return False
         quota.pods[key] = known.placed(is_assigned)
-        self._use(quota, known.amounts if is_assigned else negated(known.amounts), known.is_preemptible)
-        return True
-
-    def _use(self, quota: Quota, delta: Nanos, is_preemptible: bool) -> None:
-        """What a pod uses changed, not what it asks for: `_pass_on` for the hot path."""
+        delta = known.amounts if is_assigned else negated(known.amounts)
         way = self._ways.of(quota)
         accumulate_in_each(way.used, delta)
-        if not is_preemptible:
+        if not known.is_preemptible:
             accumulate_in_each(way.non_preemptible_used, delta)
         self._touched.update(way.names)
         if way.is_outside:
             self._pool_changed()
         self._used_otherwise(quota)
+        return True
 
     def _used_otherwise(self, quota: Quota) -> None:
         """The own pods of a quota use more or less."""
-        name = quota.spec.name
-        if name in self._levels:
-            self._changing(name)
+        if quota.spec.name in self._levels:
+            self._changing(quota.spec.name)
         if self._keeps_guarantee and not self._is_above_others(quota):
             self._reallocate(quota)
 
@@ -403,6 +401,8 @@ class QuotaTree:
         before = quota.pods.pop(key, None)
         if counted is not None:
             quota.pods[key] = counted
+        if before == counted:
+            return
         delta = change_of(before, counted)
         quota.own.add(delta)
         self._pass_on(quota.spec.name, delta)

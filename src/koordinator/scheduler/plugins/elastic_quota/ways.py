@@ -11,10 +11,12 @@ from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES
 class Way(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whatever counts a pod of a quota: the sums share lists with the quotas, which change in place."""
 
+    quotas: tuple[Quota, ...]
+    """The quota and those of its ancestors that are known, from the quota up."""
     names: tuple[str, ...]
-    """The quota and those of its ancestors that are known."""
+    """Theirs."""
     used: tuple[Nanos, ...]
-    """What its own pods use, then what is used below each of `names`."""
+    """What its own pods use, then what is used below each of `quotas`."""
     non_preemptible_used: tuple[Nanos, ...]
     is_outside: bool
     """Whether one of them takes what it uses out of the pool."""
@@ -51,12 +53,12 @@ class Ways:
         return way
 
     def _found(self, quota: Quota) -> Way:
-        above = [
-            known for name in self.path(quota.spec.name) if (known := self._quotas.get(name)) is not None
-        ]
-        sums = (quota.own, *(each.below for each in above))
-        names = tuple(each.spec.name for each in above)
+        path = (self._quotas.get(name) for name in self.path(quota.spec.name))
+        quotas = tuple(each for each in path if each is not None)
+        names = tuple(each.spec.name for each in quotas)
+        sums = (quota.own, *(each.below for each in quotas))
         return Way(
+            quotas=quotas,
             names=names,
             used=tuple(each.used for each in sums),
             non_preemptible_used=tuple(each.non_preemptible_used for each in sums),
