@@ -169,6 +169,8 @@ def test_a_member_is_explained_with_its_gang() -> None:
 
     assert result.exit_code == 3
     assert "Pod default/job-1 goes with its gang. Gang default/job is pending" in result.output
+    assert "Scheduling" in result.output, "the phase of its PodGroup"
+    assert "koordinator-default-quota" not in result.output, "it refuses nobody"
 
 
 # Live

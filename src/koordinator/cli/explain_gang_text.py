@@ -38,14 +38,14 @@ def gang_parts(answer: GangAnswer) -> list[RenderableType | None]:
 
 
 def _facts(answer: GangAnswer) -> Text:
-    lines = [answer.state]
+    lines = [f"state: {answer.state}"]
     if answer.representative:
         lines[0] += f"; {answer.representative} stands for it in the scheduling queue"
     if answer.fit is not None and answer.fit.nodes:
         nodes = ", ".join(f"{name} ({count})" for name, count in answer.fit.nodes.items())
         more = answer.fit.node_count - len(answer.fit.nodes)
         lines.append(
-            f"members without a place would go to {nodes}{f' and {more} more nodes' if more else ''}"
+            f"members that find a place would go to {nodes}{f' and {more} more nodes' if more else ''}"
         )
     if answer.last_failure:
         lines.append(f"this round has failed: {answer.last_failure}")

@@ -57,7 +57,8 @@ def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> P
 
     Raises: KoordinatorError, OSError.
     """
-    found = dumps.snapshot(dumps.read(files), read_config(config_file), seed=ask.seed)
+    dump = dumps.read(files)
+    found = dumps.snapshot(dump, read_config(config_file), seed=ask.seed)
     wanted = found.pods.get(ask.key)
     if wanted is None:
         raise unknown("pod", ask.key, list(found.pods))
@@ -73,7 +74,12 @@ def pod_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> P
         Question(nodes=ask.nodes, best=ask.best),
     )
     about = [each for each in found.events if _is_about(each, "Pod", wanted)]
-    return msgspec.structs.replace(answer, conditions=condition_lines(wanted), events=event_lines(about))
+    return msgspec.structs.replace(
+        answer,
+        conditions=condition_lines(wanted),
+        events=event_lines(about),
+        gang=answer.gang and _with_phases(answer.gang, {each.key: each for each in dump.views(PodGroup)}),
+    )
 
 
 def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> GangAnswer:
@@ -87,7 +93,7 @@ def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> 
     groups = {each.key: each for each in dump.views(PodGroup)}
     group = groups.get(ask.key)
     about = [each for each in found.events if group is not None and _is_about(each, "PodGroup", group)]
-    return _with_phases(answer, groups, event_lines(about))
+    return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
 
 
 def _refresh(found: dumps.Snapshot) -> None:
@@ -95,15 +101,13 @@ def _refresh(found: dumps.Snapshot) -> None:
         found.engine.refresh(profile, found.now_s)
 
 
-def _with_phases(
-    answer: GangAnswer, groups: Mapping[str, PodGroup], events: Sequence[EventLine]
-) -> GangAnswer:
+def _with_phases(answer: GangAnswer, groups: Mapping[str, PodGroup]) -> GangAnswer:
     """With what PodGroups say of themselves."""
     lines = [
         msgspec.structs.replace(line, phase=groups[line.gang].status.phase) if line.gang in groups else line
         for line in answer.gangs
     ]
-    return msgspec.structs.replace(answer, gangs=lines, events=list(events))
+    return msgspec.structs.replace(answer, gangs=lines)
 
 
 def read_config(config_file: Path | None) -> SchedulerConfig:
@@ -164,11 +168,12 @@ async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -
             pods = await cluster.list(Pod)
             raise unknown("pod", ask.key, [each.key for each in pods.items]) from error
         events = await _events(cluster, "Pod", ask)
-    params = {"best": str(ask.best), "nodes": "*" if ask.nodes is None else ",".join(ask.nodes)}
-    url = _url(client, scheduler_url)
-    answer = await _ask_scheduler(url, f"{ask.namespace}/{ask.name}", params, PodAnswer)
+        params = {"best": str(ask.best), "nodes": "*" if ask.nodes is None else ",".join(ask.nodes)}
+        url = _url(client, scheduler_url)
+        answer = await _ask_scheduler(url, f"{ask.namespace}/{ask.name}", params, PodAnswer)
+        gang = answer.gang and _with_phases(answer.gang, await _pod_groups(cluster, answer.gang))
     about = [each for each in events if _is_about(each, "Pod", wanted)]
-    return msgspec.structs.replace(answer, events=event_lines(about))
+    return msgspec.structs.replace(answer, events=event_lines(about), gang=gang)
 
 
 async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -> GangAnswer:
@@ -180,15 +185,21 @@ async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) 
     ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
     url = _url(client, scheduler_url)
     answer = await _ask_scheduler(url, f"gangs/{ask.namespace}/{ask.name}", {}, GangAnswer)
-    groups: dict[str, PodGroup] = {}
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
-        for line in answer.gangs:
-            namespace, _, name = line.gang.partition("/")
-            with contextlib.suppress(errors.NotFound):  # described by its pods
-                groups[line.gang] = await cluster.get(PodGroup, name, namespace)
+        groups = await _pod_groups(cluster, answer)
         events = await _events(cluster, "PodGroup", ask) if ask.key in groups else []
     about = [each for each in events if _is_about(each, "PodGroup", groups[ask.key])]
-    return _with_phases(answer, groups, event_lines(about))
+    return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
+
+
+async def _pod_groups(cluster: Cluster, answer: GangAnswer) -> dict[str, PodGroup]:
+    """The gangs of the answer that a PodGroup describes, by `namespace/name`."""
+    groups = {}
+    for line in answer.gangs:
+        namespace, _, name = line.gang.partition("/")
+        with contextlib.suppress(errors.NotFound):  # described by its pods
+            groups[line.gang] = await cluster.get(PodGroup, name, namespace)
+    return groups
 
 
 async def _events(cluster: Cluster, kind: str, ask: Ask) -> Sequence[Event]:

@@ -52,8 +52,8 @@ def _facts(answer: PodAnswer) -> Text:
 
 def _quota(quota: QuotaAnswer) -> Table | None:
     """The way from the top to the pod's quota."""
-    if not quota.levels:
-        return None
+    if not quota.levels or (quota.fits and not any(level.max for level in quota.levels)):
+        return None  # the default quota, which refuses nobody
     title = f"Quota {quota.path}{'' if quota.fits else ': no room'}"
     table = grid("quota", "resource", "used", "runtime", "asked for", "min", "max", "held by", title=title)
     for level in quota.levels:
@@ -64,7 +64,7 @@ def _quota(quota: QuotaAnswer) -> Table | None:
             level.runtime or "-",
             level.request,
             level.min,
-            level.max,
+            level.max or "none",
             level.held_by or "-",
             style="red" if level.quota == quota.quota and level.resource in quota.exceeded else "",
         )

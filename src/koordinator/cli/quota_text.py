@@ -7,7 +7,7 @@ import msgspec
 from rich.text import Text
 
 from koordinator.api import resources
-from koordinator.scheduler.explain.quota_forest import Figures, Forest, QuotaNode, TreeView, text
+from koordinator.scheduler.explain.quota_forest import UNREACHED, Figures, Forest, QuotaNode, TreeView, text
 
 BAR_WIDTHS = (24, 16, 10)
 """Bars of the first width for which there is room."""
@@ -236,12 +236,11 @@ def _or_dash(name: str, nanos: int | None) -> str:
 
 
 def _ceiling(line: Line) -> str:
-    """A max that nothing reaches (2^63 / 5 and the like) is none."""
     assert line.figures is not None, line
     ceiling = line.figures.max
     if ceiling is None:
         return "-"
-    return "none" if ceiling >= 10**15 * _NANO else short(line.resource, ceiling)
+    return "none" if ceiling >= UNREACHED else short(line.resource, ceiling)
 
 
 def _row(cells: Sequence[str], bar: Text | str, widths: dict[int, int], note: Text) -> Text:

@@ -1,5 +1,6 @@
 """Gangs without job preemption: stock preemption makes room for the member that failed the round."""
 
+from tests.scheduler.coscheduling.gang_builders import condition
 from tests.scheduler.coscheduling.test_preemption import (
     full_of_a_lesser_gang,
     gang,
@@ -23,6 +24,18 @@ def test_without_job_preemption_only_the_member_that_failed_the_round_evicts() -
         await world.settle(300)
         assert len(victims(world)) == 1
         assert len(nominated(world)) == 1
+
+    play(story)
+
+
+def test_members_are_told_once_that_preemption_did_not_help_the_one_that_failed() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        gang(world, "high", 5, cpu="4")
+        await world.settle(30)
+
+        told = [condition(world, f"high-{number}") for number in range(5)]
+        assert max(message.count("preemption: ") for message in told) == 1
 
     play(story)
 

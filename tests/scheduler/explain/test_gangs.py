@@ -16,6 +16,7 @@ from koordinator.scheduler.explain.gangs import explain_gang, ordinal
 from koordinator.scheduler.explain.service import explain_live
 from koordinator.scheduler.plugins.network_topology.tree import build
 from tests.scheduler import world
+from tests.scheduler.coscheduling.gang_builders import in_group, pod_group
 from tests.scheduler.explain.builders import Bench
 from tests.scheduler.world import World, play
 
@@ -136,6 +137,21 @@ def test_what_would_help_is_tried_with_all_members() -> None:
     assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in told
     assert "free 2 of cpu on n-0" in told
     assert "add a node like n-0: empty, it takes the member" in told
+
+
+def test_members_that_hold_places_count_among_those_that_a_lower_minimum_starts() -> None:
+    async def story(world_: World) -> None:
+        world_.nodes(2, cpu="4")
+        world_.api.put("PodGroup", pod_group("job", 3, mode="NonStrict"))
+        for number in range(3):
+            world_.api.put("Pod", in_group(f"job-{number}", "job", cpu="4"))
+        await world_.settle(2)
+        answer = explain_gang(world_.scheduler.engine, "default/job")
+        assert answer is not None
+        assert answer.state == "holding places"
+        assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in changes(answer)
+
+    play(story)
 
 
 def test_cordoned_nodes_and_pods_that_leave_are_counted_on() -> None:

@@ -160,6 +160,7 @@ class QuotaLevel(Part, frozen=True, kw_only=True):
     request: str
     min: str
     max: str
+    """Empty where there is none."""
     held_by: str = ""
     """What keeps the runtime below what is asked for: `max`, or `siblings` that share with it; else empty."""
 

@@ -201,7 +201,8 @@ def _lower_minimum(group: Group, members: Sequence[Member], outcome: Outcome) ->
     if not made:
         return []
     nodes = sorted({outcome.placed[each.pod.key] for each in members[:first]})
-    change = f"lower {' and '.join(made)}: {first} members would start"
+    count = first + sum(len(gang.waiting) for gang in group.gangs.values())
+    change = f"lower {' and '.join(made)}: {count} {'member' if count == 1 else 'members'} would start"
     return [Remedy(kind="minimum", change=change, node_count=len(nodes), examples=nodes[:3])]
 
 

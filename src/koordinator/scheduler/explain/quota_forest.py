@@ -15,7 +15,7 @@ from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
-from koordinator.api.quantity import QuantityError, ResourceList
+from koordinator.api.quantity import NANO, QuantityError, ResourceList
 from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota import report
@@ -26,6 +26,8 @@ ROOT = labels.ROOT_QUOTA_NAME
 RESERVED = (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
 """Quotas of the default tree whose use is taken out of what the others share."""
 DEFAULT_TREE = ""
+UNREACHED = 10**18 * NANO
+"""A max from here on is none: that of the default quota is 2^63 / 5, whatever the resource."""
 SIBLINGS_MAX = 1_000
 """Beyond that it is not worked out who borrows from whom, only how much."""
 

@@ -12,6 +12,7 @@ import msgspec
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaLevel, QuotaLoan, Remedy
+from koordinator.scheduler.explain.quota_forest import UNREACHED
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
     Nanos,
@@ -82,9 +83,14 @@ def _level(quota: Quota, resource: str) -> QuotaLevel:
         runtime="" if runtime is None else _text(resource, runtime),
         request=_text(resource, asked),
         min=_text(resource, quota.min.get(resource, 0)),
-        max=_text(resource, quota.max[resource]),
+        max=_ceiling(resource, quota.max[resource]),
         held_by=held_by,
     )
+
+
+def _ceiling(resource: str, nanos: int) -> str:
+    """Empty for none."""
+    return "" if nanos >= UNREACHED else _text(resource, nanos)
 
 
 def _text(resource: str, nanos: int) -> str:

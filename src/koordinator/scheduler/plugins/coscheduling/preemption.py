@@ -128,10 +128,7 @@ class GangPreemption:
         """Makes room for the whole job, or for nobody; after that nobody else is asked about a gang."""
         now = self._gangs.round_of(pod.pod) if self._gang_of(pod) is not None else None
         if not is_root_cause:
-            told = (
-                f"preemption: {now.preemption_message}" if now is not None and now.preemption_message else ""
-            )
-            return PostFilterResult(unresolvable(*filter(None, (told,))))
+            return PostFilterResult(unresolvable(*self._told(now)))
         if self._residents is None:
             if self._gang_of(pod) is not None and self._is_vacating_for(pod):
                 text = f"preemption: {PreemptReason.TERMINATING.value}"
