@@ -323,9 +323,10 @@ class Cycle:
 
     def _reserve(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> Status | None:
         """The first refusal; None when all exact resources are booked."""
+        states = evaluation.states
         for plugin in profile.reserves:
-            status = plugin.reserve(evaluation.state_of(plugin.name), pod, row)
-            if not status.is_success:
+            status = plugin.reserve(states[plugin.name], pod, row)
+            if status is not SUCCESS and not status.is_success:
                 return status.by(plugin.name)
         return None
 

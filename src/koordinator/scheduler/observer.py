@@ -62,7 +62,7 @@ class Observer:
         self.monitor.started(pod.uid, began_s)
         if self.debug.top_scores or self.debug.filters:
             self._tell(profile, entry, began_s)
-        if self._probe.is_due():
+        if self._probe.is_due(began_s):
             with self._probe.measuring(profile):
                 result = self._run(profile, entry, began_s, advice)
         else:

@@ -242,19 +242,19 @@ class SchedulingQueue:
     def take(self, uid: str, now_s: float, *, by: str) -> QueuedPod | None:
         """Pop this pod for the plugin `by`, wherever it waits. None when it does not wait, or when a gate other
         than that plugin's is closed."""
-        if isinstance(self.look_for(uid, by=by), Status):
-            return None
-        return self.take_along(uid, now_s)
+        found = self.look_for(uid, by=by)
+        return None if isinstance(found, Status) else self._take(found, now_s)
 
     def take_along(self, uid: str, now_s: float) -> QueuedPod | None:
         """Pop this pod, whatever holds it back: it is tried together with the one that was popped last, and its
         attempts count and back off from where that one stands (spec 05, 7.1). None when it does not wait."""
         entry = self._entries.get(uid)
-        if entry is None:
-            return None
+        return None if entry is None else self._take(entry, now_s)
+
+    def _take(self, entry: QueuedPod, now_s: float) -> QueuedPod:
         if not self._wake_up(entry):
             for heap in (self._active, self._backoff, self._full_backoff):
-                heap.discard(uid)
+                heap.discard(entry.pod.uid)
         self._hand_out(entry, now_s)
         popped = self._popped
         entry.attempt_count = popped.attempt_count

@@ -186,6 +186,7 @@ class Scheduler:
         )
         self.outcomes.auditor = self._actions.auditor = self.auditor
         self.metrics = self.observer.metrics
+        self._next_pod_latency = self.metrics.next_pod_latency.of()
         rules = BindingRules(
             bindings_max=self.config.bindings_max,
             # The gate asks for a second look at the pod just before it is bound.
@@ -381,7 +382,7 @@ class Scheduler:
                 return None
             began_s = self.clock.now()
             entry = self.queue.take(uid, now_s, by=chooser.name)
-            self.metrics.next_pod_latency.of().observe(max(0.0, self.clock.now() - began_s))
+            self._next_pod_latency.observe(max(0.0, self.clock.now() - began_s))
             if entry is not None:
                 return entry  # else it is gone, and the plugin knows of another one
 

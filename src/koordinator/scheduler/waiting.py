@@ -37,7 +37,7 @@ class WaitingPod:
         self.began_s = began_s
         self.status: Status | None = None
         """The decision, None before it is made."""
-        self._open = {plugin: min(wait_s, PERMIT_WAIT_S_MAX) for plugin, wait_s in waits.items()}
+        self._open = dict(waits)
         self._noted = noted
 
     @property
@@ -47,7 +47,7 @@ class WaitingPod:
     @property
     def deadline_s(self) -> float:
         """When the first of the plugins that have not answered gives up, on the loop's clock."""
-        return self.began_s + min(self._open.values(), default=0.0)
+        return self.began_s + min((PERMIT_WAIT_S_MAX, *self._open.values()))
 
     def allow(self, plugin: str) -> None:
         self._open.pop(plugin, None)
@@ -61,7 +61,8 @@ class WaitingPod:
 
     def time_out(self) -> None:
         """The plugin that gives up first rejects."""
-        plugin, timeout_s = min(self._open.items(), key=lambda item: item[1])
+        plugin, wait_s = min(self._open.items(), key=lambda item: item[1])
+        timeout_s = min(wait_s, PERMIT_WAIT_S_MAX)
         self.reject(plugin, f"rejected due to timeout after waiting {timeout_s:g}s at plugin {plugin}")
 
     def _decide(self, status: Status) -> None:

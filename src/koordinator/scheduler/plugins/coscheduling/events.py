@@ -43,6 +43,8 @@ class Round(msgspec.Struct):
     suggestion: Suggestion | None = None
     """What a plugin suggests to users of the member that failed."""
     is_condition_patched: bool = False
+    version: int = -1
+    """Of the books, when it was last checked that all gangs of the group are complete."""
     planned: dict[str, str] = msgspec.field(default_factory=dict)
     """Member → the node that was planned for it, when the whole group was planned at once."""
 

@@ -126,6 +126,8 @@ class GangCache:
         """Groups of which somebody else bound a part: they are finished before anything else is placed."""
         self.pods: dict[str, Pod] = {}
         """All members, also those of gangs that are not known."""
+        self.version = 0
+        """Grows whenever another gang may be complete, or may have started, than before."""
 
     def get(self, gang_id: str) -> Gang | None:
         """The gang, None when there is none of the id."""
@@ -156,10 +158,12 @@ class GangCache:
             gang = Gang(gang_id, config, self._group_of(config))
             gang.group.gangs.add(gang_id)
             self._gangs[gang_id] = gang
+            self.version += 1
         return gang
 
     def configure(self, gang: Gang, config: GangConfig) -> None:
         """Somebody described the gang, perhaps anew."""
+        self.version += 1
         gang.config = config
         former, group = gang.group, self._group_of(config)
         if former is not group:
@@ -172,6 +176,7 @@ class GangCache:
 
     def drop(self, gang: Gang) -> None:
         """The gang is no more; its members, if there are any, wait for another description."""
+        self.version += 1
         self.stop_waiting(gang)
         self._leave_group(gang)
         del self._gangs[gang.gang_id]
@@ -216,6 +221,7 @@ class GangCache:
     def add_member(self, gang: Gang, pod: Pod) -> None:
         """A pod of the gang exists, or changed."""
         key = key_of(pod)
+        self.version += 1
         if not self._as_reference:
             self._forget_orphan(gang.gang_id, key)
         self.pods[key], gang.children[key] = pod, uid_of(pod)
@@ -252,6 +258,7 @@ class GangCache:
     def ended(self, gang: Gang, pod: Pod) -> None:
         """A member has succeeded or failed, perhaps without that it was seen on a node."""
         key = key_of(pod)
+        self.version += 1
         self.remember(pod)
         if key in gang.children and self._settle(gang, key, pod):
             self._judge(gang.group)
@@ -271,6 +278,7 @@ class GangCache:
 
     def bound(self, gang: Gang, key: str) -> None:
         """A member is on its node for good."""
+        self.version += 1
         self._bind(gang, key)
         self._judge(gang.group)
 
@@ -288,6 +296,7 @@ class GangCache:
     def remove_member(self, gang_id: str, pod: Pod) -> None:
         """A pod of the gang is gone; with the last one goes a gang that only pods described."""
         key = key_of(pod)
+        self.version += 1
         self.pods.pop(key, None)
         self._forget_orphan(gang_id, key)
         gang = self._gangs.get(gang_id)

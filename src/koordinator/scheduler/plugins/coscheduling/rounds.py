@@ -27,6 +27,7 @@ from koordinator.scheduler.plugins.coscheduling.events import GangEvents, Round,
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of, uid_of
 
 OPEN = Gate(GateReason.OK)
+GO_ON = Begin(OPEN)
 
 
 class GangRounds(GangEvents):
@@ -71,22 +72,31 @@ class GangRounds(GangEvents):
 
         A round of another group that is still open is ended first.
         """
+        now = self.round
+        if now is not None and now.version == self.cache.version and not now.failure:
+            known = self.cache.get(gang_id_of(pod))
+            if known is not None and known.group.group_id == now.group_id:
+                now.tried.add(key_of(pod))
+                return GO_ON
         gang, gate = self._checked(pod)
         if gang is None or not gate.is_open:
             if gang is not None:
                 self.cache.forget_representative(gang, key_of(pod))
             return Begin(gate)
-        key, group, now = key_of(pod), gang.group, self.round
+        key, group = key_of(pod), gang.group
         if now is not None and now.group_id == group.group_id:
             if now.failure:
                 return Begin(Gate(GateReason.ROUND_FAILED, now.failure))
             now.tried.add(key)
-            return Begin(OPEN)
+            now.version = self.cache.version
+            return GO_ON
         if gang.config.topology is not None and not has_topology:
             return Begin(Gate(GateReason.NO_TOPOLOGY, "no cluster network topology"))
         ended = self._end(EndReason.OTHER_GROUP) if now is not None else Next()
         group.representative = ""
-        self.round = Round(key, gang.gang_id, gang.config.group, group.group_id, {key})
+        self.round = Round(
+            key, gang.gang_id, gang.config.group, group.group_id, {key}, version=self.cache.version
+        )
         return Begin(Gate(GateReason.OK), has_started=True, ended=ended)
 
     def _checked(self, pod: Pod) -> tuple[Gang | None, Gate]:
@@ -276,7 +286,10 @@ class GangRounds(GangEvents):
         # A group that has started waits for nobody, also not for a gang that is not described any more.
         if not (is_alone and not self._as_reference) and not all(map(self._is_ready, gang.config.group)):
             group.waiting_gangs.update(gang.config.group)
-            self._held.setdefault(gang_id, {})[key] = uid_of(pod)
+            held = self._held.get(gang_id)
+            if held is None:
+                held = self._held[gang_id] = {}
+            held[key] = uid_of(pod)
             return Permit(PermitReason.WAIT, wait_s=gang.config.wait_s)
         if not group.binding:
             members = self.cache.members_of(group)
