@@ -76,13 +76,26 @@ class PostFilterTransformer(Plugin[S]):
 # Attempts
 
 
+class JobRefusal(msgspec.Struct, frozen=True):
+    """Why the attempt of a pod ends that cannot be placed with its whole job. `verdict` is what the nodes said.
+
+    `status` is told to PostFilter plugins as the refusal of its plugin; `rejected_by` are all whose events can lift it
+    when they ask about the pod `about`.
+    """
+
+    status: Status
+    rejected_by: frozenset[str]
+    about: PodInfo
+    verdict: "JobVerdict"
+
+
 class AttemptPlugin(Plugin[S]):
     """Decides at the start of each attempt whether the pod may be tried now; where the plugin is enabled at
     preFilter. Unlike PreFilter, whose answers equal pods share, it is asked about every single pod."""
 
     @abc.abstractmethod
-    def begin_attempt(self, pod: PodInfo) -> Status:
-        """Success, or why this attempt ends before any node is looked at."""
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal:
+        """Success, or why this attempt ends before any node is chosen."""
 
 
 class JobRoomPlugin(Plugin[S]):

@@ -21,9 +21,13 @@ def fit_error(
     if pre_filter_message:
         message += f" {pre_filter_message}."
     elif reasons:
-        entries = sorted(f"{count} {reason}" for reason, count in reasons.items())
-        message += f" {', '.join(entries)}."
+        message += f" {listed(reasons)}."
     return f"{message} {post_filter_message}" if post_filter_message else message
+
+
+def listed(reasons: Mapping[str, int]) -> str:
+    """`2 node(s) were unschedulable, 3 Insufficient cpu`."""
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
 
 
 def count_reasons(refusals: Iterable[tuple[Status, int]]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from koordinator.scheduler.capabilities import (
     AttemptPlugin,
     FilterTransformer,
     FindOneNodePlugin,
+    JobRefusal,
     Nomination,
     PostFilterTransformer,
     PreBindExtension,
@@ -146,10 +147,12 @@ class Extensions:
 
     # Attempts
 
-    def begin_attempt(self, pod: PodInfo) -> Status:
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal:
         """Success, or the first objection to trying the pod now; its author may be one whom the plugin asked."""
         for plugin in self.attempts:
             status = plugin.begin_attempt(pod)
+            if isinstance(status, JobRefusal):
+                return status
             if not status.is_success:
                 return status if status.plugin else status.by(plugin.name)
         return SUCCESS

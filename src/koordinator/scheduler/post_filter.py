@@ -98,8 +98,9 @@ class CycleDiagnosis:
         hopeless = self._evaluation.unresolvable_rows()
         steering = self._steering
         if not steering.status.is_success:
-            if steering.verdict is None:
-                hopeless[:] = steering.status.code is not Code.UNSCHEDULABLE
+            is_hopeless = steering.status.code is not Code.UNSCHEDULABLE
+            if steering.verdict is None or is_hopeless:
+                hopeless = np.full(hopeless.size, is_hopeless, np.bool_)
         elif steering.planned:
             row = self._view.row_of(steering.planned)
             others = np.arange(hopeless.size) != (-1 if row is None else row)

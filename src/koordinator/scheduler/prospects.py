@@ -22,6 +22,8 @@ class Foresight(msgspec.Struct, frozen=True, eq=False):
 
     foreseen: list[tuple[FilterPlugin[Any], Any]]
     blind: frozenset[str] | None
+    only_shrinks: bool = True
+    """Whether more pods, wherever they are, only take room: what is refused now stays refused."""
 
     @property
     def is_complete(self) -> bool:
@@ -44,12 +46,21 @@ class Prospects:
         """Equal for pods that get the same answers at this moment."""
         return self._profile.name, self._profile.class_key(pod), self._profile.live_key(pod)
 
-    def evaluate(self, pod: PodInfo) -> Evaluation:
+    def lasting_key(self, pod: PodInfo) -> Hashable:
+        """The part of `class_key` that holds as long as the pod is not changed."""
+        return self._profile.class_key(pod)
+
+    def live_key(self, pod: PodInfo) -> Hashable:
+        """The other part."""
+        return self._profile.live_key(pod)
+
+    def evaluate(self, pod: PodInfo, lasting_key: Hashable = None) -> Evaluation:
         """What all filters say about all nodes now: shared with all pods of the class, unless the table is only for
-        a moment what it seems."""
+        a moment what it seems. `lasting_key`: for who knows it."""
         if self._table.is_trial:
             return evaluate(self._profile, self._table, pod)
-        return self._cache.evaluate(self._profile, pod, self._profile.class_key(pod))
+        key = self._profile.class_key(pod) if lasting_key is None else lasting_key
+        return self._cache.evaluate(self._profile, pod, key)
 
     def view(self, pod: PodInfo, only: frozenset[str] | None = None) -> View:
         """What the filters say about single nodes, also within trials; `only` some of them, if given."""
@@ -67,13 +78,21 @@ class Prospects:
     def foresight(self, evaluation: Evaluation) -> Foresight:
         """Which filters can tell what pods of the class on a row mean for the next one there."""
         if not evaluation.is_of_table:
-            return Foresight([], None)
+            return Foresight([], None, only_shrinks=False)
         foreseen: list[tuple[FilterPlugin[Any], Any]] = []
         blind: set[str] = set()
+        only_shrinks = not any(map(self._is_changing, evaluation.narrowed_by))
         for plugin, state in evaluation.active_filters() or ():
             looks_around = self._profile.has_epoch(plugin) and plugin.epoch(state) is not None
             if looks_around or not plugin.foresees(state):
                 blind.add(plugin.name)
+                only_shrinks = only_shrinks and plugin.fewer_pods_help
             elif int(plugin.reads) & BY_PLACEMENT:
                 foreseen.append((plugin, state))
-        return Foresight(foreseen, frozenset(blind))
+        return Foresight(foreseen, frozenset(blind), only_shrinks)
+
+    def _is_changing(self, name: str) -> bool:
+        """Whether a plugin may say something else of the same pod later."""
+        return any(
+            plugin.name == name and self._profile.is_epochal(plugin) for plugin in self._profile.plugins
+        )

@@ -53,7 +53,33 @@ def test_members_go_where_they_go_one_by_one() -> None:
     assert "" not in found[0].values()
 
 
-def test_a_gang_that_is_too_large_says_how_far_it_got_and_is_placed_when_there_is_room() -> None:
+def test_a_gang_that_does_not_fit_says_how_far_it_got_and_is_placed_when_there_is_room() -> None:
+    async def story(world: World) -> None:
+        attempts = Attempts(world)
+        for number, cpu in enumerate(("5100m", "3")):
+            world.api.put("Node", node(f"node-{number}", cpu=cpu))
+        # What is free would do, were it not on two nodes.
+        for number, cpu in ((1, "4"), (2, "2"), (3, "2"), (0, "100m")):
+            world.api.put("Pod", member(f"job-{number}", "job", 4, cpu=cpu))
+        await world.settle(30)
+        assert placed(world) == []
+        assert (
+            "assumed 3 pods, failed 1 pods, first failed pod default/job-3 failed due to 0/2 nodes are available: "
+            "2 Insufficient cpu."
+        ) in world.condition("job-0")["message"]
+        assert world.scheduler.table.assumed_count == 0
+        # The first member would fit here, the one that failed would not: nothing to be tried.
+        world.api.put("Node", node("tiny", cpu="500m"))
+        await world.settle(30)
+        assert attempts.total("job") == 4
+        world.api.put("Node", node("node-2", cpu="4"))
+        await world.settle(5)
+        assert len(placed(world)) == 4
+
+    play_inline(story)
+
+
+def test_a_gang_that_is_too_large_is_not_even_planned_and_is_placed_when_there_is_room() -> None:
     async def story(world: World) -> None:
         attempts = Attempts(world)
         world.nodes(1, cpu="4")
@@ -61,13 +87,12 @@ def test_a_gang_that_is_too_large_says_how_far_it_got_and_is_placed_when_there_i
             world.api.put("Pod", member(f"job-{number}", "job", 6))
         world.api.put("Pod", member("job-0", "job", 6, cpu="100m"))
         await world.settle(30)
-        assert placed(world) == []
+        assert sum(world.scheduler.metrics.batch_duration.of("failure").counts) == 0
         assert (
-            "assumed 4 pods, failed 2 pods, first failed pod default/job-4 failed due to 0/1 nodes are available: "
-            "1 Insufficient cpu."
-        ) in world.condition("job-0")["message"]
-        assert world.scheduler.table.assumed_count == 0
-        # The first member would fit here, the one that failed would not: nothing to be tried.
+            "1 Insufficient cpu, gang default/job needs 5 members like default/job-1, at most 4 fit now"
+            in world.condition("job-0")["message"]
+        )
+        # The first member would fit here, the others would not: nothing to be tried.
         world.api.put("Node", node("tiny", cpu="500m"))
         await world.settle(30)
         assert attempts.total("job") == 6

@@ -93,7 +93,7 @@ def test_a_gang_that_is_too_large_says_so_on_every_member_and_starts_when_nodes_
         )
         assert "1 Insufficient cpu" in condition(world, failed)
         reason = json.dumps(condition(world, failed).partition(" preemption")[0])
-        why = f'due to member Pod "default/{failed}" is unschedulable with reason {reason}, alreadyWaitForBound: 4'
+        why = f'due to member Pod "default/{failed}" is unschedulable with reason {reason}, alreadyWaitForBound: 0'
         for name in world.api.placements():
             assert name == failed or why in condition(world, name)
         assert held(world) == []

@@ -19,6 +19,7 @@ from koordinator.scheduler.capabilities import (
     Endpoint,
     FindOneNodePlugin,
     FoundNode,
+    JobRefusal,
     JobRoomPlugin,
     NextPodPlugin,
     PostFilterTransformer,
@@ -47,7 +48,8 @@ from koordinator.scheduler.plugin_args import CoschedulingArgs
 from koordinator.scheduler.plugins.coscheduling import endpoint, plan
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
-from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, PermitReason
+from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, Next, PermitReason
+from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
@@ -99,11 +101,19 @@ class Coscheduling(
         self._plans_groups = handle.gates.is_on("EnableInlineBatchSchedule")
         self.planning = GangPlanning(handle, self.gangs, is_aware=args.aware_network_topology)
         self.preemption = GangPreemption(args, handle, self.gangs, self.planning.placer)
+        self.early = EarlyRefusals(
+            handle,
+            self.gangs,
+            is_aware=self.planning.is_aware,
+            is_for_jobs=self.preemption.is_for_jobs,
+        )
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._failed_by_another = ""
         """The pod whose attempt under way failed because another member did."""
         self._refused_as_a_whole = ""
-        """The pod whose attempt under way failed because limits have no room for its group."""
+        """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
+        self._no_eviction = ""
+        """Why nobody is evicted for it."""
 
     def class_key(self, pod: PodInfo) -> Hashable:
         return self.prepare(pod)
@@ -135,17 +145,29 @@ class Coscheduling(
     def brings_others(self, pod: PodInfo) -> bool:
         return self.gangs.rounds.is_tried_as_a_whole(pod.pod)
 
-    def begin_attempt(self, pod: PodInfo) -> Status:
-        self._failed_by_another = self._refused_as_a_whole = ""
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal:
+        self._failed_by_another = self._refused_as_a_whole = self._no_eviction = ""
         begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
         gate = begin.gate
         if begin.has_started:
             self.preemption.round_began()
         if gate.is_open:
-            return self._room_for(pod) if begin.has_started else SUCCESS
+            return self._objection(pod, begin.ended) if begin.has_started else SUCCESS
         if gate.reason is GateReason.ROUND_FAILED:
             self._failed_by_another = pod.uid
         return unresolvable(gate.message)
+
+    def _objection(self, pod: PodInfo, ended: Next) -> Status | JobRefusal:
+        """Why the round that a pod begins is in vain. `ended` is the round before: the places that it gives back count
+        until this attempt is over."""
+        status = self._room_for(pod)
+        shortage = self.early.shortage(pod) if status.is_success and not ended.rejected else None
+        if shortage is None:
+            return status
+        if not self.preemption.is_for_jobs:
+            self._refused_as_a_whole = pod.uid
+            self._no_eviction = shortage.preemption
+        return shortage.refusal_of(pod, is_for_jobs=self.preemption.is_for_jobs)
 
     def _room_for(self, pod: PodInfo) -> Status:
         """Whether limits that members meet together (quotas) have room for as many as it takes. Asked while the round
@@ -192,7 +214,8 @@ class Coscheduling(
         is_whole = self._refused_as_a_whole == pod.uid or self.planning.asks(pod.pod)
         if result.status.code is Code.UNSCHEDULABLE and is_whole:
             # Room for this one pod would not be room for the gang.
-            return msgspec.structs.replace(result, status=unresolvable(*result.status.reasons))
+            told = (*result.status.reasons, *filter(None, (self._no_eviction,)))
+            return msgspec.structs.replace(result, status=unresolvable(*told))
         return result
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:

@@ -70,7 +70,7 @@ class GangPreemption:
         self._placer_of = placer_of
         self._handle = handle
         self._gangs = gangs
-        self._residents = JobResidents(handle.table) if args.enable_preemption else None
+        self._residents = handle.table.shared(JobResidents) if args.enable_preemption else None
         self._eviction = Eviction(handle)
         self._evicting: dict[str, str] = {}
         """Gang group → the member whose victims are being deleted."""

@@ -69,8 +69,11 @@ class Slots(msgspec.Struct, frozen=True, eq=False):
         """`0/8 nodes are available: 8 Insufficient cpu.`: what nodes that do not take all members lack."""
         if not self.evaluation.status.is_success:
             return self.evaluation.fit_error()
-        reasons = self.refusals(self.evaluation.feasible) + self.evaluation.refusals()
-        return diagnosis.fit_error(node_count, diagnosis.count_reasons(reasons))
+        return diagnosis.fit_error(node_count, self.reason_counts())
+
+    def reason_counts(self) -> dict[str, int]:
+        """Nodes that do not take all members, by reason."""
+        return diagnosis.count_reasons(self.refusals(self.evaluation.feasible) + self.evaluation.refusals())
 
     def rejected_by(self) -> frozenset[str]:
         """Plugins whose events can mean more slots."""
@@ -104,6 +107,20 @@ def count(
         most = min(int(counts[row]), len(members))
         counts[row], tried[row] = _try(handle, prospects.view(pod), members, row, most, is_open=False)
     return Slots(evaluation, counts, wanted, foresight, tried)
+
+
+def bound(handle: Handle, prospects: Prospects, evaluation: Evaluation, wanted: int) -> Slots | None:
+    """As `count` for pods of that class, without trials: nodes take no more than that, and perhaps fewer. None where
+    nobody can tell: where pods beside one, or elsewhere, may make a node take it that refuses it now."""
+    if evaluation.failure is not None or not evaluation.status.is_success:
+        return None
+    foresight = prospects.foresight(evaluation)
+    if not foresight.only_shrinks:
+        return None
+    counts = np.zeros(handle.table.capacity, np.int64)
+    rows = evaluation.feasible
+    counts[rows] = _counts_ahead(foresight, rows, wanted)
+    return Slots(evaluation, counts, wanted, foresight)
 
 
 def count_again(

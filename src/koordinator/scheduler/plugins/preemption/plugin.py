@@ -79,7 +79,7 @@ class DefaultPreemption(PostFilterPlugin[None], PreEnqueuePlugin[None]):
         self._percentage = args.min_candidate_nodes_percentage
         self._absolute = args.min_candidate_nodes_absolute
         self._table = handle.table
-        self._residents = Residents(handle.table)
+        self._residents = handle.table.shared(Residents)
         self.budgets = Budgets()
         self._search = Search(handle.table, self._residents, self.budgets, handle.nominations, handle.clock)
         self._attempt_count = 0

@@ -29,7 +29,6 @@ class Residents(RowKeeper):
         self._table = table
         self._slot_of: dict[str, int] = {}
         self._free: list[int] = []
-        table.add_keeper(self)
 
     def slot_of(self, uid: str) -> int:
         return self._slot_of[uid]

@@ -1,0 +1,244 @@
+"""Gangs that cannot start as things are fail before the first member takes a place.
+
+How many members nodes could take is bounded from above, kind by kind and for all kinds together, from the evaluations
+that members share anyway and from what is free. A gang for which the bounds are too small would hold places for the
+length of its round, out of the reach of others, and give them back. Where nobody can tell, nobody is refused.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koordinator.api.gang_labels import GangMode
+from koordinator.scheduler import diagnosis
+from koordinator.scheduler.capabilities import JobRefusal, ResizePodPlugin
+from koordinator.scheduler.framework import Handle, Plugin, PostFilterPlugin
+from koordinator.scheduler.plugins.coscheduling import head_room
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang
+from koordinator.scheduler.plugins.coscheduling.head_room import Demand, Kind, Lack
+from koordinator.scheduler.plugins.coscheduling.preempt import PreemptReason
+from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
+from koordinator.scheduler.plugins.network_topology import slots
+from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
+from koordinator.scheduler.plugins.preemption.plugin import NOT_HELPFUL
+from koordinator.scheduler.plugins.preemption.residents import Residents
+from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS
+from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.prospects import Prospects
+from koordinator.scheduler.status import Status, unresolvable, unschedulable
+
+KINDS_MAX = 16
+"""Kinds of members that are looked at: each is a question to all nodes."""
+KEYS_MAX = 65_536
+"""Members whose kinds are remembered."""
+
+
+class Shortage(msgspec.Struct, frozen=True, eq=False):
+    """What a gang lacks, and what is told of it. `about` is the kind whose events can help, `preemption` why nobody is
+    evicted for a member."""
+
+    text: str
+    about: Kind
+    rejected_by: frozenset[str]
+    filters: frozenset[str]
+    """Filters that the member that is tried has to pass."""
+    preemption: str = ""
+    must_layer: str = ""
+
+    def status_of(self, row: int) -> Status:
+        """Why a node does not take the whole gang; success where it does."""
+        return self.about.slots.status_of(row)
+
+    def slots_of(self, row: int) -> int:
+        """How many members a node takes by itself."""
+        return int(self.about.slots.counts[row])
+
+    def refusal_of(self, pod: PodInfo, *, is_for_jobs: bool) -> JobRefusal:
+        """For the member that is tried. PostFilter plugins shall make room for it only if they do so for whole jobs
+        (`is_for_jobs`)."""
+        message = ", ".join(filter(None, (diagnosis.listed(self.about.slots.reason_counts()), self.text)))
+        by = min(self.rejected_by & self.filters, default=min(self.filters, default=""))
+        status = unschedulable(message) if is_for_jobs else unresolvable(message)
+        about = self.about.members[0]
+        is_alike = any(member.uid == pod.uid for member in self.about.members)
+        return JobRefusal(status.by(by), self.rejected_by, pod if is_alike else about, self)
+
+
+class EarlyRefusals:
+    """Those of one profile. `is_aware`: gangs that ask for a network topology are planned, and not looked at here."""
+
+    def __init__(self, handle: Handle, gangs: RunningGangs, *, is_aware: bool, is_for_jobs: bool) -> None:
+        self._handle = handle
+        self._gangs = gangs
+        self._is_aware = is_aware
+        self._is_for_jobs = is_for_jobs
+        self._keys: OrderedDict[str, tuple[PodInfo, Hashable]] = OrderedDict()
+
+    def shortage(self, pod: PodInfo) -> Shortage | None:
+        """What the gang group of a pod lacks that starts a round; None when the round may succeed, when room may be
+        made for the one member that fails it, and where nobody can tell."""
+        group = self._gangs.group_of(pod.pod)
+        gangs = self._gangs.rounds.cache.members_of(group) if group is not None else []
+        if not gangs or not self._may_judge(gangs):
+            return None
+        needed = self._needed(pod, gangs)
+        total = sum(needed.values())
+        prospects = self._handle.prospects(pod)
+        if total < 2 or prospects is None or self._is_ample(prospects, pod, gangs, total):
+            return None
+        return self._look(pod, [gang for gang in gangs if gang.gang_id in needed], needed)
+
+    def _may_judge(self, gangs: Sequence[Gang]) -> bool:
+        if all(gang.config.mode is GangMode.NON_STRICT for gang in gangs):
+            return False  # members keep the places that they find
+        if self._is_aware and any(gang.config.topology is not None for gang in gangs):
+            return False
+        # Members may turn out smaller than they look.
+        resizing = self._handle.companions(ResizePodPlugin)  # type: ignore[type-abstract]
+        return not (resizing and self._handle.gates.is_on("ResizePod"))
+
+    def _needed(self, pod: PodInfo, gangs: Iterable[Gang]) -> dict[str, int]:
+        """Gang → members that have to get a place, the pod in any case."""
+        rounds, own = self._gangs.rounds, gang_id_of(pod.pod)
+        found = {gang.gang_id: max(rounds.lacking(gang), int(gang.gang_id == own)) for gang in gangs}
+        return {gang_id: count for gang_id, count in found.items() if count > 0}
+
+    # A glance
+
+    def _is_ample(self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang], total: int) -> bool:
+        """Whether there is no need to look at all members: there is a node for each one, or else nodes take enough of
+        them, or of the pod nothing else is to be said than that no node takes it."""
+        keys = {self._key(prospects, pod): pod}
+        for gang in gangs:
+            for order in (gang.pending, reversed(gang.pending)):
+                info = self._gangs.info(next((key for key in order if key not in gang.leaving), ""))
+                if info is not None:
+                    keys.setdefault(self._key(prospects, info), info)
+        evaluations = [prospects.evaluate(info, key[0]) for key, info in keys.items()]
+        counts = [each.feasible_count for each in evaluations]
+        if not counts[0] or min(counts) >= total:
+            return True
+        if len(keys) > 1:
+            return False
+        found = slots.bound(self._handle, prospects, evaluations[0], -(-total // counts[0]))
+        return found is None or int(found.counts.sum()) >= total
+
+    def _key(self, prospects: Prospects, pod: PodInfo) -> tuple[Hashable, Hashable]:
+        """Equal for members that get the same answers at this moment."""
+        known = self._keys.get(pod.uid)
+        if known is None or known[0] is not pod:
+            known = self._keys[pod.uid] = (pod, prospects.lasting_key(pod))
+            if len(self._keys) > KEYS_MAX:
+                self._keys.popitem(last=False)
+        return known[1], prospects.live_key(pod)
+
+    # All members
+
+    def _look(self, pod: PodInfo, gangs: Sequence[Gang], needed: Mapping[str, int]) -> Shortage | None:
+        found: dict[tuple[str, Hashable, Hashable], list[PodInfo]] = {}
+        numbers: dict[tuple[str, Hashable, Hashable], int] = {}
+        members: dict[str, Counter[int]] = {}
+        for gang in gangs:
+            members[gang.gang_id] = Counter()
+            for info in map(self._gangs.info, gang.startable()):
+                prospects = self._handle.prospects(info) if info is not None else None
+                if info is None or prospects is None:
+                    return None
+                key = (info.pod.spec.scheduler_name, *self._key(prospects, info))
+                number = numbers.setdefault(key, len(numbers))
+                if number == KINDS_MAX:
+                    return None
+                found.setdefault(key, []).append(info)
+                members[gang.gang_id][number] += 1
+        total = sum(needed.values())
+        kinds = [
+            kind for key, alike in found.items() if (kind := self._kind(key[1], alike, total)) is not None
+        ]
+        if len(kinds) < len(found):
+            return None
+        demand = head_room.Demand(needed, members)
+        missing = head_room.lack(demand, head_room.as_is(self._handle.table, kinds), kinds)
+        if missing is None:
+            return None
+        preemption = "" if self._is_for_jobs else self._why_no_eviction(demand, kinds)
+        if preemption is None:
+            return None
+        prospects = self._handle.prospects(pod)
+        active = prospects.evaluate(pod).active_filters() if prospects is not None else None
+        filters = frozenset(plugin.name for plugin, _ in active or ())
+        return self._told(missing, gangs, kinds, filters, preemption)
+
+    def _kind(self, lasting_key: Hashable, alike: Sequence[PodInfo], total: int) -> Kind | None:
+        """None when nodes can take more of them than anybody can tell."""
+        prospects = self._handle.prospects(alike[0])
+        assert prospects is not None, alike[0].key
+        evaluation = prospects.evaluate(alike[0], lasting_key)
+        found = slots.bound(self._handle, prospects, evaluation, total)
+        filters = evaluation.active_filters() or ()
+        if found is None or any(isinstance(plugin, PostFilterPlugin) for plugin, _ in filters):
+            return None  # or the filter makes room itself (claims that nobody needs)
+        wanted = next(
+            (dict(state.checked) for each, state in filters if isinstance(each, NodeResourcesFit)), None
+        )
+        return Kind(tuple(alike), found, wanted)
+
+    def _why_no_eviction(self, demand: Demand, kinds: Sequence[Kind]) -> str | None:
+        """Why PostFilter plugins need not be asked to make room for single members; None when that may help."""
+        if not any(isinstance(each, PostFilterPlugin) for each in self._others()):
+            return ""
+        pods = [pod for kind in kinds for pod in kind.members if pod.pod.spec.preemption_policy != "Never"]
+        if not pods:
+            return f"preemption: {PreemptReason.NEVER.value}"
+        priority = max(pod.priority for pod in pods)
+        columns = sorted({column for kind in kinds for column in kind.wanted or ()})
+        table = self._handle.table
+        held, held_pods = table.shared(Residents).freed(priority, columns)
+        is_open = np.logical_or.reduce([~kind.slots.evaluation.unresolvable_rows() for kind in kinds])[
+            table.rows
+        ]
+        if not held_pods[table.rows][is_open].any():
+            open_count = int(is_open.sum())
+            reasons = {NO_VICTIMS.message: open_count, NOT_HELPFUL: is_open.size - open_count}
+            counts = {reason: count for reason, count in reasons.items() if count}
+            return f"preemption: {diagnosis.fit_error(table.node_count, counts)}"
+        room = head_room.without(table, kinds, dict(zip(columns, held, strict=True)), held_pods)
+        if head_room.lack(demand, room, kinds) is None:
+            return None
+        return f"preemption: {PreemptReason.NO_ROOM.value}"
+
+    def _others(self) -> Iterator[Plugin[Any]]:
+        """Plugins of the profile beside this one."""
+        return (each for each in self._handle.profile.plugins if each.name != NAME)
+
+    def _told(
+        self,
+        missing: Lack,
+        gangs: Sequence[Gang],
+        kinds: Sequence[Kind],
+        filters: frozenset[str],
+        preemption: str,
+    ) -> Shortage:
+        by_id = {gang.gang_id: gang for gang in gangs}
+        concerned = [by_id[gang_id] for gang_id in missing.gangs]
+        # Of all kinds together, the one that most nodes take hears of most of what can help.
+        about = (
+            kinds[missing.kind]
+            if missing.kind is not None
+            else max(kinds, key=lambda kind: int(kind.slots.counts.sum()))
+        )
+        needs = (
+            f"gangs {', '.join(missing.gangs)} need"
+            if len(concerned) > 1
+            else f"gang {missing.gangs[0]} needs"
+        )
+        more = "more " if any(gang.placed_count or gang.waiting_count for gang in concerned) else ""
+        like = f" like {about.members[0].key}" if missing.kind is not None and len(kinds) > len(gangs) else ""
+        text = (
+            f"{needs} {missing.needed} {more}member{'s' * (missing.needed > 1)}{like}, "
+            f"at most {missing.fitting} fit{'s' * (missing.fitting == 1)} now"
+        )
+        return Shortage(text, about, about.slots.rejected_by(), filters, preemption)

@@ -1,0 +1,291 @@
+"""Gangs that cannot start as things are take no place at all, and start whenever they could have without that."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
+from tests.scheduler.coscheduling.gang_builders import condition, in_group, pod_group
+from tests.scheduler.coscheduling.test_backoff import Attempts, put_gang
+from tests.scheduler.coscheduling.test_plugin import Json, member, placed
+from tests.scheduler.world import World, node, play, pod
+
+
+class Places:
+    """Counts the places that are taken, by the part of the pod's name before the dash."""
+
+    def __init__(self, world: World) -> None:
+        self.taken: list[str] = []
+        assign = world.scheduler.table.assign
+
+        def noted(info: Any, node_name: str, *, assumed: bool = False) -> None:
+            if assumed and not world.scheduler.table.is_trial:
+                self.taken.append(info.pod.metadata.name.split("-")[0])
+            assign(info, node_name, assumed=assumed)
+
+        world.scheduler.table.assign = noted  # type: ignore[method-assign]
+
+
+def roles(*names: str) -> str:
+    return json.dumps([f"default/{name}" for name in names])
+
+
+def labelled(name: str, pool: str, cpu: str) -> Json:
+    return node(name, cpu=cpu, labels={"pool": pool})
+
+
+def in_pool(body: Json, pool: str) -> Json:
+    body["spec"]["nodeSelector"] = {"pool": pool}
+    return body
+
+
+def test_a_gang_that_does_not_fit_takes_no_place_and_says_how_far_it_would_get() -> None:
+    async def story(world: World) -> None:
+        places = Places(world)
+        world.nodes(3, cpu="4")
+        put_gang(world, "job", 8, cpu="2")
+        await world.settle(1)
+        assert places.taken == []
+        texts = [condition(world, f"job-{number}") for number in range(8)]
+        own = [text for text in texts if "due to member" not in text]
+        assert own == [
+            "0/3 nodes are available: 3 Insufficient cpu, gang default/job needs 8 members, at most 6 fit now. "
+            "preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
+        ]
+        assert all("at most 6 fit now" in text for text in texts)
+        world.api.put("Node", node("node-3", cpu="4"))
+        await world.settle(12)
+        assert len(placed(world)) == 8
+
+    play(story)
+
+
+def test_the_role_that_lacks_room_is_told_and_only_what_helps_it_wakes_the_group() -> None:
+    async def story(world: World) -> None:
+        attempts, places = Attempts(world), Places(world)
+        world.api.put("Node", labelled("small", "servers", "2"))
+        world.api.put("Node", labelled("large", "workers", "2"))
+        for number in range(3):
+            body = member(f"worker-{number}", "worker", 3, groups=roles("ps", "worker"))
+            world.api.put("Pod", in_pool(body, "workers"))
+        world.api.put("Pod", in_pool(member("ps-0", "ps", 1, groups=roles("ps", "worker")), "servers"))
+        await world.settle(1)
+        assert places.taken == []
+        assert "gang default/worker needs 3 members, at most 2 fit now" in condition(world, "ps-0")
+        world.api.put("Node", labelled("small-2", "servers", "8"))
+        await world.settle(30)
+        assert attempts.total("ps") == 1
+        world.api.put("Node", labelled("large-2", "workers", "1"))
+        await world.settle(15)
+        assert len(placed(world)) == 4
+
+    play(story)
+
+
+def test_roles_that_fit_each_alone_and_not_together_are_refused() -> None:
+    async def story(world: World) -> None:
+        places = Places(world)
+        world.nodes(3, cpu="8")
+        for number in range(3):
+            world.api.put("Pod", member(f"worker-{number}", "worker", 3, "6", groups=roles("ps", "worker")))
+        world.api.put("Pod", member("ps-0", "ps", 1, "5", groups=roles("ps", "worker")))
+        await world.settle(1)
+        assert places.taken == []
+        assert "gangs default/ps, default/worker need 4 members, at most 3 fit now" in condition(
+            world, "ps-0"
+        )
+        world.api.put("Node", node("node-3", cpu="8"))
+        await world.settle(15)
+        assert len(placed(world)) == 4
+
+    play(story)
+
+
+def test_members_that_have_a_place_count() -> None:
+    async def story(world: World) -> None:
+        places = Places(world)
+        world.nodes(2, cpu="2")
+        for number in range(2):
+            body = member(f"run-{number}", "job", 5, match_policy="waiting-and-running")
+            body["spec"]["nodeName"] = "node-0"
+            world.api.put("Pod", body)
+        for number in range(3):
+            world.api.put("Pod", member(f"job-{number}", "job", 5, match_policy="waiting-and-running"))
+        await world.settle(1)
+        assert places.taken == []
+        assert any(
+            "gang default/job needs 3 more members, at most 2 fit now" in condition(world, f"job-{number}")
+            for number in range(3)
+        )
+        world.api.put("Node", node("node-2", cpu="1"))
+        await world.settle(15)
+        assert len(placed(world)) == 5
+
+    play(story)
+
+
+def test_lenient_gangs_keep_the_places_that_they_find() -> None:
+    async def story(world: World) -> None:
+        places = Places(world)
+        world.nodes(1, cpu="4")
+        put_gang(world, "job", 6, mode="NonStrict")
+        await world.settle(1)
+        assert len(places.taken) == 4
+
+    play(story)
+
+
+def test_members_that_attract_each_other_are_tried() -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "job"}}, "topologyKey": "zone"}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+    async def story(world: World) -> None:
+        for number in range(2):
+            world.api.put("Node", node(f"node-{number}", cpu="4", labels={"zone": "here"}))
+        for number in range(4):
+            # Those with the label let the others in, which no node would take now.
+            body = member(f"job-{number}", "job", 4, cpu="2")
+            body["spec"]["affinity"] = affinity
+            body["metadata"]["labels"] = {"app": "job" if number == 3 else "guest"}
+            world.api.put("Pod", body)
+        await world.settle(15)
+        assert len(placed(world)) == 4
+
+    play(story)
+
+
+@pytest.mark.parametrize("inline", ["false", "true"])
+def test_members_with_a_host_port_take_a_node_each(inline: str) -> None:
+    async def story(world: World) -> None:
+        places = Places(world)
+        world.nodes(2, cpu="8")
+        for number in range(3):
+            body = member(f"job-{number}", "job", 3)
+            body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
+            world.api.put("Pod", body)
+        await world.settle(1)
+        assert places.taken == []
+        assert any(
+            "2 node(s) didn't have free ports for the requested pod ports, gang default/job needs 3 members, "
+            "at most 2 fit now" in condition(world, f"job-{number}")
+            for number in range(3)
+        )
+        world.api.put("Node", node("node-2", cpu="1"))
+        await world.settle(15)
+        assert len(placed(world)) == 3
+
+    play(story, gates=FeatureGates.of(Component.SCHEDULER, f"EnableInlineBatchSchedule={inline}"))
+
+
+def test_nobody_is_evicted_for_a_gang_that_would_not_fit_even_then() -> None:
+    async def story(world: World) -> None:
+        places = Places(world)
+        world.nodes(2, cpu="4")
+        for number in range(2):
+            world.api.put("Pod", pod(f"low-{number}", cpu="2", priority=1))
+        await world.settle(1)
+        for number in range(5):
+            body = member(f"job-{number}", "job", 5, cpu="2")
+            body["spec"]["priority"] = 9
+            world.api.put("Pod", body)
+        await world.settle(60)
+        assert placed(world) == ["low-0", "low-1"]
+        assert "job" not in places.taken
+        texts = [condition(world, f"job-{number}") for number in range(5)]
+        assert any("preemption: evictions do not make room for all members" in text for text in texts)
+        world.api.put("Node", node("node-2", cpu="2"))
+        await world.settle(120)
+        assert {f"job-{number}" for number in range(5)} <= set(placed(world))
+
+    play(story)
+
+
+def test_a_gang_is_refused_while_its_pods_would_evict_nobody_at_all() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        world.api.put("Pod", pod("low", cpu="1", priority=1))
+        await world.settle(1)
+        for number in range(4):
+            body = member(f"job-{number}", "job", 4)
+            body["spec"] |= {"priority": 9, "preemptionPolicy": "Never"}
+            world.api.put("Pod", body)
+        await world.settle(1)
+        assert placed(world) == ["low"]
+        texts = [condition(world, f"job-{number}") for number in range(4)]
+        assert any(
+            "at most 3 fit now. preemption: not eligible due to preemptionPolicy=Never." in t for t in texts
+        )
+        world.api.remove("Pod", "low", "default")
+        await world.settle(15)
+        assert len(placed(world)) == 4
+
+    play(story)
+
+
+CPUS = st.sampled_from(("500m", "1", "2", "3"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    nodes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    residents=st.lists(st.tuples(CPUS, st.booleans()), max_size=3),
+    gangs=st.lists(
+        st.tuples(st.lists(CPUS, min_size=1, max_size=5), st.integers(0, 2)), min_size=1, max_size=2
+    ),
+    spread=st.booleans(),
+)
+@example(nodes=[3, 3], residents=[], gangs=[(["2", "1", "2", "1"], 0)], spread=False)
+@example(nodes=[2, 2], residents=[("1", True)], gangs=[(["1", "1", "2"], 1), (["1"], 0)], spread=False)
+def test_a_gang_starts_exactly_when_it_would_if_it_were_tried(
+    nodes: list[int],
+    residents: list[tuple[str, bool]],
+    gangs: list[tuple[list[str], int]],
+    spread: bool,
+) -> None:
+    """`gangs` are the requests of members, and how many of these are beyond the minimum."""
+
+    def bound(tries_always: bool) -> list[str]:
+        found: list[str] = []
+
+        async def story(world: World) -> None:
+            for number, cpu in enumerate(nodes):
+                world.api.put("Node", node(f"node-{number}", cpu=str(cpu)))
+            for number, (cpu, is_lesser) in enumerate(residents):
+                world.api.put("Pod", pod(f"other-{number}", cpu=cpu, priority=0 if is_lesser else 9))
+            await world.settle(1)
+            names = roles(*(f"gang{number}" for number in range(len(gangs))))
+            for number, (cpus, surplus) in enumerate(gangs):
+                for index, cpu in enumerate(cpus):
+                    least = max(1, len(cpus) - surplus)
+                    body = member(f"gang{number}-{index}", f"gang{number}", least, cpu, groups=names)
+                    body["spec"]["priority"] = 9
+                    if spread:
+                        body["spec"]["containers"][0]["ports"] = [{"hostPort": 80, "containerPort": 80}]
+                    world.api.put("Pod", body)
+            await world.settle(200)
+            found.extend(name for name in placed(world) if name.startswith("gang"))
+
+        with pytest.MonkeyPatch.context() as patch:
+            if tries_always:
+                patch.setattr(EarlyRefusals, "shortage", lambda self, pod: None)
+            play(story)
+        return found
+
+    assert bound(tries_always=False) == bound(tries_always=True)
+
+
+def test_a_pod_group_shows_the_same_phase_as_when_its_members_were_tried() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="2")
+        world.api.put("PodGroup", pod_group("job", 3))
+        for number in range(3):
+            world.api.put("Pod", in_group(f"job-{number}", "job"))
+        await world.settle(10)
+        [found] = world.api.objects["PodGroup"].values()
+        assert found["status"]["phase"] == "Scheduling"
+
+    play(story)
