@@ -77,7 +77,7 @@ def test_a_round_ends_when_all_is_released_or_all_candidates_are_gone(tasks: lis
 @given(st.permutations([pod("a", born="2024-01-03T00:00:00Z"), pod("b"), pod("c"), pod("d", priority=5000)]))
 def test_the_order_does_not_depend_on_how_pods_are_listed(pods: list[Pod]) -> None:
     used = dict.fromkeys("abcd", 1.0)
-    ordered = cpu_evict.priority_candidates(Feature.CPU, pods, used, 9999)
+    ordered = eviction.by_priority(Feature.CPU, pods, used, 9999)
 
     assert [each.metadata.name for each in ordered] == ["d", "a", "b", "c"]
     assert [each.metadata.name for each in cpu_evict.starved_first(pods, used)] == ["d", "a", "b", "c"]
@@ -88,7 +88,7 @@ def test_services_are_spared_by_features_for_best_effort_pods() -> None:
     used = {"service": 50.0 * GIB, "batch": 1.0 * GIB}
 
     assert [each.metadata.name for each in memory_evict.largest_first(pods, used)] == ["batch"]
-    above = memory_evict.priority_candidates(Feature.MEMORY, pods, used, 5999)
+    above = eviction.by_priority(Feature.MEMORY, pods, used, 5999)
     assert [each.metadata.name for each in above] == ["batch"]
 
 

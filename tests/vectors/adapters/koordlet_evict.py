@@ -112,7 +112,7 @@ def cpu_evict_area(case: dict[str, Any]) -> Any:
             if feature is Feature.BE_CPU:
                 return _names(cpu_evict.starved_first(pods, used))
             limit = case["priorityThreshold"]
-            return _names(cpu_evict.priority_candidates(feature, pods, used, limit))
+            return _names(eviction.by_priority(feature, pods, used, limit))
         case "round":
             return _cpu_round(case)
     raise AssertionError(case["op"])
@@ -183,7 +183,7 @@ def memory_evict_area(case: dict[str, Any]) -> Any:
             if feature is Feature.BE_MEMORY:
                 return _names(memory_evict.largest_first(pods, used))
             limit = case["priorityThreshold"]
-            return _names(memory_evict.priority_candidates(feature, pods, used, limit))
+            return _names(eviction.by_priority(feature, pods, used, limit))
         case "round":
             return _memory_round(case)
     raise AssertionError(case["op"])

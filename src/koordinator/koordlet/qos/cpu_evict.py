@@ -57,7 +57,15 @@ def tasks(
     if Feature.BE_CPU in features:
         found.append(_satisfaction_task(strategy, state, allocatable, pods))
     if Feature.CPU_ALLOCATABLE in features:
-        found.append(_allocatable_task(strategy, state, allocatable, pods))
+        found.append(
+            eviction.allocatable_task(
+                Feature.CPU_ALLOCATABLE,
+                strategy,
+                pods,
+                state.pods_cores,
+                lambda marks: allocatable_release(pods, allocatable, marks),
+            )
+        )
     if Feature.CPU in features:
         found.append(_used_task(strategy, state, pods))
     return [task for task in found if task is not None]
@@ -97,10 +105,7 @@ def satisfaction_release_milli(
 
 def used_release_milli(capacity_milli: int, node_cores: float, marks: Marks) -> int:
     """CPU to give back so that the node is no longer too busy."""
-    percent = int(node_cores * _MILLI) * 100 // capacity_milli
-    if percent < marks.threshold_percent:
-        return 0
-    return max(capacity_milli * (percent - marks.lower_percent) // 100, 0)
+    return eviction.above_lower(capacity_milli, int(node_cores * _MILLI), marks)
 
 
 def allocatable_release(pods: Iterable[Pod], allocatable: Amounts, marks: Marks) -> dict[str, int]:
@@ -127,19 +132,6 @@ def starved_first(pods: Iterable[Pod], pods_cores: Used) -> list[Pod]:
     return eviction.best_effort(Feature.BE_CPU, pods, order)
 
 
-def priority_candidates(
-    feature: Feature, pods: Iterable[Pod], pods_cores: Used, priority_max: int
-) -> list[Pod]:
-    """Candidates of `CPUEvict` (larger usage first) and `CPUAllocatableEvict` (larger request first)."""
-
-    def amount(pod: Pod) -> float:
-        if feature is Feature.CPU_ALLOCATABLE:
-            return eviction.request(pod, resources.CPU).amount
-        return pods_cores[pod.metadata.uid]
-
-    return eviction.by_priority(feature, pods, pods_cores, priority_max, amount)
-
-
 def _satisfaction_task(
     strategy: ResourceThresholdStrategy, state: CPUState, allocatable: Amounts, pods: Sequence[Pod]
 ) -> EvictionTask | None:
@@ -157,21 +149,7 @@ def _satisfaction_task(
         for pod in candidates
     }
     wanted = {resources.BATCH_CPU: release}
-    return EvictionTask(Feature.BE_CPU, Target.REQUEST, wanted, _uids(candidates), gives)
-
-
-def _allocatable_task(
-    strategy: ResourceThresholdStrategy, state: CPUState, allocatable: Amounts, pods: Sequence[Pod]
-) -> EvictionTask | None:
-    marks = eviction_settings.marks_of(Feature.CPU_ALLOCATABLE, strategy)
-    if not isinstance(marks, Marks) or marks.priority is None:
-        return None
-    wanted = allocatable_release(pods, allocatable, marks)
-    if not wanted:
-        return None
-    candidates = priority_candidates(Feature.CPU_ALLOCATABLE, pods, state.pods_cores, marks.priority)
-    gives = eviction.gives_request(pods, resources.CPU, wanted)
-    return EvictionTask(Feature.CPU_ALLOCATABLE, Target.REQUEST, wanted, _uids(candidates), gives)
+    return EvictionTask(Feature.BE_CPU, Target.REQUEST, wanted, eviction.uids(candidates), gives)
 
 
 def _used_task(
@@ -183,13 +161,9 @@ def _used_task(
     release = used_release_milli(state.capacity_milli, state.node_cores, marks)
     if release <= 0:
         return None
-    candidates = priority_candidates(Feature.CPU, pods, state.pods_cores, marks.priority)
+    candidates = eviction.by_priority(Feature.CPU, pods, state.pods_cores, marks.priority)
     gives = {uid: {resources.CPU: int(cores * _MILLI)} for uid, cores in state.pods_cores.items()}
-    return EvictionTask(Feature.CPU, Target.USED, {resources.CPU: release}, _uids(candidates), gives)
-
-
-def _uids(pods: Iterable[Pod]) -> tuple[str, ...]:
-    return tuple(pod.metadata.uid for pod in pods)
+    return EvictionTask(Feature.CPU, Target.USED, {resources.CPU: release}, eviction.uids(candidates), gives)
 
 
 def _allocatable_limit(milli: int | None) -> int:

@@ -16,7 +16,9 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import ZERO
-from koordinator.koordlet.qos.eviction_settings import Feature
+from koordinator.api.slo import ResourceThresholdStrategy
+from koordinator.koordlet.qos import eviction_settings
+from koordinator.koordlet.qos.eviction_settings import Feature, Marks
 
 Used = Mapping[str, float]
 """Pod UID → latest sample (cores or bytes); pods without sample are missing."""
@@ -31,6 +33,12 @@ _CLASS_RESOURCES = {
 }
 LENT = frozenset(_CLASS_RESOURCES.values())
 """Resources that the manager may take back from running pods."""
+
+_COUNTS_REQUESTS = {
+    Feature.CPU_ALLOCATABLE: resources.CPU,
+    Feature.MEMORY_ALLOCATABLE: resources.MEMORY,
+}
+"""Features that look at what pods requested, not at what they use, and of what."""
 
 _NEVER = frozenset((QoSClass.LSE, QoSClass.LSR))
 """Services with CPUs of their own; whatever their labels and priority say, they are not there to make room."""
@@ -95,13 +103,13 @@ def request(pod: Pod, resource: str) -> Request:
     return Request(named, sum(max(amount, 0) for amount in amounts))
 
 
-def by_priority(
-    feature: Feature, pods: Iterable[Pod], used: Used, priority_max: int, amount: Callable[[Pod], float]
-) -> list[Pod]:
+def by_priority(feature: Feature, pods: Iterable[Pod], used: Used, priority_max: int) -> list[Pod]:
     """Candidates of the features that may evict pods of any class, first victim first.
 
-    By eviction priority, priority, sub-priority, larger `amount`; then the younger, which loses less work.
+    By eviction priority, priority, sub-priority; then who uses more (who requested more, where the feature counts
+    requests); then the younger, which loses less work.
     """
+    requested = _COUNTS_REQUESTS.get(feature)
     candidates = [
         pod
         for pod in pods
@@ -116,7 +124,8 @@ def by_priority(
     def rank(pod: Pod) -> tuple[int, int, int, float]:
         number = priority.default_number(pod)
         sub_priority = priority.sub_priority(pod.metadata.labels, number)
-        return eviction_priority(pod.metadata.annotations), number, sub_priority, -amount(pod)
+        amount = used[pod.metadata.uid] if requested is None else request(pod, requested).amount
+        return eviction_priority(pod.metadata.annotations), number, sub_priority, -amount
 
     return sorted(younger_first(candidates), key=rank)
 
@@ -146,6 +155,38 @@ def younger_first(pods: Iterable[Pod]) -> list[Pod]:
     """Pods by age, then namespace and name: what decides when nothing else does."""
     by_name = sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
     return sorted(by_name, key=lambda pod: pod.metadata.creation_timestamp or "", reverse=True)
+
+
+def uids(pods: Iterable[Pod]) -> tuple[str, ...]:
+    """Of these pods, in their order."""
+    return tuple(pod.metadata.uid for pod in pods)
+
+
+def above_lower(capacity: int, used: int, marks: Marks) -> int:
+    """What to give back, in the unit of both, so that use falls to the lower mark; 0 below the upper one."""
+    percent = used * 100 // capacity
+    if percent < marks.threshold_percent:
+        return 0
+    return max(capacity * (percent - marks.lower_percent) // 100, 0)
+
+
+def allocatable_task(
+    feature: Feature,
+    strategy: ResourceThresholdStrategy,
+    pods: Sequence[Pod],
+    used: Used,
+    release: Callable[[Marks], dict[str, int]],
+) -> EvictionTask | None:
+    """What a feature that counts requests wants; `release` says how much of which resource, by the feature's marks."""
+    marks = eviction_settings.marks_of(feature, strategy)
+    if not isinstance(marks, Marks) or marks.priority is None:
+        return None
+    wanted = release(marks)
+    if not wanted:
+        return None
+    candidates = by_priority(feature, pods, used, marks.priority)
+    gives = gives_request(pods, _COUNTS_REQUESTS[feature], wanted)
+    return EvictionTask(feature, Target.REQUEST, wanted, uids(candidates), gives)
 
 
 def above_allocatable(

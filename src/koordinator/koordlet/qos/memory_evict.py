@@ -34,7 +34,15 @@ def tasks(
     if Feature.BE_MEMORY in features:
         found.append(_used_task(Feature.BE_MEMORY, strategy, state, pods))
     if Feature.MEMORY_ALLOCATABLE in features:
-        found.append(_allocatable_task(strategy, state, allocatable, pods))
+        found.append(
+            eviction.allocatable_task(
+                Feature.MEMORY_ALLOCATABLE,
+                strategy,
+                pods,
+                state.pods_bytes,
+                lambda marks: allocatable_release(pods, allocatable, marks),
+            )
+        )
     if Feature.MEMORY in features:
         found.append(_used_task(Feature.MEMORY, strategy, state, pods))
     return [task for task in found if task is not None]
@@ -42,10 +50,7 @@ def tasks(
 
 def used_release_bytes(capacity_bytes: int, node_bytes: float, marks: Marks) -> int:
     """Memory to give back so that the node is no longer too full."""
-    percent = int(node_bytes) * 100 // capacity_bytes
-    if percent < marks.threshold_percent:
-        return 0
-    return max(capacity_bytes * (percent - marks.lower_percent) // 100, 0)
+    return eviction.above_lower(capacity_bytes, int(node_bytes), marks)
 
 
 def allocatable_release(pods: Iterable[Pod], allocatable: Amounts, marks: Marks) -> dict[str, int]:
@@ -73,19 +78,6 @@ def largest_first(pods: Iterable[Pod], pods_bytes: Used) -> list[Pod]:
     return eviction.best_effort(Feature.BE_MEMORY, pods, order)
 
 
-def priority_candidates(
-    feature: Feature, pods: Iterable[Pod], pods_bytes: Used, priority_max: int
-) -> list[Pod]:
-    """Candidates of `MemoryEvict` (larger usage first) and `MemoryAllocatableEvict` (larger request first)."""
-
-    def amount(pod: Pod) -> float:
-        if feature is Feature.MEMORY_ALLOCATABLE:
-            return eviction.request(pod, resources.MEMORY).amount
-        return pods_bytes[pod.metadata.uid]
-
-    return eviction.by_priority(feature, pods, pods_bytes, priority_max, amount)
-
-
 def _used_task(
     feature: Feature, strategy: ResourceThresholdStrategy, state: MemoryState, pods: Sequence[Pod]
 ) -> EvictionTask | None:
@@ -98,23 +90,7 @@ def _used_task(
     if marks.priority is None:
         candidates = largest_first(pods, state.pods_bytes)
     else:
-        candidates = priority_candidates(feature, pods, state.pods_bytes, marks.priority)
+        candidates = eviction.by_priority(feature, pods, state.pods_bytes, marks.priority)
     gives = {uid: {resources.MEMORY: int(used)} for uid, used in state.pods_bytes.items()}
-    uids = tuple(pod.metadata.uid for pod in candidates)
-    return EvictionTask(feature, Target.USED, {resources.MEMORY: release}, uids, gives)
-
-
-def _allocatable_task(
-    strategy: ResourceThresholdStrategy, state: MemoryState, allocatable: Amounts, pods: Sequence[Pod]
-) -> EvictionTask | None:
-    feature = Feature.MEMORY_ALLOCATABLE
-    marks = eviction_settings.marks_of(feature, strategy)
-    if not isinstance(marks, Marks) or marks.priority is None:
-        return None
-    wanted = allocatable_release(pods, allocatable, marks)
-    if not wanted:
-        return None
-    candidates = priority_candidates(feature, pods, state.pods_bytes, marks.priority)
-    uids = tuple(pod.metadata.uid for pod in candidates)
-    gives = eviction.gives_request(pods, resources.MEMORY, wanted)
-    return EvictionTask(feature, Target.REQUEST, wanted, uids, gives)
+    wanted = {resources.MEMORY: release}
+    return EvictionTask(feature, Target.USED, wanted, eviction.uids(candidates), gives)
