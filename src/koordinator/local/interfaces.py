@@ -7,6 +7,8 @@ All functions here are pure (objects in, objects out, the input untouched) excep
 
 from typing import Any, Protocol
 
+import msgspec
+
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import StatusCause
@@ -50,6 +52,15 @@ class SchemaCatalog(Protocol):
     def remove_crd(self, crd: dict[str, Any]) -> None: ...
 
 
+class WriteContext(msgspec.Struct, frozen=True):
+    """What a write is about, apart from the objects: `now_s` (seconds since 1970) stamps the owners of fields."""
+
+    resource: Resource
+    options: WriteOptions
+    now_s: float
+    subresource: str = ""
+
+
 class Patcher(Protocol):
     """Computes the object that a patch asks for."""
 
@@ -58,11 +69,7 @@ class Patcher(Protocol):
         patch_type: PatchType,
         current: dict[str, Any],
         patch: Any,
-        *,
-        resource: Resource,
-        options: WriteOptions,
-        now_s: float,
-        subresource: str = "",
+        context: WriteContext,
     ) -> dict[str, Any]:
         """For APPLY, `current` is {} when the object does not exist; managedFields are kept in
         `metadata.managedFields`.
@@ -76,14 +83,9 @@ class Patcher(Protocol):
         self,
         old: dict[str, Any] | None,
         new: dict[str, Any],
-        *,
-        resource: Resource,
-        options: WriteOptions,
-        operation: str,
-        now_s: float,
-        subresource: str = "",
+        context: WriteContext,
     ) -> dict[str, Any]:
-        """`new` with managedFields brought up to date after a non-apply write."""
+        """`new` with managedFields brought up to date after a create (`old` None) or a non-apply update."""
         ...
 
 

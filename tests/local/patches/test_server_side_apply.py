@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import BadRequest, Conflict, Invalid
 from koordinator.cluster.protocol import PatchType
+from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches.apply import fieldset
 from tests.local.patches.fakes import DEPLOYMENTS, PATCHER, WIDGETS
 
@@ -36,17 +37,10 @@ def apply(
     subresource: str = "",
 ) -> Json:
     options = WriteOptions(field_manager=manager, force=force)
+    context = WriteContext(DEPLOYMENTS, options, now_s, subresource)
     before = deepcopy((current, config))
 
-    result = PATCHER.apply(
-        PatchType.APPLY,
-        current,
-        config,
-        resource=DEPLOYMENTS,
-        options=options,
-        now_s=now_s,
-        subresource=subresource,
-    )
+    result = PATCHER.apply(PatchType.APPLY, current, config, context)
 
     assert (current, config) == before
     return result
@@ -55,15 +49,8 @@ def apply(
 def update(
     old: Json | None, new: Json, manager: str = "kubectl-edit", *, now_s: float = 0, subresource: str = ""
 ) -> Json:
-    return PATCHER.track(
-        old,
-        new,
-        resource=DEPLOYMENTS,
-        options=WriteOptions(field_manager=manager),
-        operation="CREATE" if old is None else "UPDATE",
-        now_s=now_s,
-        subresource=subresource,
-    )
+    options = WriteOptions(field_manager=manager)
+    return PATCHER.track(old, new, WriteContext(DEPLOYMENTS, options, now_s, subresource))
 
 
 def owned(obj: Json, manager: str, operation: str = "Apply") -> list[str]:
@@ -273,9 +260,7 @@ def test_a_manager_is_required() -> None:
 
 def test_force_is_for_apply_only() -> None:
     with pytest.raises(Invalid, match="force: Forbidden: may not be specified for non-apply patch"):
-        PATCHER.apply(
-            PatchType.MERGE, {}, {}, resource=DEPLOYMENTS, options=WriteOptions(force=True), now_s=0
-        )
+        PATCHER.apply(PatchType.MERGE, {}, {}, WriteContext(DEPLOYMENTS, WriteOptions(force=True), 0))
 
 
 SPECS = st.fixed_dictionaries(
@@ -351,7 +336,7 @@ def test_custom_resources_without_schema_are_owned_by_field() -> None:
         "spec": {"a": [1], "b": {"c": 1}},
     }
     made = PATCHER.apply(
-        PatchType.APPLY, {}, config, resource=WIDGETS, options=WriteOptions(field_manager="me"), now_s=0
+        PatchType.APPLY, {}, config, WriteContext(WIDGETS, WriteOptions(field_manager="me"), 0)
     )
 
     assert owned(made, "me") == [".spec", ".spec.a", ".spec.b", ".spec.b.c"]
@@ -364,15 +349,6 @@ def test_an_object_that_is_nested_too_deeply_is_refused() -> None:
     widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": deep}
 
     with pytest.raises(BadRequest, match="exceeded max depth"):
-        PATCHER.track(
-            None,
-            widget,
-            resource=WIDGETS,
-            options=WriteOptions(field_manager="me"),
-            operation="CREATE",
-            now_s=0,
-        )
+        PATCHER.track(None, widget, WriteContext(WIDGETS, WriteOptions(field_manager="me"), 0))
     with pytest.raises(BadRequest, match="exceeded max depth"):
-        PATCHER.apply(
-            PatchType.MERGE, widget, {"spec": deep}, resource=WIDGETS, options=WriteOptions(), now_s=0
-        )
+        PATCHER.apply(PatchType.MERGE, widget, {"spec": deep}, WriteContext(WIDGETS, WriteOptions(), 0))

@@ -11,6 +11,7 @@ from koordinator.cluster import strategic_merge
 from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import ApiError, BadRequest, Invalid, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
+from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import merge_patch
 from koordinator.local.schema.types import ANY
 from tests.local.patches.fakes import DEPLOYMENTS, PATCHER, PODS, WIDGETS, Shapes
@@ -140,7 +141,7 @@ def test_an_unknown_directive_is_malformed() -> None:
 
 def test_custom_resources_do_not_take_strategic_patches() -> None:
     with pytest.raises(UnsupportedMediaType, match="accepted media types include: application/json-patch"):
-        PATCHER.apply(PatchType.STRATEGIC, {}, {}, resource=WIDGETS, options=WriteOptions(), now_s=0)
+        PATCHER.apply(PatchType.STRATEGIC, {}, {}, WriteContext(WIDGETS, WriteOptions(), 0))
 
 
 VALUES = st.recursive(
@@ -188,9 +189,7 @@ def test_wild_patches_end_in_an_object_or_an_api_error(current: Any, patch: Any)
     before = deepcopy(objects)
 
     try:
-        PATCHER.apply(
-            PatchType.STRATEGIC, objects[0], objects[1], resource=PODS, options=WriteOptions(), now_s=0
-        )
+        PATCHER.apply(PatchType.STRATEGIC, objects[0], objects[1], WriteContext(PODS, WriteOptions(), 0))
     except ApiError as error:
         assert error.code in {400, 422}
 

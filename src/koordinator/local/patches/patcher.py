@@ -4,9 +4,9 @@ from typing import Any, Protocol
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import strategic_merge
-from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import BadRequest, Invalid, StatusCause, StatusDetails, UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
+from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import json_patch, merge_patch
 from koordinator.local.patches.apply import server_side
 from koordinator.local.schema.types import Type
@@ -33,15 +33,11 @@ class ObjectPatcher:
         patch_type: PatchType,
         current: dict[str, Any],
         patch: Any,
-        *,
-        resource: Resource,
-        options: WriteOptions,
-        now_s: float,
-        subresource: str = "",
+        context: WriteContext,
     ) -> dict[str, Any]:
         """See `local.interfaces.Patcher.apply`."""
         try:
-            return self._apply(patch_type, current, patch, resource, options, now_s, subresource)
+            return self._apply(patch_type, current, patch, context)
         except RecursionError:
             raise BadRequest("error decoding patch: json: exceeded max depth") from None
 
@@ -50,12 +46,9 @@ class ObjectPatcher:
         patch_type: PatchType,
         current: dict[str, Any],
         patch: Any,
-        resource: Resource,
-        options: WriteOptions,
-        now_s: float,
-        subresource: str,
+        context: WriteContext,
     ) -> dict[str, Any]:
-        if patch_type is not PatchType.APPLY and options.force:
+        if patch_type is not PatchType.APPLY and context.options.force:
             raise _force_without_apply()
         if patch_type is PatchType.MERGE:
             if not isinstance(patch, dict):
@@ -67,23 +60,15 @@ class ObjectPatcher:
         elif patch_type is PatchType.JSON:
             patched = json_patch.apply(current, patch)
         elif patch_type is PatchType.STRATEGIC:
-            if self._catalog.is_custom(resource):
+            if self._catalog.is_custom(context.resource):
                 raise UnsupportedMediaType(
                     "the body of the request was in an unknown format - accepted media types include: "
                     f"{_CUSTOM_TYPES}"
                 )
             _check_directives(patch)
-            patched = strategic_merge.merge(current, patch, self._catalog.type_of(resource, subresource))
+            patched = strategic_merge.merge(current, patch, self._type_of(context))
         else:
-            patched = server_side.apply(
-                self._catalog.type_of(resource, subresource),
-                current,
-                patch,
-                resource=resource,
-                options=options,
-                now_s=now_s,
-                subresource=subresource,
-            )
+            patched = server_side.apply(self._type_of(context), current, patch, context)
         if not isinstance(patched, dict):
             raise BadRequest(
                 f"json: cannot unmarshal {_word(patched)} into Go value of type map[string]interface {{}}"
@@ -94,32 +79,22 @@ class ObjectPatcher:
         self,
         old: dict[str, Any] | None,
         new: dict[str, Any],
-        *,
-        resource: Resource,
-        options: WriteOptions,
-        operation: str,
-        now_s: float,
-        subresource: str = "",
+        context: WriteContext,
     ) -> dict[str, Any]:
-        """See `local.interfaces.Patcher.track`; `operation` is CREATE or UPDATE.
+        """See `local.interfaces.Patcher.track`.
 
-        Costs next to nothing without `options.field_manager`. The HTTP layer fills that in as the API server
+        Costs next to nothing without a field manager. The HTTP layer fills that in as the API server
         does: the query parameter, else the part of the User-Agent before the first `/`.
         """
-        if not options.field_manager and old is new:
+        if not context.options.field_manager and old is new:
             return new
         try:
-            return server_side.track(
-                self._catalog.type_of(resource),
-                None if operation == "CREATE" else old,
-                new,
-                resource=resource,
-                options=options,
-                now_s=now_s,
-                subresource=subresource,
-            )
+            return server_side.track(self._catalog.type_of(context.resource), old, new, context)
         except RecursionError:
             raise BadRequest("json: exceeded max depth") from None
+
+    def _type_of(self, context: WriteContext) -> Type:
+        return self._catalog.type_of(context.resource, context.subresource)
 
 
 def _check_directives(patch: Any) -> None:

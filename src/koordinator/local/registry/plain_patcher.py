@@ -3,11 +3,10 @@
 from typing import Any
 
 from koordinator.api import kinds
-from koordinator.api.meta import Resource
 from koordinator.cluster import strategic_merge
-from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import UnsupportedMediaType
 from koordinator.cluster.protocol import PatchType
+from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches import json_patch, merge_patch
 from koordinator.local.schema.catalog import Catalog
 
@@ -23,11 +22,7 @@ class PlainPatcher:
         patch_type: PatchType,
         current: dict[str, Any],
         patch: Any,
-        *,
-        resource: Resource,
-        options: WriteOptions,
-        now_s: float,
-        subresource: str = "",
+        context: WriteContext,
     ) -> dict[str, Any]:
         """See `local.interfaces.Patcher.apply`.
 
@@ -39,23 +34,19 @@ class PlainPatcher:
         if patch_type is PatchType.JSON:
             patched: dict[str, Any] = json_patch.apply(current, patch)
             return patched
-        if patch_type is PatchType.STRATEGIC and resource in kinds.BUILT_IN:
-            return strategic_merge.merge(current, patch, self._catalog.type_of(resource, subresource))
+        if patch_type is PatchType.STRATEGIC and context.resource in kinds.BUILT_IN:
+            shape = self._catalog.type_of(context.resource, context.subresource)
+            return strategic_merge.merge(current, patch, shape)
         raise UnsupportedMediaType(
-            f"{patch_type.value} of {resource.qualified} needs field owners or a custom schema, and this cluster "
-            "runs without checks: send a merge patch"
+            f"{patch_type.value} of {context.resource.qualified} needs field owners or a custom schema, and this "
+            "cluster runs without checks: send a merge patch"
         )
 
     def track(
         self,
         old: dict[str, Any] | None,
         new: dict[str, Any],
-        *,
-        resource: Resource,
-        options: WriteOptions,
-        operation: str,
-        now_s: float,
-        subresource: str = "",
+        context: WriteContext,
     ) -> dict[str, Any]:
         """`new` as it is."""
         return new

@@ -22,7 +22,7 @@ from koordinator.cluster.backend import (
 )
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
-from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
+from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
 from koordinator.local.registry.decoding import Decoder
 from koordinator.local.registry.definitions import Definitions
@@ -262,15 +262,11 @@ class Registry:
     def _patch_function(
         self, resource: Resource, patch: Any, patch_type: PatchType, options: WriteOptions, subresource: str
     ) -> Change:
-        return lambda current: self._patcher.apply(
-            patch_type,
-            current,
-            patch,
-            resource=resource,
-            options=options,
-            now_s=self.clock.now(),
-            subresource=subresource,
-        )
+        def change(current: dict[str, Any]) -> dict[str, Any]:
+            context = WriteContext(resource, options, self.clock.now(), subresource)
+            return self._patcher.apply(patch_type, current, patch, context)
+
+        return change
 
     async def _scale(
         self,

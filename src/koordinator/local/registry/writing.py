@@ -13,7 +13,7 @@ from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.interfaces import Patcher, SchemaCatalog
+from koordinator.local.interfaces import Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import crds, deletion, metadata, refusals
 from koordinator.local.registry.kinds import Kind
 from koordinator.local.registry.strategies import Surroundings
@@ -95,7 +95,7 @@ class Writer:
             raise fields.invalid_object(resource, name, causes)
         self._refuse_existing(kind, resource, namespace, name)
         if self._checks and not is_tracked:
-            obj = self._tracked(None, obj, resource, options, "CREATE", "")
+            obj = self._tracked(None, obj, resource, options, "")
         metadata.drop_empty(obj["metadata"])
         obj = kind.stored(obj)
         if options.dry_run:
@@ -197,7 +197,7 @@ class Writer:
         if causes:
             raise fields.invalid_object(resource, shown["metadata"]["name"], causes)
         if not is_tracked:
-            shown = self._tracked(was, shown, resource, options, "UPDATE", subresource)
+            shown = self._tracked(was, shown, resource, options, subresource)
         return kind.stored(shown)
 
     def _tracked(
@@ -206,18 +206,9 @@ class Writer:
         obj: dict[str, Any],
         resource: Resource,
         options: WriteOptions,
-        operation: str,
         subresource: str,
     ) -> dict[str, Any]:
-        obj = self._patcher.track(
-            old,
-            obj,
-            resource=resource,
-            options=options,
-            operation=operation,
-            now_s=self.clock.now(),
-            subresource=subresource,
-        )
+        obj = self._patcher.track(old, obj, WriteContext(resource, options, self.clock.now(), subresource))
         return {**obj, "metadata": dict(obj["metadata"])}
 
     def _check_identity(

@@ -15,6 +15,7 @@ from typing import Any
 
 from koordinator.api import quantity
 from koordinator.clock import parse_rfc3339
+from koordinator.local.schema import walk
 from koordinator.local.schema.types import Kind, Type
 
 Decoder = Callable[[Any, list[str]], Any]
@@ -141,7 +142,7 @@ def _struct(shape: Type) -> Decoder:
                 error.path.insert(0, key)
                 raise
             if len(unknown) > mark:
-                _prefix(unknown, mark, key)
+                walk.put_below(unknown, mark, key)
                 mark = len(unknown)
             if new is not item:
                 result = dict(value) if result is None else result
@@ -149,12 +150,6 @@ def _struct(shape: Type) -> Decoder:
         return value if result is None else result
 
     return decode
-
-
-def _prefix(unknown: list[str], mark: int, key: str) -> None:
-    for index in range(mark, len(unknown)):
-        tail = unknown[index]
-        unknown[index] = f"{key}{tail}" if tail.startswith("[") else f"{key}.{tail}"
 
 
 def _map(shape: Type) -> Decoder:
@@ -171,7 +166,7 @@ def _map(shape: Type) -> Decoder:
         for key, item in value.items():
             new = zero if item is None else element(item, unknown)
             if len(unknown) > mark:
-                _prefix(unknown, mark, key)
+                walk.put_below(unknown, mark, key)
                 mark = len(unknown)
             if new is not item:
                 result = dict(value) if result is None else result
@@ -190,17 +185,7 @@ def _list(shape: Type) -> Decoder:
     def decode(value: Any, unknown: list[str]) -> Any:
         if not isinstance(value, list):
             raise Unreadable(word_of(value), type_text)
-        result: list[Any] | None = None
-        mark = len(unknown)
-        for index, item in enumerate(value):
-            new = zero if item is None else element(item, unknown)
-            if len(unknown) > mark:
-                _prefix(unknown, mark, f"[{index}]")
-                mark = len(unknown)
-            if new is not item:
-                result = list(value) if result is None else result
-                result[index] = new
-        return value if result is None else result
+        return walk.through_list(value, element, unknown, zero)
 
     return decode
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from koordinator.api.meta import Resource
-from koordinator.cluster.backend import WriteOptions
 from koordinator.cluster.errors import BadRequest, Conflict, Invalid, StatusCause, StatusDetails
+from koordinator.local.interfaces import WriteContext
 from koordinator.local.patches.apply import fieldset, managed, typed
 from koordinator.local.patches.apply.fieldset import Node
 from koordinator.local.patches.apply.managed import APPLY, UPDATE, Owner, Owners, Share
@@ -17,19 +17,16 @@ def apply(
     shape: Type,
     current: dict[str, Any],
     patch: Any,
-    *,
-    resource: Resource,
-    options: WriteOptions,
-    now_s: float,
-    subresource: str = "",
+    context: WriteContext,
 ) -> dict[str, Any]:
     """The object after an apply; `current` itself when neither values nor owners change.
 
     Raises: BadRequest, Invalid (no field manager), Conflict (fields that others own, unless `options.force`).
     """
-    config = _checked_config(patch, shape, resource, options, subresource)
-    mine = Owner(options.field_manager, APPLY, resource.api_version, subresource)
-    before = _owners_before_apply(shape, current, resource, now_s)
+    config = _checked_config(patch, shape, context)
+    resource, subresource = context.resource, context.subresource
+    mine = _owner(context, APPLY)
+    before = _owners_before_apply(shape, current, resource, context.now_s)
     previous = before.get(mine)
     try:
         applied = managed.ownable(typed.field_set(shape, config), resource, subresource)
@@ -38,16 +35,16 @@ def apply(
     owners = dict(before)
     owners.pop(mine, None)
     if applied is not None:
-        owners[mine] = Share(applied, previous.time if previous else managed.stamp(now_s))
+        owners[mine] = Share(applied, previous.time if previous else managed.stamp(context.now_s))
     merged = typed.merge(shape, current, config)
     if previous is not None:
         merged = typed.remove(shape, merged, _abandoned(previous.fields, owners))
     difference = typed.compare(shape, _without_managed(current), _without_managed(merged))
-    owners = _yield_fields(owners, mine, difference, options.force)
+    owners = _yield_fields(owners, mine, difference, context.options.force)
     if difference.is_empty and owners == before and current:
         return current
     if mine in owners:
-        owners[mine] = Share(owners[mine].fields, managed.stamp(now_s))
+        owners[mine] = Share(owners[mine].fields, managed.stamp(context.now_s))
     return managed.encode(merged, managed.cap(owners), current)
 
 
@@ -55,16 +52,13 @@ def track(
     shape: Type,
     old: dict[str, Any] | None,
     new: dict[str, Any],
-    *,
-    resource: Resource,
-    options: WriteOptions,
-    now_s: float,
-    subresource: str = "",
+    context: WriteContext,
 ) -> dict[str, Any]:
     """`new` with the owners that follow from a create, update or non-apply patch.
 
     Without a field manager nothing is computed: the owners of the old object are carried over.
     """
+    subresource = context.subresource
     if managed.is_reset(new) and not subresource:
         return managed.encode(new, {})
     given = "managedFields" in managed.metadata(new)
@@ -72,15 +66,15 @@ def track(
     owners = managed.decode(new, stored=theirs is ours) if given and not subresource else {}
     if not owners:
         owners = managed.decode(old, stored=True)
-    if not options.field_manager:
+    if not context.options.field_manager:
         unchanged = given and (theirs is ours or theirs == ours)
         return new if unchanged or (not given and not owners) else managed.encode(new, owners, old)
     if old is not None and not owners and "managedFields" not in managed.metadata(old):
         # Nobody tracked this object so far: the first apply will find `before-first-apply`.
         return new
     difference = typed.compare(shape, _without_managed(old or {}), _without_managed(new))
-    taken = managed.ownable(difference.changed, resource, subresource)
-    mine = Owner(options.field_manager, UPDATE, resource.api_version, subresource)
+    taken = managed.ownable(difference.changed, context.resource, subresource)
+    mine = _owner(context, UPDATE)
     changed = difference.changed
     kept: Owners = {}
     for owner, share in owners.items():
@@ -93,17 +87,22 @@ def track(
         held = kept.get(mine)
         fields = fieldset.union(held.fields if held else None, taken)
         assert fields is not None
-        kept[mine] = Share(fields, managed.stamp(now_s))
+        kept[mine] = Share(fields, managed.stamp(context.now_s))
     return managed.encode(new, managed.cap(kept), old)
 
 
-def _checked_config(
-    patch: Any, shape: Type, resource: Resource, options: WriteOptions, subresource: str
-) -> dict[str, Any]:
+def _owner(context: WriteContext, operation: str) -> Owner:
+    """Who writes."""
+    version = context.resource.api_version
+    return Owner(context.options.field_manager, operation, version, context.subresource)
+
+
+def _checked_config(patch: Any, shape: Type, context: WriteContext) -> dict[str, Any]:
     """The configuration without what it may not set."""
+    resource, subresource = context.resource, context.subresource
     if not isinstance(patch, dict):
         raise BadRequest("error decoding YAML: the apply patch must be an object")
-    if not options.field_manager:
+    if not context.options.field_manager:
         cause = StatusCause(
             reason="FieldValueRequired",
             message="Required value: is required for apply patch",

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from koordinator.local.schema import walk
+
 Json = dict[str, Any]
 Pruner = Callable[[Any, list[str]], Any]
 """Value and the list that collects the paths of dropped fields → value without unknown fields."""
@@ -63,7 +65,7 @@ def _prune_object(properties: Mapping[str, Pruner], other: Pruner | None) -> Pru
                 continue
             new = inner(item, unknown)
             if len(unknown) > mark:
-                _prefix(unknown, mark, key)
+                walk.put_below(unknown, mark, key)
                 mark = len(unknown)
             if new is not item:
                 result = dict(value) if result is None else result
@@ -78,27 +80,9 @@ def _prune_items(inner: Pruner) -> Pruner:
         return _keep
 
     def prune(value: Any, unknown: list[str]) -> Any:
-        if not isinstance(value, list):
-            return value
-        result: list[Any] | None = None
-        mark = len(unknown)
-        for index, item in enumerate(value):
-            new = inner(item, unknown)
-            if len(unknown) > mark:
-                _prefix(unknown, mark, f"[{index}]")
-                mark = len(unknown)
-            if new is not item:
-                result = list(value) if result is None else result
-                result[index] = new
-        return value if result is None else result
+        return walk.through_list(value, inner, unknown, None) if isinstance(value, list) else value
 
     return prune
-
-
-def _prefix(unknown: list[str], mark: int, key: str) -> None:
-    for index in range(mark, len(unknown)):
-        tail = unknown[index]
-        unknown[index] = f"{key}{tail}" if tail.startswith("[") else f"{key}.{tail}"
 
 
 def compile_defaulter(schema: Json) -> Defaulter | None:
