@@ -7,6 +7,7 @@ noted decisions up before each attempt (`decided`), so that the next pod finds w
 import asyncio
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
@@ -87,6 +88,8 @@ class WaitingPods:
         self._deadlines: list[tuple[float, int, WaitingPod]] = []
         self._arrivals = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
+        """When the timer goes off; infinite when there is none."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -107,7 +110,8 @@ class WaitingPods:
         loop = asyncio.get_running_loop()
         waiting = self._pods[pod.uid] = WaitingPod(pod, node_name, waits, loop.time(), self._note)
         self._watch(waiting)
-        self._set_timer(loop)
+        if self._deadlines[0][0] < self._timer_s:
+            self._set_timer(loop)
         return waiting
 
     def discard(self, uid: str) -> None:
@@ -119,7 +123,7 @@ class WaitingPods:
         self._deadlines.clear()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._timer_s = None, math.inf
 
     def decided(self) -> Iterator[tuple[PodInfo, Status]]:
         """Take up the decisions made so far, and those that are made meanwhile, in the order in which they were
@@ -152,15 +156,13 @@ class WaitingPods:
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer for the first deadline; a later one waits until it has passed."""
-        first_s = self._deadlines[0][0]
         if self._timer is not None:
-            if self._timer.when() <= first_s:
-                return
             self._timer.cancel()
-        self._timer = loop.call_at(first_s, self._time_out, first_s)
+        self._timer_s = self._deadlines[0][0]
+        self._timer = loop.call_at(self._timer_s, self._time_out, self._timer_s)
 
     def _time_out(self, now_s: float) -> None:
-        self._timer = None
+        self._timer, self._timer_s = None, math.inf
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, _, waiting = heapq.heappop(self._deadlines)
             if not self._is_watched(waiting):

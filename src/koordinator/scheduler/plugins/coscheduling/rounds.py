@@ -283,13 +283,10 @@ class GangRounds(GangEvents):
         self.cache.holds_place(gang, key)
         self.cache.forget_representative(gang, key)  # it was placed in the cycle of another one
         group, is_alone = gang.group, is_on_its_own(gang)
-        # A group that has started waits for nobody, also not for a gang that is not described any more.
-        if not (is_alone and not self._as_reference) and not all(map(self._is_ready, gang.config.group)):
-            group.waiting_gangs.update(gang.config.group)
-            held = self._held.get(gang_id)
-            if held is None:
-                held = self._held[gang_id] = {}
-            held[key] = uid_of(pod)
+        if self._has_to_wait(gang, is_alone=is_alone):
+            if gang_id not in group.waiting_gangs:
+                group.waiting_gangs.update(gang.config.group)
+            self._held.setdefault(gang_id, {})[key] = uid_of(pod)
             return Permit(PermitReason.WAIT, wait_s=gang.config.wait_s)
         if not group.binding:
             members = self.cache.members_of(group)
@@ -307,6 +304,15 @@ class GangRounds(GangEvents):
             # Members beyond the minimum are gated, and no event would ever wake them.
             one_of=() if is_alone else self.cache.candidates(group, gang_id),
         )
+
+    def _has_to_wait(self, gang: Gang, *, is_alone: bool) -> bool:
+        """Whether some gang of the group lacks members. A group that has started waits for nobody, also not for a gang
+        that is not described any more."""
+        if is_alone:
+            return self._as_reference and not all(map(self._is_ready, gang.config.group))
+        if len(gang.waiting) + len(gang.bound) < gang.config.minimum:  # whatever of these counts
+            return True
+        return not all(map(self._is_ready, gang.config.group))
 
     def unreserve(self, pod: Pod) -> Rejection:
         """The pod lost its place, for whatever reason: in a strict gang, so do the others. One that is gone is not

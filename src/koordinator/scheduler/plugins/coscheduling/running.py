@@ -28,6 +28,7 @@ from koordinator.scheduler.plugins.coscheduling.decisions import (
     GateReason,
     Next,
     Permit,
+    PermitReason,
 )
 from koordinator.scheduler.plugins.coscheduling.events import Round
 from koordinator.scheduler.plugins.coscheduling.gangs import GangGroup, key_of, uid_of
@@ -287,6 +288,8 @@ class RunningGangs:
     def permit(self, pod: Pod) -> Permit:
         """A member has a place: with enough of them, all go."""
         permit = self.rounds.permit(pod)
+        if permit.reason is PermitReason.WAIT:
+            return permit
         self.allow(permit.allowed)
         self._observe(permit.ended, permit.tried_count)
         self.activate_one(permit.one_of)
