@@ -83,9 +83,12 @@ class Evaluation(Answers):
 
     def _prepare(self, pod: PodInfo) -> None:
         self._states = {plugin.name: plugin.prepare(pod) for plugin in self._profile.evaluators}
-        self._epochs: dict[str, Hashable] = {
-            plugin.name: plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal
-        }
+        self._note_epochs()
+
+    def _note_epochs(self) -> None:
+        states = self._states
+        found = [(plugin, plugin.epoch(states[plugin.name])) for plugin in self._profile.epochal]
+        self._epochs: list[tuple[Plugin[Any], Hashable]] = [each for each in found if each[1] is not None]
 
     def _ask_all(self) -> None:
         """Ask all plugins about all rows that PreFilter left."""
@@ -320,11 +323,8 @@ class Evaluation(Answers):
     # Staleness
 
     def _stale_plugins(self) -> list[Plugin[Any]]:
-        return [
-            plugin
-            for plugin in self._profile.epochal
-            if plugin.epoch(self._states[plugin.name]) != self._epochs[plugin.name]
-        ]
+        states = self._states
+        return [plugin for plugin, epoch in self._epochs if plugin.epoch(states[plugin.name]) != epoch]
 
     def _renew(self, stale: list[Plugin[Any]]) -> bool:
         """Prepare plugins again whose epoch changed; False when more than their own answers may differ."""
@@ -332,7 +332,6 @@ class Evaluation(Answers):
             return False
         for plugin in stale:
             state = self._states[plugin.name] = plugin.prepare(self._pod)
-            self._epochs[plugin.name] = plugin.epoch(state)
             if plugin in self._profile.pre_filters:
                 result = plugin.pre_filter(state)
                 is_narrowing = result.node_names is not None or plugin.name in self.narrowed_by
@@ -344,6 +343,7 @@ class Evaluation(Answers):
                 if not (status.is_success or status.is_skip):
                     return False
                 _set_member(self._skips_score, plugin.name, status.is_skip)
+        self._note_epochs()
         self._choose_wide()
         self._foresees = None
         return True

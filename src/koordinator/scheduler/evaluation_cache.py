@@ -35,6 +35,8 @@ class EvaluationCache:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._evaluations: OrderedDict[Hashable, tuple[Evaluation, int]] = OrderedDict()
+        self._last: Evaluation | None = None
+        self._last_key: Hashable = None
         self.hit_count = 0
         self.miss_count = 0
 
@@ -47,21 +49,35 @@ class EvaluationCache:
             self.miss_count += 1
             return evaluate(profile, self._table, pod)
         key = (profile.name, class_key, profile.live_key(pod))
+        if self._last is not None and key == self._last_key:
+            # Pods of a kind follow each other: neither order nor size have to be seen to for each of them.
+            self.hit_count += 1
+            self._last.update(pod)
+            return self._last
+        self._note_size()
         found = self._evaluations.get(key)
         if found is None:
             self.miss_count += 1
-            evaluation, known_bytes = evaluate(profile, self._table, pod), 0
+            evaluation = evaluate(profile, self._table, pod)
+            self._evaluations[key] = (evaluation, 0)
         else:
             self.hit_count += 1
-            evaluation, known_bytes = found
+            evaluation = found[0]
             self._evaluations.move_to_end(key)
             evaluation.update(pod)
-        size_bytes = evaluation.size_bytes
+        self._last, self._last_key = evaluation, key
+        self._note_size()
+        return evaluation
+
+    def _note_size(self) -> None:
+        """Of the last one, which grows and shrinks while it is in use: called when it comes and when it goes."""
+        if self._last is None:
+            return
+        known_bytes, size_bytes = self._evaluations[self._last_key][1], self._last.size_bytes
         if size_bytes != known_bytes:
-            self._evaluations[key] = (evaluation, size_bytes)
+            self._evaluations[self._last_key] = (self._last, size_bytes)
             self._bytes += size_bytes - known_bytes
             self._drop_oldest()
-        return evaluation
 
     def _drop_oldest(self) -> None:
         """Keep within the limits; the newest stays however large it is."""

@@ -133,7 +133,8 @@ class Plugin(abc.ABC, Generic[S]):
         return None  # type: ignore[return-value]
 
     def epoch(self, state: S) -> Hashable:
-        """Changes when Filter or the raw scores of rows may differ although nothing changed on these rows."""
+        """Changes when Filter or the raw scores of rows may differ although nothing changed on these rows. None when
+        that cannot be, for pods of this state: then nobody asks again."""
         return None
 
     def normal_epoch(self, state: S) -> Hashable:

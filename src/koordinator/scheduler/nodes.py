@@ -391,20 +391,22 @@ class NodeTable:
 
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:
         # One number after the other: for so few, an operation on arrays costs several times as much.
-        requested, free = self._requested.values, self._free.values
+        requested, free, used = self._requested.values, self._free.values, self._used.values
         for column, amount in pod.requests:
             total = requested.item(column, row) + sign * amount
             requested[column, row] = total
-            free[column, row] -= sign * amount
-            if column < len(_NONZERO_COLUMNS):
-                self._used.values[column, row] = total
+            free[column, row] = free.item(column, row) - sign * amount
+            if column < 2:  # of _NONZERO_COLUMNS
+                used[column, row] = total
         nonzero, allocatable = self._nonzero.values, self._allocatable.values
+        nonzero_free = self._nonzero_free.values
         for index, amount in enumerate(pod.nonzero_amounts):
-            used = nonzero.item(index, row) + sign * amount
-            nonzero[index, row] = used
-            self._nonzero_free.values[index, row] = allocatable.item(_NONZERO_COLUMNS[index], row) - used
-        self._pod_count.values[row] += sign
-        self._free_pods.values[row] -= sign
+            total = nonzero.item(index, row) + sign * amount
+            nonzero[index, row] = total
+            nonzero_free[index, row] = allocatable.item(index, row) - total
+        count, left = self._pod_count.values, self._free_pods.values
+        count[row] = count.item(row) + sign
+        left[row] = left.item(row) - sign
 
     # Rows
 

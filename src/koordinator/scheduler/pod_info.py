@@ -43,6 +43,8 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
     request_key: Hashable
     """Equal for pods that request the same."""
     host_ports: tuple[HostPort, ...]
+    labelled: Hashable
+    """Equal for pods of a namespace with equal labels: selectors do not tell them apart."""
 
     @classmethod
     def of(cls, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
@@ -66,6 +68,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             nonzero_amounts=nonzero,
             request_key=(requests, nonzero),
             host_ports=_host_ports(pod),
+            labelled=_labelled(pod),
         )
 
     def updated(self, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
@@ -88,6 +91,7 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
             self.nonzero_amounts,
             self.request_key,
             self.host_ports,
+            self.labelled if pod.metadata.labels == self.pod.metadata.labels else _labelled(pod),
         )
 
     def holding(self, amounts: Mapping[int, int]) -> "PodInfo":
@@ -125,6 +129,10 @@ def _has_same_containers(a: Pod, b: Pod) -> bool:
         and old.overhead == new.overhead
         and old.resources == new.resources
     )
+
+
+def _labelled(pod: Pod) -> Hashable:
+    return pod.metadata.namespace, frozenset(pod.metadata.labels.items())
 
 
 def _requests(pod: Pod, registry: ResourceRegistry) -> dict[int, int]:

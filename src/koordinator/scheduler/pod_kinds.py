@@ -95,16 +95,16 @@ class PodKinds(RowKeeper):
     # Pods come and go
 
     def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        self._add(self._kind_of(pod.pod), row)
+        self._add(self._kind_of(pod), row)
 
     def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        self._take(self._kinds[_key(pod.pod)], row)
+        self._take(self._kinds[_key(pod)], row)
 
     def pod_changed(self, row: int, old: PodInfo, new: PodInfo) -> None:
-        if old.pod is new.pod or (before := _key(old.pod)) == _key(new.pod):
+        if old.pod is new.pod or (before := _key(old)) == _key(new):
             return
         self._take(self._kinds[before], row)
-        self._add(self._kind_of(new.pod), row)
+        self._add(self._kind_of(new), row)
         # Labels are nothing that the table looks at, but answers for the row may differ now.
         self._table.changes.add(row, Change.PODS)
 
@@ -124,11 +124,11 @@ class PodKinds(RowKeeper):
         if not kind.rows:
             self._drop(kind)
 
-    def _kind_of(self, pod: Pod) -> PodKind:
+    def _kind_of(self, pod: PodInfo) -> PodKind:
         key = _key(pod)
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = PodKind(key, pod)
+            kind = self._kinds[key] = PodKind(key, pod.pod)
             self._by_namespace.setdefault(kind.namespace, {})[key] = kind
             for anchor in _label_anchors(kind):
                 self._by_label.setdefault(anchor, {})[key] = kind
@@ -145,9 +145,8 @@ class PodKinds(RowKeeper):
             reader.kind_gone(kind)
 
 
-def _key(pod: Pod) -> Hashable:
-    meta = pod.metadata
-    return (meta.namespace, frozenset(meta.labels.items()), meta.deletion_timestamp is not None)
+def _key(pod: PodInfo) -> Hashable:
+    return pod.labelled, pod.pod.metadata.deletion_timestamp is not None
 
 
 def _label_anchors(kind: PodKind) -> list[Anchor]:

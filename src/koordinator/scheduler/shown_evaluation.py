@@ -41,9 +41,7 @@ class ShownEvaluation(Evaluation):
         self._sequence = self._table.changes.sequence
         self._membership = self._table.membership
         if what_if.is_used:
-            self._epochs = {
-                plugin.name: plugin.epoch(self._states[plugin.name]) for plugin in self._profile.epochal
-            }
+            self._note_epochs()
             self._normal_epochs = self._normal_epochs_now()
 
     def _show(self, what_if: Trial) -> PodInfo:

@@ -29,6 +29,7 @@ class Code(enum.IntEnum):
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
+_SUCCESS = Code.SUCCESS
 _REJECTED = frozenset((Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING))
 
 
@@ -41,7 +42,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def is_success(self) -> bool:
-        return self.code is Code.SUCCESS
+        return self.code is _SUCCESS
 
     @property
     def is_skip(self) -> bool:

@@ -67,7 +67,7 @@ class ImageLocality(PreScorePlugin[ImageState], ScorePlugin[ImageState], RowKeep
 
     def epoch(self, state: ImageState) -> Hashable:
         """A score depends on how many nodes have an image, and on how many nodes there are."""
-        if not any(image in self._sizes for image in state.images):
+        if self._sizes.keys().isdisjoint(state.images):
             return ()
         return tuple(self._versions.get(image, 0) for image in state.images)
 

@@ -134,13 +134,15 @@ class InterPodAffinity(
     def live_key(self, pod: PodInfo) -> Hashable:
         """Terms of others that mean the pod. Whether it matches its own may follow from its namespace's labels."""
         wishes = self._wishes.of(pod.pod)
+        if wishes is NO_WISHES and not len(self._index):
+            return ()
         self._index.expect(wishes.all)
-        meaning = tuple([holders.number for holders in self._index.meaning(pod.pod)])
+        meaning = tuple([holders.number for holders in self._index.meaning(pod)])
         return (meaning, wishes.is_own_match(pod.pod, self.namespaces)) if wishes.together else meaning
 
     def prepare(self, pod: PodInfo) -> PodAffinityState:
         wishes = self._wishes.of(pod.pod)
-        meaning = self._index.meaning(pod.pod)
+        meaning = self._index.meaning(pod)
         # As upstream: the argument spares pods without preferences the whole score.
         is_scored = bool(wishes.preferred) or not self._ignores_preferred
         weighed = ((holders, self._existing_weight(holders.term)) for holders in meaning if is_scored)

@@ -146,15 +146,14 @@ class TermIndex(RowKeeper):
         """Topology keys of all required anti-affinity."""
         return frozenset(self._anti_keys)
 
-    def meaning(self, pod: Pod) -> tuple[Holders, ...]:
+    def meaning(self, pod: PodInfo) -> tuple[Holders, ...]:
         """Terms of pods on nodes (or expected there) that match `pod`, in order of their numbers."""
         if not self._holders:
             return ()
         if self._seen_namespaces != self._namespaces.version:
             self._seen_namespaces = self._namespaces.version
             self._matches.clear()
-        key = (pod.metadata.namespace, frozenset(pod.metadata.labels.items()))
-        return self._matches.get(key, lambda: self._find(pod))
+        return self._matches.get(pod.labelled, lambda: self._find(pod.pod))
 
     def _find(self, pod: Pod) -> tuple[Holders, ...]:
         found = {

@@ -107,50 +107,47 @@ class PodTopologySpread(
 
     def class_key(self, pod: PodInfo) -> Hashable:
         """Constraints look at who is there, and at the nodes that the pod may use."""
-        return self._own_constraints(pod.pod).key if pod.pod.spec.topology_spread_constraints else ()
+        return self._own_constraints(pod).key if pod.pod.spec.topology_spread_constraints else ()
 
     def live_key(self, pod: PodInfo) -> Hashable:
         if pod.pod.spec.topology_spread_constraints or not self._defaults:
             return ()
-        return self._default_constraints(pod.pod).key
+        return self._default_constraints(pod).key
 
     def prepare(self, pod: PodInfo) -> SpreadState:
-        found = self._constraints(pod.pod)
+        found = self._constraints(pod)
         return SpreadState(
             hard=tuple((each, self._inclusions.of(pod.pod, each.policy)) for each in found.hard),
             soft=tuple((each, self._inclusions.of(pod.pod, each.policy)) for each in found.soft),
             needs_keys=found.needs_keys,
         )
 
-    def _constraints(self, pod: Pod) -> Constraints:
-        if pod.spec.topology_spread_constraints:
+    def _constraints(self, pod: PodInfo) -> Constraints:
+        if pod.pod.spec.topology_spread_constraints:
             return self._own_constraints(pod)
         return self._default_constraints(pod) if self._defaults else UNCONSTRAINED
 
-    def _own_constraints(self, pod: Pod) -> Constraints:
-        meta = pod.metadata
-        key = (
-            meta.namespace,
-            frozenset(meta.labels.items()),
-            msgspec.json.encode(pod.spec.topology_spread_constraints),
-            placement_key(pod, True, True),
-        )
-        return self._own.get(key, lambda: constraints.of_pod(pod))
+    def _own_constraints(self, pod: PodInfo) -> Constraints:
+        wire = msgspec.json.encode(pod.pod.spec.topology_spread_constraints)
+        key = (pod.labelled, wire, placement_key(pod.pod, True, True))
+        return self._own.get(key, lambda: constraints.of_pod(pod.pod))
 
-    def _default_constraints(self, pod: Pod) -> Constraints:
+    def _default_constraints(self, pod: PodInfo) -> Constraints:
         """Pods with equal labels under one controller have the same, until some selector changes."""
-        meta, spec = pod.metadata, pod.spec
+        meta, spec = pod.pod.metadata, pod.pod.spec
+        version = self.owners.version(meta.namespace)
+        if version == 0:
+            return UNCONSTRAINED  # there was never anything in the namespace that selects pods
         owner = next((ref for ref in meta.owner_references if ref.controller), None)
         key = (
-            meta.namespace,
+            pod.labelled,
             None if owner is None else (owner.api_version, owner.kind, owner.name),
-            frozenset(meta.labels.items()),
-            self.owners.version(meta.namespace),
-            placement_key(pod, True, True)
+            version,
+            placement_key(pod.pod, True, True)
             if spec.node_selector or spec.affinity or spec.tolerations
             else b"",
         )
-        return self._derived.get(key, lambda: self._derive(pod))
+        return self._derived.get(key, lambda: self._derive(pod.pod))
 
     def _derive(self, pod: Pod) -> Constraints:
         selectors = self.owners.selectors_of(pod)
@@ -285,7 +282,7 @@ class PodTopologySpread(
             return True
         if not pod.pod.spec.topology_spread_constraints:
             return True  # defaults follow the owner, in which pods of one class may differ
-        hard = self._own_constraints(pod.pod).hard
+        hard = self._own_constraints(pod).hard
         if isinstance(happening.old, PodInfo) or isinstance(happening.new, PodInfo):
             return hints.of_pod(happening, hard)
         keys = {key for each in hard for key in self._inclusions.of(pod.pod, each.policy).keys}
