@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from koordinator.api.core import Event
 from koordinator.api.device import Device
 from koordinator.api.meta import Object
@@ -15,52 +13,30 @@ from koordinator.cli import koordlet as command
 from koordinator.cli import koordlet_flags
 from koordinator.cluster.informer import Informer
 from koordinator.host.roots import HostRoots
+from tests.cli.deployed import Deployed
 from tests.koordlet.agent_world import World, live
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "koordlet"
-
-
-def objects() -> list[dict[str, Any]]:
-    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-    return [
-        body
-        for name in kustomization["resources"]
-        for body in yaml.safe_load_all((FOLDER / name).read_text())
-    ]
-
-
-def of_kind(kind: str) -> dict[str, Any]:
-    return next(body for body in objects() if body["kind"] == kind)
-
-
-def container() -> dict[str, Any]:
-    [found] = of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"]
-    return dict(found)
-
-
-def may(verb: str, group: str, resource: str) -> bool:
-    return any(
-        group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"]
-        for rule in of_kind("ClusterRole")["rules"]
-    )
+DEPLOYED = Deployed("koordlet")
 
 
 def test_the_command_line_is_understood_and_all_roots_are_mounted() -> None:
-    with command.main.make_context("koordlet", container()["args"]) as context:
+    with command.main.make_context("koordlet", DEPLOYED.container()["args"]) as context:
         settings, _ = koordlet_flags.of(context.params, {"NODE_NAME": "n"})
     assert settings.roots == HostRoots()
-    mounts = {mount["mountPath"].rstrip("/"): mount for mount in container()["volumeMounts"]}
+    mounts = {mount["mountPath"].rstrip("/"): mount for mount in DEPLOYED.container()["volumeMounts"]}
     for root in (settings.roots.cgroup, settings.roots.sys, settings.roots.sys_fs, settings.roots.run):
         assert root in mounts, root
     config = settings.config
     for directory in (config.audit.directory, config.predict.checkpoints, config.kubelet.pod_resources_proxy):
         assert any(directory.startswith(path) for path in mounts), directory
-    volumes = {volume["name"] for volume in of_kind("DaemonSet")["spec"]["template"]["spec"]["volumes"]}
-    assert {mount["name"] for mount in container()["volumeMounts"]} == volumes
+    volumes = {
+        volume["name"] for volume in DEPLOYED.of_kind("DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    }
+    assert {mount["name"] for mount in DEPLOYED.container()["volumeMounts"]} == volumes
 
 
 def test_the_agent_can_write_where_it_must() -> None:
-    mounts = {mount["mountPath"].rstrip("/"): mount for mount in container()["volumeMounts"]}
+    mounts = {mount["mountPath"].rstrip("/"): mount for mount in DEPLOYED.container()["volumeMounts"]}
     for path in ("/host-cgroup", "/host-sys-fs", "/host-run", "/prediction-checkpoints", "/var/log/koordlet"):
         assert not mounts[path].get("readOnly"), path
 
@@ -83,7 +59,9 @@ def test_the_role_covers_what_is_followed_and_written_and_no_more(tmp_path: Path
     assert len(followed) >= 5 and PersistentVolumeClaim in followed
     for view in followed:
         group, plural = view.resource.group, view.resource.plural
-        assert may("list", group, plural) and may("watch", group, plural), view.resource.qualified
+        assert DEPLOYED.may("list", group, plural) and DEPLOYED.may("watch", group, plural), (
+            view.resource.qualified
+        )
     written = [
         ("patch", "slo.koordinator.sh", "nodemetrics/status"),
         ("create", "", "pods/eviction"),
@@ -95,6 +73,6 @@ def test_the_role_covers_what_is_followed_and_written_and_no_more(tmp_path: Path
         ),
     ]
     for verb, group, resource in written:
-        assert may(verb, group, resource), (verb, group, resource)
-    for rule in of_kind("ClusterRole")["rules"]:
+        assert DEPLOYED.may(verb, group, resource), (verb, group, resource)
+    for rule in DEPLOYED.of_kind("ClusterRole")["rules"]:
         assert "*" not in rule["verbs"] + rule["resources"] and "secrets" not in rule["resources"]

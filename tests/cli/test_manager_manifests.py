@@ -1,10 +1,7 @@
 """The manifests in deploy/manager fit the manager that they run."""
 
 import json
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from koordinator.api import defaults
 from koordinator.api.feature_gates import Component, FeatureGates
@@ -13,48 +10,33 @@ from koordinator.cli import manager_flags
 from koordinator.manager.webhooks import configuration, configuration_sync
 from koordinator.manager.webhooks.settings import WebhookSettings
 from koordinator.manager.webhooks.table import GATES_BY_PATH
+from tests.cli.deployed import Deployed
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "manager"
-
-
-def objects() -> list[dict[str, Any]]:
-    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-    return [
-        body
-        for name in kustomization["resources"]
-        for body in yaml.safe_load_all((FOLDER / name).read_text())
-    ]
-
-
-def of_kind(kind: str) -> dict[str, Any]:
-    return next(body for body in objects() if body["kind"] == kind)
-
-
-def container() -> dict[str, Any]:
-    [found] = of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
-    return dict(found)
+DEPLOYED = Deployed("manager")
 
 
 def test_the_command_line_is_understood_and_probes_reach_it() -> None:
-    with command.main.make_context("koord-manager", container()["args"]) as context:
+    with command.main.make_context("koord-manager", DEPLOYED.container()["args"]) as context:
         settings, inert = manager_flags.of(context.params)
 
     assert inert == []
     assert settings.options.config_namespace == defaults.NAMESPACE
     assert settings.election is not None and settings.election.namespace == defaults.NAMESPACE
     assert settings.profiling is None
-    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in DEPLOYED.container()["ports"]}
     assert settings.metrics is not None and settings.metrics[1] == ports["metrics"]
     assert settings.health is not None and settings.health[1] == ports["health"]
-    assert {container()[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")} == {
-        "health"
-    }
+    assert {
+        DEPLOYED.container()[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")
+    } == {"health"}
 
 
 def test_the_webhook_server_is_where_the_service_leads() -> None:
-    environment = {entry["name"]: entry.get("value", defaults.NAMESPACE) for entry in container()["env"]}
+    environment = {
+        entry["name"]: entry.get("value", defaults.NAMESPACE) for entry in DEPLOYED.container()["env"]
+    }
     settings = WebhookSettings.of(environment)
-    service = of_kind("Service")
+    service = DEPLOYED.of_kind("Service")
 
     assert settings.port == service["spec"]["ports"][0]["targetPort"]
     assert settings.service == configuration.Service(
@@ -62,7 +44,7 @@ def test_the_webhook_server_is_where_the_service_leads() -> None:
         namespace=service["metadata"]["namespace"],
         port=service["spec"]["ports"][0]["port"],
     )
-    mounts = [mount["mountPath"] for mount in container()["volumeMounts"]]
+    mounts = [mount["mountPath"] for mount in DEPLOYED.container()["volumeMounts"]]
     assert any(str(settings.cert_dir).startswith(f"{path}/") for path in mounts), "the root is read-only"
 
 
@@ -71,7 +53,7 @@ def test_the_manager_makes_its_webhooks_from_what_is_installed() -> None:
     paths = {path for path, needed in GATES_BY_PATH.items() if all(map(gates.is_on, needed))}
     made: dict[str, dict[str, Any]] = {}
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        body = of_kind(kind)
+        body = DEPLOYED.of_kind(kind)
         assert "webhooks" not in body, "an entry without a CA could only fail"
         found = configuration_sync.wanted(
             body["metadata"]["annotations"],

@@ -1,24 +1,21 @@
 """`KubeCluster` against a server scripted for faults."""
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 
 from koordinator.cluster import errors, transport
-from koordinator.cluster.backoff import BackoffPolicy
 from koordinator.cluster.config import from_url
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import PatchType
 from koordinator.cluster.rate_limit import Rate
 from koordinator.cluster.retry import LOST_RACE_OR_CONNECTION, retry_on_conflict
 from tests.cluster.fake_backend import PodView
+from tests.cluster.scripted_pods import connected, pod, pod_list
 from tests.cluster.scripted_server import (
-    ScriptedServer,
     ok,
     reset,
     scripted,
@@ -27,28 +24,7 @@ from tests.cluster.scripted_server import (
     text,
 )
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BACKOFF", BackoffPolicy(initial_s=0.01, max_s=0.02, jitter_ratio=0.1))
-
-
-@contextlib.asynccontextmanager
-async def connected(server: ScriptedServer, **options: Any) -> AsyncIterator[KubeCluster]:
-    async with KubeCluster(from_url(server.url), rng=random.Random(1), **options) as cluster:
-        yield cluster
-
-
-def pod(name: str, version: int = 1, **spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "shop", "resourceVersion": str(version), "uid": f"u-{name}"},
-        "spec": spec,
-    }
-
-
-def pod_list(*pods: dict[str, Any], version: int = 9, more: str = "") -> dict[str, Any]:
-    meta = {"resourceVersion": str(version)} | ({"continue": more} if more else {})
-    return {"kind": "PodList", "metadata": meta, "items": list(pods)}
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 # Requests

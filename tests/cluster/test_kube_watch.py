@@ -1,20 +1,15 @@
 """Lists and watches of `KubeCluster` against a server scripted for faults."""
 
-import contextlib
-import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from koordinator.cluster import errors, transport
-from koordinator.cluster.backoff import BackoffPolicy
-from koordinator.cluster.config import from_url
+from koordinator.cluster import errors
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import EventType, WatchEvent
 from tests.cluster.fake_backend import PodView
+from tests.cluster.scripted_pods import connected, pod, pod_list
 from tests.cluster.scripted_server import (
-    ScriptedServer,
     line,
     ok,
     scripted,
@@ -22,28 +17,7 @@ from tests.cluster.scripted_server import (
     stream,
 )
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BACKOFF", BackoffPolicy(initial_s=0.01, max_s=0.02, jitter_ratio=0.1))
-
-
-@contextlib.asynccontextmanager
-async def connected(server: ScriptedServer, **options: Any) -> AsyncIterator[KubeCluster]:
-    async with KubeCluster(from_url(server.url), rng=random.Random(1), **options) as cluster:
-        yield cluster
-
-
-def pod(name: str, version: int = 1, **spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "shop", "resourceVersion": str(version), "uid": f"u-{name}"},
-        "spec": spec,
-    }
-
-
-def pod_list(*pods: dict[str, Any], version: int = 9, more: str = "") -> dict[str, Any]:
-    meta = {"resourceVersion": str(version)} | ({"continue": more} if more else {})
-    return {"kind": "PodList", "metadata": meta, "items": list(pods)}
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 # Lists

@@ -22,6 +22,20 @@ from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.world import World, play, pod
 
 
+async def a_taken_node(world: World, cpu: str = "4", *, hold_deletions: bool = False) -> None:
+    """One node of 4 cores with the pod `low` on it, which anybody may evict."""
+    world.nodes(1, cpu="4")
+    world.api.put("Pod", pod("low", cpu=cpu, priority=1))
+    await world.settle(2)
+    world.api.hold_deletions = hold_deletions
+
+
+def nominated(world: World, name: str) -> str:
+    """The node that a pod is told it will get."""
+    found = world.api.objects["Pod"][("default", name)]
+    return str(found.get("status", {}).get("nominatedNodeName", ""))
+
+
 def test_an_important_pod_evicts_the_least_important_ones_and_takes_their_place() -> None:
     async def story(world: World) -> None:
         world.nodes(2, cpu="4")
@@ -49,9 +63,7 @@ def test_an_important_pod_evicts_the_least_important_ones_and_takes_their_place(
 
 def test_victims_are_marked_before_they_are_deleted() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="3", priority=1))
-        await world.settle(2)
+        await a_taken_node(world, cpu="3")
         world.api.put("Pod", pod("high", cpu="3", priority=2))
         await world.settle(5)
 
@@ -85,9 +97,7 @@ def test_nothing_is_evicted_when_that_would_not_make_room() -> None:
 
 def test_a_pod_that_must_not_preempt_says_so() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="3", priority=1))
-        await world.settle(2)
+        await a_taken_node(world, cpu="3")
         world.api.put("Pod", pod("meek", cpu="3", priority=1000, preemptionPolicy="Never"))
         await world.settle(5)
 
@@ -99,10 +109,7 @@ def test_a_pod_that_must_not_preempt_says_so() -> None:
 
 def test_room_made_by_preemption_is_not_taken_by_less_important_pods() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="4", priority=1))
-        await world.settle(2)
-        world.api.hold_deletions = True
+        await a_taken_node(world, hold_deletions=True)
         world.api.put("Pod", pod("high", cpu="4", priority=1000))
         await world.settle(2)
         assert world.scheduler.engine.nominations.on("node-0")
@@ -142,10 +149,7 @@ def test_a_trial_leaves_no_trace() -> None:
 
 def test_room_kept_for_a_pod_is_free_again_when_that_pod_is_deleted() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="3", priority=1))
-        await world.settle(2)
-        world.api.hold_deletions = True
+        await a_taken_node(world, cpu="3", hold_deletions=True)
         world.api.put("Pod", pod("high", cpu="4", priority=1000))
         await world.settle(2)
         world.api.put("Pod", pod("small", cpu="1", priority=5))
@@ -161,21 +165,16 @@ def test_room_kept_for_a_pod_is_free_again_when_that_pod_is_deleted() -> None:
 
 def test_the_preemptor_is_told_its_node_and_the_nomination_is_cleared_when_it_came_to_nothing() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="4", priority=1))
-        await world.settle(2)
-        world.api.hold_deletions = True
+        await a_taken_node(world, hold_deletions=True)
         world.api.put("Pod", pod("high", cpu="4", priority=1000))
         await world.settle(2)
-        found = next(p for p in world.api.pods() if p["metadata"]["name"] == "high")
-        assert found["status"]["nominatedNodeName"] == "node-0"
+        assert nominated(world, "high") == "node-0"
 
         # Somebody else takes the room, and is too important to be evicted.
         world.api.remove("Pod", "low", "default")
         world.api.put("Pod", pod("other", cpu="4", priority=2000, nodeName="node-0", scheduler="x"))
         await world.settle(400)
-        found = next(p for p in world.api.pods() if p["metadata"]["name"] == "high")
-        assert "nominatedNodeName" not in found["status"]
+        assert nominated(world, "high") == ""
         assert not len(world.scheduler.engine.nominations)
 
     play(story)
@@ -183,10 +182,7 @@ def test_the_preemptor_is_told_its_node_and_the_nomination_is_cleared_when_it_ca
 
 def test_a_preemptor_waits_while_its_victim_takes_its_time_to_leave() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="4", priority=1))
-        await world.settle(2)
-        world.api.hold_deletions = True
+        await a_taken_node(world, hold_deletions=True)
         world.api.put("Pod", pod("high", cpu="4", priority=1000))
         await world.settle(400)
 
@@ -231,9 +227,7 @@ def test_the_last_victim_goes_after_the_others_and_until_then_the_preemptor_is_g
 
 def test_an_eviction_that_fails_is_tried_again() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="4", priority=1))
-        await world.settle(2)
+        await a_taken_node(world)
         world.api.fail_next["delete"] = [errors.InternalError("try again")]
         world.api.put("Pod", pod("high", cpu="4", priority=1000))
         await world.settle(30)
@@ -245,10 +239,7 @@ def test_an_eviction_that_fails_is_tried_again() -> None:
 
 def test_less_important_pods_lose_their_nomination_to_the_node() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="4", priority=1))
-        await world.settle(2)
-        world.api.hold_deletions = True
+        await a_taken_node(world, hold_deletions=True)
         world.api.put("Pod", pod("middle", cpu="4", priority=10))
         await world.settle(2)
         assert world.scheduler.engine.nominations.on("node-0")[0].key == "default/middle"
@@ -256,8 +247,7 @@ def test_less_important_pods_lose_their_nomination_to_the_node() -> None:
         world.api.put("Pod", pod("high", cpu="4", priority=1000, preemptionPolicy="PreemptLowerPriority"))
         await world.settle(2)
         assert [each.key for each in world.scheduler.engine.nominations.on("node-0")] == ["default/high"]
-        found = next(p for p in world.api.pods() if p["metadata"]["name"] == "middle")
-        assert "nominatedNodeName" not in found["status"]
+        assert nominated(world, "middle") == ""
 
     play(story)
 
@@ -320,9 +310,7 @@ def test_pods_of_one_job_do_not_keep_room_from_each_other() -> None:
 
 def test_a_preemption_that_is_cancelled_before_it_began_gates_nobody() -> None:
     async def story(world: World) -> None:
-        world.nodes(1, cpu="4")
-        world.api.put("Pod", pod("low", cpu="4", priority=1))
-        await world.settle(2)
+        await a_taken_node(world)
         scheduler = world.scheduler
         [profile] = scheduler.profiles.values()
         plugin = next(each for each in profile.plugins if isinstance(each, DefaultPreemption))
