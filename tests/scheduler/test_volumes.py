@@ -71,15 +71,20 @@ def bind(world: World, name: str, volume_name: str) -> None:
     world.api.put("PersistentVolumeClaim", found)
 
 
+async def a_pod_with_a_claim(world: World, storage_class: str) -> None:
+    """The pod `db` asks for the claim `data`, and the scheduler had its time."""
+    classes(world)
+    world.api.put("PersistentVolumeClaim", claim("data", storage_class))
+    await world.settle(1)
+    world.api.put("Pod", user_of("db", "data"))
+    await world.settle(5)
+
+
 def test_a_pod_follows_the_volume_and_is_bound_once_its_claim_is() -> None:
     async def story(world: World) -> None:
         world.nodes(3)
-        classes(world)
         world.api.put("PersistentVolume", volume("disk-1", "node-1"))
-        world.api.put("PersistentVolumeClaim", claim("data"))
-        await world.settle(1)
-        world.api.put("Pod", user_of("db", "data"))
-        await world.settle(5)
+        await a_pod_with_a_claim(world, "local")
 
         reference = world.api.objects["PersistentVolume"][("", "disk-1")]["spec"]["claimRef"]
         assert (reference["namespace"], reference["name"]) == ("default", "data")
@@ -120,11 +125,7 @@ def test_a_volume_is_promised_to_one_claim_only() -> None:
 def test_a_volume_is_made_for_the_node_that_the_pod_gets() -> None:
     async def story(world: World) -> None:
         world.nodes(1)
-        classes(world)
-        world.api.put("PersistentVolumeClaim", claim("data", "made"))
-        await world.settle(1)
-        world.api.put("Pod", user_of("db", "data"))
-        await world.settle(5)
+        await a_pod_with_a_claim(world, "made")
 
         found = world.api.objects["PersistentVolumeClaim"][("default", "data")]
         assert found["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "node-0"
@@ -157,11 +158,7 @@ def test_pods_that_wait_for_volumes_do_not_hold_up_others() -> None:
 def test_a_driver_that_gives_up_lets_the_pod_try_again() -> None:
     async def story(world: World) -> None:
         world.nodes(1)
-        classes(world)
-        world.api.put("PersistentVolumeClaim", claim("data", "made"))
-        await world.settle(1)
-        world.api.put("Pod", user_of("db", "data"))
-        await world.settle(5)
+        await a_pod_with_a_claim(world, "made")
 
         found = world.api.objects["PersistentVolumeClaim"][("default", "data")]
         annotations = {"volume.kubernetes.io/selected-node": None}

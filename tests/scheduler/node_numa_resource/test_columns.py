@@ -2,6 +2,7 @@
 be what the exact functions say about each."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from koordinator.scheduler.plugins.node_numa_resource.bulk import NUMAReason
 from koordinator.scheduler.plugins.node_numa_resource.plugin import FEW, NodeNUMAResource, NUMAState
 from koordinator.scheduler.status import SUCCESS
 from tests.scheduler.node_numa_resource.cluster import Cluster, Json, bound_to, node, pod, report
+
+Property = Callable[[Cluster, NUMAState, Rows], None]
 
 POLICIES = ("", "", "BestEffort", "Restricted", "SingleNUMANode", "nonsense")
 
@@ -121,23 +124,35 @@ def state_of(plugin: NodeNUMAResource, cluster: Cluster, body: Json) -> NUMAStat
     return plugin.prepare(cluster.info(body))
 
 
+def of_machines(*, most: int, examples: int) -> Callable[[Property], Callable[[], None]]:
+    """Run a property on up to `most` machines with as many pods, for a pod that can be placed somewhere at all."""
+
+    def decorate(holds: Property) -> Callable[[], None]:
+        @given(
+            st.lists(nodes(), min_size=1, max_size=most), st.lists(bound_pods(), max_size=most), asking_pods()
+        )
+        @settings(max_examples=examples, deadline=None)
+        def test(drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json) -> None:
+            cluster = drawn_cluster(drawn, held)
+            state = state_of(cluster.plugin, cluster, asks)
+            if state.plan.status.is_success:
+                holds(cluster, state, cluster.table.rows)
+
+        test.__name__ = holds.__name__
+        return test
+
+    return decorate
+
+
 def many(ask: Any, state: NUMAState, rows: Rows) -> Any:
     """The answer of columns, which are asked when there are more than a few rows."""
     repeats = FEW + 1
     return ask(state, np.tile(rows, repeats))[: rows.size]
 
 
-@given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
-@settings(max_examples=150, deadline=None)
-def test_columns_say_what_a_trial_on_each_node_says(
-    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
-) -> None:
-    cluster = drawn_cluster(drawn, held)
+@of_machines(most=4, examples=150)
+def test_columns_say_what_a_trial_on_each_node_says(cluster: Cluster, state: NUMAState, rows: Rows) -> None:
     plugin = cluster.plugin
-    state = state_of(plugin, cluster, asks)
-    if not state.plan.status.is_success:
-        return
-    rows = cluster.table.rows
 
     codes = plugin.detail(state, rows, many(plugin.filter, state, rows))
 
@@ -152,17 +167,11 @@ def test_columns_say_what_a_trial_on_each_node_says(
         assert points == plugin.exact_score(state, row)
 
 
-@given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
-@settings(max_examples=100, deadline=None)
+@of_machines(most=4, examples=100)
 def test_one_row_at_a_time_says_the_same_as_all_at_once(
-    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
+    cluster: Cluster, state: NUMAState, rows: Rows
 ) -> None:
-    cluster = drawn_cluster(drawn, held)
     plugin = cluster.plugin
-    state = state_of(plugin, cluster, asks)
-    if not state.plan.status.is_success:
-        return
-    rows = cluster.table.rows
 
     together = plugin.detail(state, rows, many(plugin.filter, state, rows))
     alone = plugin.detail(state, rows, plugin.filter(state, rows))
@@ -174,18 +183,11 @@ def test_one_row_at_a_time_says_the_same_as_all_at_once(
     assert plugin.score(state, feasible).tolist() == many(plugin.score, state, feasible).tolist()
 
 
-@given(st.lists(nodes(), min_size=1, max_size=3), st.lists(bound_pods(), max_size=3), asking_pods())
-@settings(max_examples=150, deadline=None)
-def test_what_filter_lets_pass_reserve_can_book(
-    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
-) -> None:
-    cluster = drawn_cluster(drawn, held)
+@of_machines(most=3, examples=150)
+def test_what_filter_lets_pass_reserve_can_book(cluster: Cluster, state: NUMAState, rows: Rows) -> None:
     plugin = cluster.plugin
-    info = cluster.info(asks)
-    state = plugin.prepare(info)
-    if not state.plan.status.is_success:
-        return
-    rows = cluster.table.rows
+
+    info = state.pod
 
     for row in rows[plugin.filter(state, rows) == 0].tolist():
         name = cluster.table.name_of(row)
@@ -222,22 +224,17 @@ def test_nodes_that_share_a_trial_get_the_same_words_as_from_trials_of_their_own
         assert (plugin.refusal(state, code) if code else SUCCESS) == exact
 
 
-@given(st.lists(nodes(), min_size=1, max_size=4), st.lists(bound_pods(), max_size=4), asking_pods())
-@settings(max_examples=150, deadline=None)
+@of_machines(most=4, examples=150)
 def test_where_pods_do_not_matter_the_answer_is_the_same_without_them(
-    drawn: list[tuple[Json, Json | None]], held: list[Json], asks: Json
+    cluster: Cluster, state: NUMAState, rows: Rows
 ) -> None:
-    cluster = drawn_cluster(drawn, held)
     plugin = cluster.plugin
-    state = state_of(plugin, cluster, asks)
-    if not state.plan.status.is_success:
-        return
-    rows = cluster.table.rows
     is_fixed = ~plugin.pods_matter(state, rows)
     before = plugin.filter(state, rows)
 
-    for number in range(len(held)):
-        cluster.table.unassign(f"uid-{number}")
+    for row in rows.tolist():
+        for uid in list(cluster.table.pods_at(row)):
+            cluster.table.unassign(uid)
 
     assert plugin.filter(state, rows)[is_fixed].tolist() == before[is_fixed].tolist()
 
