@@ -64,6 +64,16 @@ def test_a_pod_that_cannot_be_placed_ends_with_3_and_says_what_would_help() -> N
     assert "FailedScheduling (×3): 0/2 nodes are available" in result.output
 
 
+def test_what_was_said_before_is_not_repeated() -> None:
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+    body = pod("big", cpu="6") | {"status": {"conditions": [refused]}}
+
+    result = explained("big", dump=dumped(node("n-0", cpu="4"), body, EVENT | {"message": "no room"}))
+
+    assert "Condition PodScheduled=False Unschedulable: no room" in result.output
+    assert "FailedScheduling (×3): the same" in result.output
+
+
 def test_a_pod_that_fits_ends_with_0() -> None:
     result = explained("default/web")
 

@@ -66,18 +66,21 @@ def remedy_table(remedies: Sequence[Remedy]) -> Table | None:
     return table
 
 
-def preemption_table(preemption: Preemption | None) -> RenderableType | None:
-    """Who would be evicted."""
+def preemption_table(preemption: Preemption | None, said: str = "") -> RenderableType | None:
+    """Who would be evicted; or why nobody, unless `said` has that."""
     if preemption is None:
         return None
     if not preemption.nodes:
-        return Text(preemption.message) if preemption.message else None
+        return Text(preemption.message) if preemption.message and preemption.message not in said else None
     table = grid("node", "pods", "who would be evicted", "budgets violated", title="Preemption")
     for each in preemption.nodes:
         table.add_row(each.node, str(len(each.pods)), ", ".join(each.pods), str(each.budget_violations))
     return table
 
 
-def event_texts(events: Sequence[EventLine]) -> list[str]:
-    """The last ones."""
-    return [f"Event {e.time} {e.reason} (×{e.count}): {e.message}" for e in events[-EVENTS_MAX:]]
+def event_texts(events: Sequence[EventLine], said: Sequence[str] = ()) -> list[str]:
+    """The last ones; texts that were `said` already are not repeated."""
+    return [
+        f"Event {e.time} {e.reason} (×{e.count}): {'the same' if e.message in said else e.message}"
+        for e in events[-EVENTS_MAX:]
+    ]

@@ -26,7 +26,7 @@ def print_answer(console: Console, answer: PodAnswer) -> None:
     parts += [
         reason_table(answer.reasons, "Why nodes refuse it"),
         remedy_table(answer.remedies),
-        preemption_table(answer.preemption),
+        preemption_table(answer.preemption, answer.message),
         _scores(answer.scores, answer.node),
         *(_node(each) for each in answer.nodes),
         _messages(answer),
@@ -99,10 +99,13 @@ def _node(node: NodeAnswer) -> Group:
 
 
 def _messages(answer: PodAnswer) -> Text | None:
-    lines = [f"Message: {answer.message}"] if answer.message else []
+    """What the scheduler would say now, said, and whatever else was said; nothing twice."""
+    lines, said = [f"Message: {answer.message}"] if answer.message else [], [answer.message]
     for condition in answer.conditions:
         if condition.type == "PodScheduled":
-            told = f" {condition.reason}: {condition.message}" if condition.reason else ""
+            same = "the same" if condition.message in said else condition.message
+            told = f" {condition.reason}: {same}" if condition.reason else ""
             lines.append(f"Condition PodScheduled={condition.status}{told}")
-    lines += event_texts(answer.events)
+            said.append(condition.message)
+    lines += event_texts(answer.events, [text for text in said if text])
     return Text("\n".join(lines)) if lines else None

@@ -62,6 +62,14 @@ def test_loans_between_siblings_follow_from_their_annotations() -> None:
     assert search.figures["cpu"].loan.lent == 20 * UNIT
 
 
+def test_a_quota_that_nobody_asks_anything_of_has_a_runtime_of_zero_where_a_scheduler_writes_runtimes() -> None:
+    idle, alone = forest([*STORY, quota("idle")]).find("idle"), forest([quota("idle")]).find("idle")
+
+    assert idle is not None and alone is not None
+    assert (idle.figures["cpu"].runtime, idle.notes) == (0, [])
+    assert (alone.figures["cpu"].runtime, alone.notes) == (None, ["no scheduler has written a runtime yet"])
+
+
 def test_the_root_has_what_the_nodes_have_less_what_system_and_default_pods_use() -> None:
     system = quota("koordinator-system-quota", high="1844674407370955161", used="10")
 

@@ -129,7 +129,8 @@ class Forest(msgspec.Struct, kw_only=True):
 def forest(quotas: Iterable[ElasticQuota], nodes: Sequence[Node] = ()) -> Forest:
     """The trees that the objects make. Nothing is refused: what cannot be read is noted at its quota."""
     known, strays = _by_name(quotas)
-    read = {name: _read(quota) for name, quota in known.items()}
+    is_told = any(labels.QUOTA_RUNTIME in quota.metadata.annotations for quota in known.values())
+    read = {name: _read(quota, is_told=is_told) for name, quota in known.items()}
     children: defaultdict[str, list[str]] = defaultdict(list)
     for name, quota in sorted(known.items()):
         if name != ROOT:
@@ -231,14 +232,16 @@ def _why_stray(name: str, known: Mapping[str, ElasticQuota]) -> str:
 # What a quota says
 
 
-def _read(quota: ElasticQuota) -> QuotaNode:
-    """The quota by itself; what is not readable counts as not said."""
+def _read(quota: ElasticQuota, *, is_told: bool) -> QuotaNode:
+    """The quota by itself; what is not readable counts as not said. `is_told`: a scheduler writes runtimes here, and
+    leaves those out that are zero."""
     quota = normalization.normalize_quota(quota)
     meta = quota.metadata
     notes: list[str] = []
     low, high = _amounts(quota.spec.min, "spec.min", notes), _amounts(quota.spec.max, "spec.max", notes)
     used = _amounts(quota.status.used, "status.used", notes)
     runtime = _annotation(quota, quota_annotations.RUNTIME, notes)
+    is_idle = is_told and labels.QUOTA_RUNTIME not in meta.annotations and meta.name not in RESERVED
     request = _annotation(quota, quota_annotations.REQUEST, notes)
     lends = quota_labels.allows_lending(meta.labels)
     is_own = meta.name != ROOT
@@ -246,7 +249,7 @@ def _read(quota: ElasticQuota) -> QuotaNode:
         notes.append("does not lend")
     if meta.deletion_timestamp is not None:
         notes.append("is being deleted")
-    if is_own and meta.name not in RESERVED and labels.QUOTA_RUNTIME not in meta.annotations:
+    if is_own and meta.name not in RESERVED and not is_told:
         notes.append("no scheduler has written a runtime yet")
     return QuotaNode(
         name=meta.name,
@@ -256,7 +259,7 @@ def _read(quota: ElasticQuota) -> QuotaNode:
         figures={
             name: Figures(
                 used=used.get(name, 0),
-                runtime=runtime.get(name),
+                runtime=runtime.get(name, 0 if is_idle else None),
                 request=request.get(name),
                 min=low.get(name, 0),
                 max=high.get(name),
