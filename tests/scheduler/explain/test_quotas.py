@@ -130,7 +130,23 @@ def test_a_pod_that_nobody_may_preempt_is_held_by_the_minimum() -> None:
     answer = cluster.ask(cluster.pod("more", "ads", "2", preemptible="false"))
 
     assert "min 5 cores, used by pods that cannot be preempted 4, you ask 2" in answer.sentence
-    assert changes(answer) == {"quota-min": "raise cpu in min of ads from 5 to 6"}
+    assert changes(answer) == {
+        "quota-own": "wait until pods of ads that cannot be preempted and use 1 of cpu have ended",
+        "quota-min": "raise cpu in min of ads from 5 to 6",
+    }
+
+
+def test_what_raises_the_minimum_of_pods_that_cannot_be_preempted_is_what_the_webhooks_allow() -> None:
+    cluster = Shares()
+    cluster.node("n", cpu="140")
+    cluster.quota("team", "10", "20", is_parent=True).quota("web", "4", "9", "team")
+    cluster.quota("other", "5", "9", "team")
+
+    answer = cluster.ask(cluster.pod("firm", "web", "6", preemptible="false"))
+
+    assert changes(answer) == {
+        "quota-min": "raise cpu in min of web from 4 to 6 and cpu in min of team from 10 to 11"
+    }
 
 
 def test_a_pod_with_room_in_its_quota_is_told_so() -> None:

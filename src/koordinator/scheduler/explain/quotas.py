@@ -4,7 +4,7 @@ the quota, with the rules of the scheduler.
 Source: spec 06, sections 6, 7 and 13.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -125,11 +125,8 @@ def remedies(profile: Profile, pod: PodInfo) -> list[Remedy]:
     except (QuantityError, ProtocolError):
         return []
     if decision.reason is AdmissionReason.NON_PREEMPTIBLE:
-        fixed = place.quota.below.non_preemptible_used
-        return [
-            _raise_min_for_fixed(place, name, request[name] + fixed.get(name, 0))
-            for name in decision.exceeded
-        ]
+        what_ifs = [WhatIf(place, name, request[name], plugin.checks.limit_of) for name in decision.exceeded]
+        return _room_for_firm(place, what_ifs)
     if decision.is_allowed or len(decision.exceeded) != 1 or decision.quota != place.ref.name:
         return []
     [name] = decision.exceeded
@@ -137,10 +134,14 @@ def remedies(profile: Profile, pod: PodInfo) -> list[Remedy]:
     return what_if.remedies() if what_if.is_faithful else []
 
 
-def _raise_min_for_fixed(place: Place, resource: str, wanted: int) -> Remedy:
-    before = _text(resource, place.quota.min.get(resource, 0))
-    change = f"raise {resource} in min of {place.ref.name} from {before} to {_text(resource, wanted)}"
-    return Remedy(kind="quota-min", change=change, node_count=0, examples=[])
+def _room_for_firm(place: Place, what_ifs: "Sequence[WhatIf]") -> list[Remedy]:
+    """For a pod that cannot be preempted, and goes without what is lent."""
+    made = {"quota-min": f"raise {' and '.join(text for each in what_ifs for text in each.raised_for_firm())}"}
+    ended = [each.firm_to_end() for each in what_ifs]
+    if all(ended):
+        those = f"pods of {place.ref.name} that cannot be preempted and use {' and '.join(ended)}"
+        made = {"quota-own": f"wait until {those} have ended"} | made
+    return [Remedy(kind=kind, change=change, node_count=0, examples=[]) for kind, change in made.items()]
 
 
 class WhatIf:
@@ -210,6 +211,23 @@ class WhatIf:
         return high * unit
 
     # Changes
+
+    def _missing_for_firm(self) -> int:
+        quota = self._place.quota
+        used = quota.below.non_preemptible_used.get(self._resource, 0)
+        return used + self._ask - quota.min.get(self._resource, 0)
+
+    def firm_to_end(self) -> str:
+        """`3 of cpu`: by how much the pods that cannot be preempted would be above the minimum; empty when the pod
+        alone is."""
+        if self._ask > self._place.quota.min.get(self._resource, 0):
+            return ""
+        return f"{self._say(self._missing_for_firm())} of {self._resource}"
+
+    def raised_for_firm(self) -> list[str]:
+        """Minima of the quota and of those above it that then have too little for their children."""
+        mins = self._mins(self._missing_for_firm())
+        return [self._raised("min", name, self._quotas[name].min, value) for name, value in mins.items()]
 
     def remedies(self) -> list[Remedy]:
         """Those of the pod first, then of its quota, then of others."""
