@@ -20,7 +20,8 @@ from koordinator.scheduler.explain.answer import NodeAnswer, NodeScore, PodAnswe
 def print_answer(console: Console, answer: PodAnswer) -> None:
     """Everything that the answer holds, in the order in which people ask."""
     parts: list[RenderableType | None] = [verdict_line(answer.sentence, answer.verdict), _facts(answer)]
-    parts.append(_quota(answer.quota) if answer.quota is not None else None)
+    if answer.quota is not None:
+        parts += [_quota(answer.quota), _above(answer.quota) if not answer.node else None]
     if answer.gang is not None:
         parts += gang_parts(answer.gang)
     parts += [
@@ -69,6 +70,15 @@ def _quota(quota: QuotaAnswer) -> Table | None:
             style="red" if level.quota == quota.quota and level.resource in quota.exceeded else "",
         )
     return table
+
+
+def _above(quota: QuotaAnswer) -> Text | None:
+    """Who has not given back yet, where there is room in the quota, but not on the nodes."""
+    lines = []
+    for each in quota.above:
+        amounts = ", ".join(f"{amount} {name}" for name, amount in each.amounts.items())
+        lines.append(f"{each.quota} uses {amounts} above its runtime; it comes back as pods of it end")
+    return Text("\n".join(lines)) if lines else None
 
 
 def _scores(scores: list[NodeScore], chosen: str) -> Table | None:

@@ -62,7 +62,7 @@ def test_loans_between_siblings_follow_from_their_annotations() -> None:
     assert search.figures["cpu"].loan.lent == 20 * UNIT
 
 
-def test_a_quota_that_nobody_asks_anything_of_has_a_runtime_of_zero_where_a_scheduler_writes_runtimes() -> None:
+def test_an_idle_quota_has_a_runtime_of_zero_where_a_scheduler_writes_runtimes() -> None:
     idle, alone = forest([*STORY, quota("idle")]).find("idle"), forest([quota("idle")]).find("idle")
 
     assert idle is not None and alone is not None

@@ -120,6 +120,17 @@ def test_siblings_that_use_more_than_their_minimum_are_asked_to_give_back() -> N
     assert changes(answer)["quota-lent"] == "have search ask for 4 of cpu less: it uses 7 more than its min"
 
 
+def test_who_has_not_given_back_yet_is_named_where_the_nodes_are_full() -> None:
+    cluster = Shares()
+    cluster.node("n", cpu="20")
+    cluster.quota("ads", "5", "20").quota("search", "15", "20").uses("ads", *["4"] * 5)
+
+    answer = cluster.ask(cluster.pod("web", "search", "4"))
+
+    assert answer.quota is not None and answer.quota.fits
+    assert [(each.quota, each.amounts) for each in answer.quota.above] == [("root/ads", {"cpu": "4"})]
+
+
 def test_a_pod_that_nobody_may_preempt_is_held_by_the_minimum() -> None:
     cluster = Shares()
     cluster.node("n", cpu="20")

@@ -162,7 +162,8 @@ class QuotaLevel(Part, frozen=True, kw_only=True):
     max: str
     """Empty where there is none."""
     held_by: str = ""
-    """What keeps the runtime below what is asked for: `max`, or `siblings` that share with it; else empty."""
+    """What keeps the runtime below what is asked for: `max`, `siblings` that share with it, `parent` where there
+    are none, or `nodes` at the top; else empty."""
 
 
 class QuotaLoan(Part, frozen=True, kw_only=True):
@@ -170,6 +171,14 @@ class QuotaLoan(Part, frozen=True, kw_only=True):
 
     lender: str
     """Path of that quota, such as `root/search`."""
+    amounts: dict[str, str]
+
+
+class QuotaExcess(Part, frozen=True, kw_only=True):
+    """What a quota uses above its runtime: others want back what it has borrowed."""
+
+    quota: str
+    """Path of that quota."""
     amounts: dict[str, str]
 
 
@@ -186,6 +195,8 @@ class QuotaAnswer(Part, frozen=True, kw_only=True):
     """Resources of which there is too little."""
     levels: list[QuotaLevel] = []
     loans: list[QuotaLoan] = []
+    above: list[QuotaExcess] = []
+    """Where the pod's quota has room: who uses more than may be used, of what the pod asks for, most first."""
 
 
 class GangLine(Part, frozen=True, kw_only=True):

@@ -4,14 +4,14 @@ the quota, with the rules of the scheduler.
 Source: spec 06, sections 6, 7 and 13.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaLevel, QuotaLoan, Remedy
+from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaExcess, QuotaLevel, QuotaLoan, Remedy
 from koordinator.scheduler.explain.quota_forest import UNREACHED
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
@@ -24,6 +24,7 @@ from koordinator.scheduler.plugins.elastic_quota.amounts import (
 from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, ROOT, PodAsk, Quota
+from koordinator.scheduler.plugins.elastic_quota.report import ROOT_SHOWN
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
@@ -58,7 +59,36 @@ def explain_quota(profile: Profile, pod: PodInfo) -> QuotaAnswer | None:
             QuotaLoan(lender=loan.lender, amounts={name: each.text for name, each in loan.amounts.items()})
             for loan in standing.loans
         ],
+        above=_above(place, decision.request) if decision.is_allowed else [],
     )
+
+
+def _above(place: Place, names: Iterable[str]) -> list[QuotaExcess]:
+    """Quotas beside the path, up to the root, that use more than their runtime."""
+    tree, found = place.tree, []
+    for name in place.tree.path(place.ref.name)[:-1]:
+        for quota in _siblings(tree, name):
+            used, runtime = quota.below.used, quota.runtime
+            excess = {each: used.get(each, 0) - runtime[each] for each in names if each in runtime}
+            excess = {each: more for each, more in excess.items() if more > 0}
+            if excess:
+                found.append((max(excess.values()), _shown_path(tree, quota.spec.name), excess))
+    found.sort(key=lambda each: (-each[0], each[1]))
+    return [
+        QuotaExcess(quota=name, amounts={each: _text(each, more) for each, more in excess.items()})
+        for _, name, excess in found[:GIVERS_MAX]
+    ]
+
+
+def _siblings(tree: QuotaTree, name: str) -> list[Quota]:
+    """As they stand now; none where there are too many to look at all."""
+    names = tree.children(_parent(tree, name))
+    beside = (tree.bring_up_to_date(each) for each in names if each != name and len(names) <= SIBLINGS_MAX)
+    return [quota for quota in beside if quota is not None]
+
+
+def _shown_path(tree: QuotaTree, name: str) -> str:
+    return "/".join(ROOT_SHOWN if each == ROOT else each for each in reversed(tree.path(name)))
 
 
 def _levels(place: Place, names: list[str]) -> list[QuotaLevel]:
@@ -67,15 +97,15 @@ def _levels(place: Place, names: list[str]) -> list[QuotaLevel]:
         quota = place.tree.get(name)
         if quota is None or name == ROOT:
             continue
-        levels += [_level(quota, resource) for resource in names if resource in quota.max]
+        levels += [_level(place.tree, quota, resource) for resource in names if resource in quota.max]
     return levels
 
 
-def _level(quota: Quota, resource: str) -> QuotaLevel:
+def _level(tree: QuotaTree, quota: Quota, resource: str) -> QuotaLevel:
     runtime, asked = quota.runtime.get(resource), quota.request.get(resource, 0)
     held_by = ""
     if runtime is not None and runtime < asked:
-        held_by = "max" if runtime >= quota.max[resource] else "siblings"
+        held_by = "max" if runtime >= quota.max[resource] else _rivals_of(tree, quota, resource)
     return QuotaLevel(
         quota=quota.spec.name,
         resource=resource,
@@ -86,6 +116,16 @@ def _level(quota: Quota, resource: str) -> QuotaLevel:
         max=_ceiling(resource, quota.max[resource]),
         held_by=held_by,
     )
+
+
+def _rivals_of(tree: QuotaTree, quota: Quota, resource: str) -> str:
+    """Who has what the quota lacks."""
+    siblings = _siblings(tree, quota.spec.name)
+    if not siblings and len(tree.children(quota.spec.parent)) > 1:
+        return "siblings"  # too many to look at
+    if any(each.runtime.get(resource, 0) for each in siblings):
+        return "siblings"
+    return "nodes" if quota.spec.parent == ROOT else "parent"
 
 
 def _ceiling(resource: str, nanos: int) -> str:
@@ -136,7 +176,8 @@ def remedies(profile: Profile, pod: PodInfo) -> list[Remedy]:
 
 def _room_for_firm(place: Place, what_ifs: "Sequence[WhatIf]") -> list[Remedy]:
     """For a pod that cannot be preempted, and goes without what is lent."""
-    made = {"quota-min": f"raise {' and '.join(text for each in what_ifs for text in each.raised_for_firm())}"}
+    raised = [text for each in what_ifs for text in each.raised_for_firm()]
+    made = {"quota-min": f"raise {' and '.join(raised)}"}
     ended = [each.firm_to_end() for each in what_ifs]
     if all(ended):
         those = f"pods of {place.ref.name} that cannot be preempted and use {' and '.join(ended)}"
