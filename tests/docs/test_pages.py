@@ -109,7 +109,7 @@ def test_the_map_names_no_module_that_is_gone() -> None:
         if re.fullmatch(r"(scheduler|manager|koordlet|local|cluster|host|simulate)(\.[a-z_]+)+", name):
             path = PACKAGE / name.replace(".", "/")
             # The last part may be something in a module, such as a function.
-            files = (path / "__init__.py", path.with_suffix(".py"), path.parent.with_suffix(".py"))
+            files = (path, path.with_suffix(".py"), path.parent.with_suffix(".py"))
             assert any(file.exists() for file in files), name
 
 
