@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.answers import Answers, WideFilter, WideScorer
 from koordinator.scheduler.changes import Changes
 from koordinator.scheduler.columns import Rows, at, put
@@ -302,6 +303,21 @@ class Evaluation(Answers):
             return None
         lookahead.keep(rows, foresee(self._local_filters, self._local_scorers, rows, row, lookahead.depth))
         return lookahead.take(row)
+
+    def totals_ahead(self, rows: Rows, ahead: I64) -> Scores:
+        """Totals of rows with `ahead` more pods of the class on each, `NOT_FEASIBLE` where a filter refuses, as far as
+        plugins foresee it and the other rows stay as they are.
+
+        Shapes: both (n,), returns (n,). The rows descend, may repeat, and are feasible as they are.
+        """
+        totals = foresee(self._local_filters, self._local_scorers, rows, ahead)
+        part = self._wide_part if isinstance(self._wide_part, int) else self._wide_part[rows]
+        return np.where(totals == NOT_FEASIBLE, totals, totals + part)
+
+    @property
+    def foresees(self) -> bool:
+        """Whether `totals_ahead` tells what placements change."""
+        return self.status.is_success and self._can_foresee()
 
     def _can_foresee(self) -> bool:
         """Whether all plugins that take part know what a placement changes."""

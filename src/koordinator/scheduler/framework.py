@@ -398,6 +398,14 @@ class ScorePlugin(Plugin[S]):
 class ReservePlugin(Plugin[S]):
     """Books exact resources on the chosen node. `unreserve` is idempotent and may come without `reserve`."""
 
+    in_rehearsals: ClassVar[bool] = False
+    """Whether `reserve` and `unreserve` touch nothing but books in memory and undo each other to the last trace: then
+    they are called for pods, too, that only a rehearsal places (`NodeTable.rehearsal`)."""
+
+    def reserves(self, state: S) -> bool:
+        """Whether `reserve` may book anything for such pods. For explanations."""
+        return type(self).reserve is not ReservePlugin.reserve
+
     def reserve(self, state: S, pod: PodInfo, row: int) -> Status:
         return SUCCESS
 

@@ -32,6 +32,12 @@ class Trial:
         with self._of_takes() if pod.uid in self._places else contextlib.nullcontext():
             self._table.assign(pod, node_name, assumed=True)
 
+    def drop(self, pod: PodInfo) -> None:
+        """Count a pod no longer that was added last."""
+        assert self._added and self._added[-1].uid == pod.uid, pod.key
+        self._added.pop()
+        self._table.unassign(pod.uid)
+
     def take(self, pod: PodInfo) -> None:
         """Do not count a pod."""
         place = self._table.place_of(pod.uid)

@@ -43,12 +43,12 @@ def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") 
     refused = found.refused[:, inside]
     if not refused[index].all() or (refused.sum(axis=0) > 1).any():
         return ""
-    table, rows = found.engine.table, found.rows[inside]
-    if (table.pod_count[rows] >= table.pods_max[rows]).any():
+    table = found.engine.table
+    if (found.free_pods[inside] <= 0).any():
         return ""
     wanted = wanted_amounts(found)
     columns = list(wanted)
-    free = table.allocatable[columns][:, rows] - table.requested[columns][:, rows]
+    free = found.free(columns)[:, inside]
     lacking = np.maximum(np.array(list(wanted.values()))[:, np.newaxis] - free, 0)
     short = lacking > 0
     if short.any(axis=1).sum() != 1:

@@ -28,7 +28,7 @@ from koordinator.scheduler.plugins.elastic_quota.report import ROOT_SHOWN
 from koordinator.scheduler.plugins.elastic_quota.tree import QuotaTree
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.status import Status
+from koordinator.scheduler.status import SUCCESS, Status, unschedulable
 
 SIBLINGS_MAX = 512
 """Quotas on the path and beside it that a copy may have; around larger ones no changes are tried."""
@@ -40,10 +40,10 @@ def plugin_of(profile: Profile) -> ElasticQuota | None:
     return next((each for each in profile.plugins if isinstance(each, ElasticQuota)), None)
 
 
-def explain_quota(profile: Profile, pod: PodInfo) -> QuotaAnswer | None:
-    """How the pod's quota stands; None where no quota has a say."""
+def explain_quota(profile: Profile, pod: PodInfo, count: int = 1) -> QuotaAnswer | None:
+    """How the quota of so many pods like this one stands; None where no quota has a say."""
     plugin = plugin_of(profile)
-    standing = plugin.standing(pod) if plugin is not None else None
+    standing = plugin.standing(pod, count) if plugin is not None else None
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
     if plugin is None or standing is None or not isinstance(place, Place):
         return None
@@ -153,15 +153,33 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
 
 
-def remedies(profile: Profile, pod: PodInfo) -> list[Remedy]:
-    """Changes after which the quota has room for the pod, each with the smallest amount that does."""
+def room_in_quota(profile: Profile, pod: PodInfo, wanted: int) -> tuple[int, Status]:
+    """How many pods like this one, `wanted` at most, their quota lets in together, and why not all of them."""
+    plugin = plugin_of(profile)
+    place = plugin.checks.place_of(pod.pod) if plugin is not None else None
+    if plugin is None or not isinstance(place, Place):
+        return wanted, SUCCESS
+    decision = plugin.checks.decide(pod.pod, place, wanted)
+    if decision.is_allowed:
+        return wanted, SUCCESS
+    low, high = 0, wanted
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_allowed = plugin.checks.decide(pod.pod, place, middle).is_allowed
+        low, high = (middle, high) if is_allowed else (low, middle)
+    return low, unschedulable(decision.message).by(plugin.name)
+
+
+def remedies(profile: Profile, pod: PodInfo, count: int = 1) -> list[Remedy]:
+    """Changes after which the quota has room for so many pods like this one, each with the smallest amount that does."""
     plugin = plugin_of(profile)
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
     if plugin is None or not isinstance(place, Place):
         return []
     try:
-        decision = plugin.checks.decide(pod.pod, place)
+        decision = plugin.checks.decide(pod.pod, place, count)
         request = masked(plugin.checks.request_of(pod.pod, place.quota), place.quota.max)
+        request = {name: count * number for name, number in request.items()}
     except (QuantityError, ProtocolError):
         return []
     if decision.reason is AdmissionReason.NON_PREEMPTIBLE:
@@ -171,7 +189,7 @@ def remedies(profile: Profile, pod: PodInfo) -> list[Remedy]:
         return []
     [name] = decision.exceeded
     what_if = WhatIf(place, name, request[name], plugin.checks.limit_of)
-    return what_if.remedies() if what_if.is_faithful else []
+    return what_if.remedies(count) if what_if.is_faithful else []
 
 
 def _room_for_firm(place: Place, what_ifs: "Sequence[WhatIf]") -> list[Remedy]:
@@ -270,10 +288,10 @@ class WhatIf:
         mins = self._mins(self._missing_for_firm())
         return [self._raised("min", name, self._quotas[name].min, value) for name, value in mins.items()]
 
-    def remedies(self) -> list[Remedy]:
-        """Those of the pod first, then of its quota, then of others."""
+    def remedies(self, count: int = 1) -> list[Remedy]:
+        """Those of the `count` pods that ask together first, then of their quota, then of others."""
         return [
-            *self._ask_less(),
+            *self._ask_less(count),
             *self._end_own(),
             *self._raise_max(),
             *self._raise_min(),
@@ -287,13 +305,18 @@ class WhatIf:
     def _say(self, nanos: int) -> str:
         return _text(self._resource, nanos)
 
-    def _ask_less(self) -> list[Remedy]:
+    def _ask_less(self, count: int) -> list[Remedy]:
         name = self._place.ref.name
         least = self._least(lambda less: Change(ask=-less, asks={name: -less}), self._ask)
         if least is None or least >= self._ask:
             return []
-        less, now = self._say(self._ask - least), self._say(self._ask)
-        return self._remedy("requests", f"lower the {self._resource} request from {now} to at most {less}")
+        most = (self._ask - least) // count
+        if count > 1:
+            most -= most % nanos_per_unit(self._resource)
+        if not most:
+            return []
+        change = f"lower the {self._resource} request from {self._say(self._ask // count)} to at most {self._say(most)}"
+        return self._remedy("requests", f"{change}, on every member" if count > 1 else change)
 
     def _end_own(self) -> list[Remedy]:
         name, used = self._place.ref.name, self._place.quota.below.used.get(self._resource, 0)

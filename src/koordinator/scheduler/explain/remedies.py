@@ -239,14 +239,11 @@ def _only(found: Survey, plugin: str) -> Mask:
 
 def _free(found: Survey, columns: list[int]) -> I64:
     """(columns, rows): allocatable less requested, not below 0."""
-    table = found.engine.table
-    left = table.allocatable[columns][:, found.rows] - table.requested[columns][:, found.rows]
-    return np.asarray(np.maximum(left, 0))
+    return np.asarray(np.maximum(found.free(columns), 0))
 
 
 def _has_pod_slot(found: Survey) -> Mask:
-    table = found.engine.table
-    return np.asarray(table.pod_count[found.rows] < table.pods_max[found.rows])
+    return np.asarray(found.free_pods > 0)
 
 
 def room(found: Survey) -> list[Remedy]:
@@ -259,24 +256,23 @@ def room(found: Survey) -> list[Remedy]:
     table = found.engine.table
     amounts = np.array(list(wanted.values()), np.int64)[:, np.newaxis]
     capacity = table.allocatable[columns][:, found.rows]
-    requested = table.requested[columns][:, found.rows]
     has_capacity = (capacity >= amounts).all(axis=0) & (table.pods_max[found.rows] > 0)
-    lacking = np.maximum(amounts - (capacity - requested), 0)
+    lacking = np.maximum(amounts - found.free(columns), 0)
     share = (lacking / np.maximum(capacity, 1)).max(axis=0, initial=0.0)
     share[~(only_fit & has_capacity)] = np.inf
     made = []
     for position in np.argsort(share, kind="stable")[:NEAR_NODES_MAX].tolist():
         if not np.isfinite(share[position]):
             break
-        row = int(found.rows[position])
+        row, free_pods = int(found.rows[position]), int(found.free_pods[position])
         parts = [
             f"{resource_vector.amount_text(table.registry.names[column], int(lacking[n, position]))} of "
             f"{table.registry.names[column]}"
             for n, column in enumerate(columns)
             if lacking[n, position] > 0
         ]
-        if table.pod_count[row] >= table.pods_max[row]:
-            parts.append(f"{int(table.pod_count[row] - table.pods_max[row]) + 1} of {resources.PODS}")
+        if free_pods <= 0:
+            parts.append(f"{1 - free_pods} of {resources.PODS}")
         name = table.name_of(row)
         made.append(
             Remedy(kind="room", change=f"free {' and '.join(parts)} on {name}", node_count=1, examples=[name])

@@ -1,12 +1,13 @@
 """What every filter says about every node: the cycle's evaluation without stopping at the first refusal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api.resource_vector import I64
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
@@ -27,7 +28,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     `rows` are all nodes; `codes` (filters, rows) are the reason codes of each of `filters`, 0 where it has no
     objection. `left_out` (rows,) marks nodes that PreFilter plugins leave out, `kept_free` rows that pass but
-    are promised to nominated pods.
+    are promised to nominated pods. `ahead` (rows,) are pods of the class that each row is taken to have besides.
     """
 
     engine: Engine
@@ -40,6 +41,7 @@ class Survey(msgspec.Struct, frozen=True):
     codes: npt.NDArray[np.uint16]
     left_out: npt.NDArray[np.bool_]
     pre_filter: tuple[PluginAnswer, ...]
+    ahead: I64
 
     @property
     def refused(self) -> npt.NDArray[np.bool_]:
@@ -54,6 +56,19 @@ class Survey(msgspec.Struct, frozen=True):
         feasible = self.evaluation.feasible
         return feasible[~np.isin(feasible, list(self.kept_free))] if self.kept_free else feasible
 
+    def free(self, columns: Sequence[int]) -> I64:
+        """(columns, rows): what is left of these resources, `ahead` considered."""
+        table, wanted = self.engine.table, dict(self.pod.requests)
+        own = np.array([wanted.get(column, 0) for column in columns], np.int64)[:, np.newaxis]
+        at = np.ix_(columns, self.rows)
+        return np.asarray(table.allocatable[at] - table.requested[at] - own * self.ahead)
+
+    @property
+    def free_pods(self) -> I64:
+        """(rows,): how many more pods each takes at most, `ahead` considered."""
+        table = self.engine.table
+        return np.asarray(table.pods_max[self.rows] - table.pod_count[self.rows] - self.ahead)
+
     def names_of(self, rows: Iterable[int], limit: int = EXAMPLES_MAX) -> list[str]:
         """Names of the first rows."""
         return [self.engine.table.name_of(int(row)) for row, _ in zip(rows, range(limit), strict=False)]
@@ -64,8 +79,11 @@ class Survey(msgspec.Struct, frozen=True):
         return plugin.refusal(self.evaluation.state_of(plugin.name), code).by(plugin.name)
 
 
-def survey(engine: Engine, profile: Profile, pod: PodInfo) -> Survey:
-    """Ask all filters about all nodes. The table, its caches and the queue stay as they are."""
+def survey(engine: Engine, profile: Profile, pod: PodInfo, ahead: I64 | None = None) -> Survey:
+    """Ask all filters about all nodes. The table, its caches and the queue stay as they are.
+
+    `ahead` (table rows,): so many more pods of the class on each row, for filters that foresee what they mean.
+    """
     evaluation = Evaluation(profile, engine.table, pod)
     kept_free: KeptFree = {}
     if len(engine.nominations) and evaluation.status.is_success:
@@ -74,21 +92,35 @@ def survey(engine: Engine, profile: Profile, pod: PodInfo) -> Survey:
     pre_filter, skipped = _pre_filter(profile, evaluation)
     filters = tuple(plugin for plugin in profile.filters if plugin.name not in skipped)
     codes = np.zeros((len(filters), rows.size), np.uint16)
+    more = np.zeros(rows.size, np.int64) if ahead is None else ahead[rows]
     if evaluation.status.is_success and rows.size:
         for index, plugin in enumerate(filters):
-            codes[index] = _codes(plugin, evaluation.state_of(plugin.name), rows)
+            codes[index] = _codes(plugin, evaluation.state_of(plugin.name), rows, more)
     left_out = np.zeros(rows.size, np.bool_)
     if evaluation.narrowed_by:
         left_out = ~np.isin(rows, evaluation.candidates)
     return Survey(
-        engine, profile, pod, evaluation, kept_free, rows, filters, codes, left_out, tuple(pre_filter)
+        engine,
+        profile,
+        pod,
+        evaluation,
+        kept_free,
+        rows,
+        filters,
+        codes,
+        left_out,
+        tuple(pre_filter),
+        more,
     )
 
 
-def _codes(plugin: FilterPlugin[Any], state: Any, rows: Rows) -> ReasonCodes:
+def _codes(plugin: FilterPlugin[Any], state: Any, rows: Rows, ahead: I64) -> ReasonCodes:
     """Every reason of the plugin, also those that Filter itself has no need for."""
-    codes = np.array(plugin.filter(state, rows), np.uint16)
-    refused = codes != 0
+    is_ahead = ahead.any() and plugin.foresees(state)
+    codes = np.array(
+        plugin.filter_ahead(state, rows, ahead) if is_ahead else plugin.filter(state, rows), np.uint16
+    )
+    refused = (codes != 0) & (ahead == 0)
     if refused.any() and type(plugin).detail is not FilterPlugin.detail:
         codes[refused] = plugin.detail(state, rows[refused], codes[refused])
     return codes

@@ -253,6 +253,9 @@ class DynamicResources(
 
     # On a node
 
+    def reserves(self, state: ClaimState) -> bool:
+        return bool(state.claims)
+
     def reserve(self, state: ClaimState, pod: PodInfo, row: int) -> Status:
         if not state.claims:
             return SUCCESS

@@ -86,15 +86,20 @@ class QuotaChecks:
             for each in place.ancestors
         )
 
-    def decide(self, pod: Pod, place: Place) -> AdmissionDecision:
-        """Whether there is room for the pod, with the figures. Raises: QuantityError, ProtocolError."""
+    def decide(self, pod: Pod, place: Place, count: int = 1) -> AdmissionDecision:
+        """Whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
+        ProtocolError."""
+        request = self.request_of(pod, place.quota)
         return self._decide(
-            amounts_of(self.request_of(pod, place.quota)),
+            amounts_of({name: count * number for name, number in request.items()}),
             place,
             is_preemptible=not quota_labels.is_pod_non_preemptible(pod.metadata.labels),
+            pod_count=count,
         )
 
-    def _decide(self, request: Amounts, place: Place, *, is_preemptible: bool) -> AdmissionDecision:
+    def _decide(
+        self, request: Amounts, place: Place, *, is_preemptible: bool, pod_count: int
+    ) -> AdmissionDecision:
         return admission.admit(
             request,
             self._standing_of(place.quota),
@@ -103,19 +108,20 @@ class QuotaChecks:
                 self._standing_of(each) if isinstance(each, Quota) else each for each in place.ancestors
             ],
             only_requested=True,
+            pod_count=pod_count,
         )
 
     def _standing_of(self, quota: Quota) -> QuotaStanding:
         has_runtime = self._has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES
         return QuotaStanding.of(quota, has_runtime=has_runtime)
 
-    def standing(self, pod: Pod) -> PodStanding | None:
-        """What a pod meets at its quota, for people; None where no quota has a say."""
+    def standing(self, pod: Pod, count: int = 1) -> PodStanding | None:
+        """What so many pods like this one meet at their quota, for people; None where no quota has a say."""
         place = self.place_of(pod)
         if isinstance(place, Status):
             return None
         try:
-            decision = self.decide(pod, place)
+            decision = self.decide(pod, place, count)
         except (QuantityError, ProtocolError):
             return None
         ledger = report.of_path(place.tree, place.ref.tree_id, place.ref.name)

@@ -206,9 +206,9 @@ class ElasticQuota(
             if known is not None:
                 yield known.metadata.uid or key
 
-    def standing(self, pod: PodInfo) -> PodStanding | None:
-        """What a pod meets at its quota, for people; None where no quota has a say."""
-        return self.checks.standing(pod.pod)
+    def standing(self, pod: PodInfo, count: int = 1) -> PodStanding | None:
+        """What so many pods like this one meet at their quota, for people; None where no quota has a say."""
+        return self.checks.standing(pod.pod, count)
 
     # Preemption, loops, questions
 

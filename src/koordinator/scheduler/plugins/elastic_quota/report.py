@@ -106,9 +106,10 @@ class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
             limit, used = self.figures.runtime or self.figures.max, self.figures.used
         bound = "min" if decision.reason is AdmissionReason.NON_PREEMPTIBLE else "runtime"
         verb = "used by pods that cannot be preempted" if bound == "min" else "used"
+        asker = "you" if decision.pod_count == 1 else f"{decision.pod_count} members"
         parts = [
             f"{'' if name == resources.CPU else name + ' '}{bound} {_shown(name, limit.get(name))}, "
-            f"{verb} {_number(used.get(name))}, you ask {_number(decision.request.get(name))}"
+            f"{verb} {_number(used.get(name))}, {asker} ask {_number(decision.request.get(name))}"
             for name in names
         ]
         return "; ".join((f"queue at {self.path}: {'; '.join(parts)}", *self._borrowings(names)))

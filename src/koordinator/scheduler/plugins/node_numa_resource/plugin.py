@@ -88,6 +88,7 @@ class NodeNUMAResource(
     name = "NodeNUMAResource"
     args = NodeNUMAResourceArgs
     per_profile = True
+    in_rehearsals = True
     reads = Change.NODE | Change.PODS
     reasons = NUMAReason
     wakes_for_row = True
@@ -358,6 +359,9 @@ class NodeNUMAResource(
         return self._amounts.plain_score(self._demand(state), state.scored, rows, copies)
 
     # Reserve and PreBind
+
+    def reserves(self, state: NUMAState) -> bool:
+        return not (state.plan.status.is_skip or self.foresees(state))
 
     def reserve(self, state: NUMAState, pod: PodInfo, row: int) -> Status:
         if state.plan.status.is_skip or (self._is_ordinary(state) and self.books.at(row).facts.is_plain):

@@ -332,6 +332,9 @@ class VolumeBinding(
 
     # Reserve and bind
 
+    def reserves(self, state: BindingState) -> bool:
+        return bool(state.unbound)
+
     def reserve(self, state: BindingState, pod: PodInfo, row: int) -> Status:
         if not state.unbound:
             return SUCCESS

@@ -1,0 +1,37 @@
+"""Long answers in slices: between two of them the scheduler goes on with its work.
+
+A question is a generator. What it does up to a `yield` is one look at the tables as they stand, at most some 10 ms; a
+trial or a rehearsal never stays open across one, as the scheduler would take what is supposed for what is.
+"""
+
+import asyncio
+from collections.abc import Generator
+from typing import TypeVar
+
+from koordinator.scheduler.nodes import NodeTable
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+
+
+def finish(steps: Steps[T]) -> T:
+    """The answer in one piece, where nobody waits for the loop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+
+async def in_turns(steps: Steps[T], table: NodeTable) -> T:
+    """The answer; after each slice everybody else has a turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+        assert not table.is_trial, "a trial is open across slices"
+        await asyncio.sleep(0)
