@@ -21,7 +21,7 @@ from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer
 from koordinator.scheduler.explain.decide import Question, explain
-from koordinator.scheduler.explain.gang_rehearsal import gang_keys
+from koordinator.scheduler.explain.gang_group import gang_keys
 from koordinator.scheduler.explain.gangs import explain_gang
 from koordinator.scheduler.explain.service import condition_lines, names_alike
 from koordinator.scheduler.pod_info import PodInfo

@@ -11,9 +11,9 @@ from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.explain.answer import GangAnswer, Verdict
 from koordinator.scheduler.explain.decide import Question
-from koordinator.scheduler.explain.gang_rehearsal import group_of
-from koordinator.scheduler.explain.gangs import explain_gang, ordinal
-from koordinator.scheduler.explain.service import explain_live
+from koordinator.scheduler.explain.gang_group import group_of
+from koordinator.scheduler.explain.gangs import ordinal
+from koordinator.scheduler.explain.service import explain_gang_live, explain_live
 from koordinator.scheduler.plugins.network_topology.tree import build
 from tests.scheduler import world
 from tests.scheduler.coscheduling.gang_builders import in_group, pod_group
@@ -365,11 +365,11 @@ def test_a_scheduler_that_is_asked_all_the_time_does_the_same() -> None:
         found: dict[str, str] = {}
 
         async def story(world_: World) -> None:
-            def ask() -> None:
+            async def ask() -> None:
                 for name in ("big", "small") if is_asked else ():
-                    explain_gang(world_.scheduler.engine, f"default/{name}")
+                    await explain_gang_live(world_.scheduler, f"default/{name}")
                 for each in world_.scheduler.caches.pods.list() if is_asked else ():
-                    explain_live(world_.scheduler, each, Question())
+                    await explain_live(world_.scheduler, each, Question())
 
             world_.nodes(2, cpu="4")
             for gang, count, cpu in (("big", 3, "3"), ("small", 4, "1")):
@@ -379,12 +379,12 @@ def test_a_scheduler_that_is_asked_all_the_time_does_the_same() -> None:
                     body = world.pod(f"{gang}-{number}", cpu=cpu)
                     body["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": gang}
                     world_.api.put("Pod", body)
-                    ask()
+                    await ask()
                     await world_.settle(0.001)
-                    ask()
+                    await ask()
             for _ in range(20):
                 await world_.settle(1)
-                ask()
+                await ask()
             found.update(world_.api.placements())
             assert world_.scheduler.table.assumed_count == 0
 

@@ -183,7 +183,7 @@ def test_a_gang_beyond_its_quota_says_where_it_ends() -> None:
         "2 of 3 members fit; the 3rd (default/job-2) finds its quota full: queue at root/ads: "
         in answer.sentence
     )
-    assert "used 120, you ask 1" in answer.sentence
+    assert "used 118, 3 members ask 3" in answer.sentence
     assert {each.kind for each in answer.remedies} >= {"quota-own", "minimum"}
 
 

@@ -15,6 +15,7 @@ from koordinator.clock import FixedClock
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.explain.slices import finish
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.plugins.network_topology.outlook import outlook
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner
@@ -248,7 +249,7 @@ def test_explanations_tell_how_many_members_each_place_takes_and_who_is_left() -
     desk = Desk([(4, "s", "b"), (2, "s", "b"), (1, "s", "b2")])
     job = Job(members=tuple(desk.pod(f"m{number}", 2) for number in range(4)), rules=(must("Block"),))
 
-    found = outlook(desk.planner.draft(desk.tree, job), job)
+    found = finish(outlook(desk.planner.draft(desk.tree, job), job))
 
     first, second = found.places
     assert (first.title, len(first.nodes), [each.key for each in first.missing]) == (
@@ -265,7 +266,7 @@ def test_explanations_tell_that_a_size_is_no_multiple() -> None:
     desk = Desk([(8, "s", "b")])
     job = Job(members=tuple(desk.pod(f"m{number}", 1) for number in range(3)), rules=(must(NODE_LAYER, 2),))
 
-    found = outlook(desk.planner.draft(desk.tree, job), job)
+    found = finish(outlook(desk.planner.draft(desk.tree, job), job))
 
     assert (
         found.no_multiple
@@ -278,6 +279,6 @@ def test_explanations_of_members_that_differ_try_them_together() -> None:
     desk = Desk([(4, "s", "b")])
     job = Job(members=(desk.pod("a", 3), desk.pod("b", 1), desk.pod("c", 1)), rules=(must("Block"),))
 
-    (place,) = outlook(desk.planner.draft(desk.tree, job), job).places
+    (place,) = finish(outlook(desk.planner.draft(desk.tree, job), job)).places
 
     assert set(place.nodes) == {"a", "b"} and [each.key for each in place.missing] == ["default/c"]

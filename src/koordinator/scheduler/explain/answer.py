@@ -21,6 +21,8 @@ class Verdict(enum.StrEnum):
     WAITING = "WaitingForGang"
     """It holds a place, and is bound once enough members of its gang do."""
     UNSCHEDULABLE = "Unschedulable"
+    UNDECIDED = "Undecided"
+    """To find out would hold up the scheduler for too long."""
     GATED = "Gated"
     """It may not even enter the queue."""
     ERROR = "Error"
@@ -229,6 +231,8 @@ class GangFit(Part, frozen=True, kw_only=True):
     """All of the group, those that have a place included."""
     fitting: int
     """Those that have a place or find one."""
+    untried: int = 0
+    """Those that were not tried, so as not to hold up the scheduler."""
     is_enough: bool
     """Whether every gang reaches its minimum before a member is refused."""
     where: str = ""

@@ -36,7 +36,7 @@ def can_count(engine: Engine, profile: Profile, pod: PodInfo) -> bool:
     """Whether all that decides about pods like this one can be asked ahead: no filter looks around, nothing is booked
     beyond amounts, and no node is kept free for others."""
     extensions = profile.extensions
-    if extensions.after_pre_filters or extensions.prefer_nodes or extensions.transforms or extensions.books:
+    if extensions.after_pre_filters or extensions.transforms or extensions.books:
         return False
     prospects = engine.prospects(pod)
     if prospects is None or prospects.nominated_beside(pod):
@@ -90,7 +90,9 @@ def spread(evaluation: Evaluation, counts: I64, wanted: int) -> Rows:
         if order.size == wanted and not wants_more:
             return order
         if order.size == wanted:
-            rows = np.unique(order)  # of which nothing was chosen nothing will be, however far others are seen
+            rows = np.unique(
+                order
+            )  # of which nothing was chosen nothing will be, however far others are seen
         if depth >= int(counts[rows].max()) or 2 * depth * rows.size > STATES_MAX:
             left = counts - np.bincount(order, minlength=counts.size)
             return np.concatenate([order, _filled(evaluation, rows, left, wanted - order.size)])

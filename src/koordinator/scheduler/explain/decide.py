@@ -19,11 +19,12 @@ from koordinator.scheduler.explain.answer import (
     Verdict,
 )
 from koordinator.scheduler.explain.evictions import preemption_of
-from koordinator.scheduler.explain.gang_rehearsal import Group, group_of_pod
-from koordinator.scheduler.explain.gangs import explain_group
+from koordinator.scheduler.explain.gang_group import Group, group_of_pod
+from koordinator.scheduler.explain.gangs import Told, explain_group
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
+from koordinator.scheduler.explain.slices import finish
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.pod_info import PodInfo
@@ -47,8 +48,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
 
 
-def explain(engine: Engine, pod: PodInfo, question: Question | None = None) -> PodAnswer:
-    """The verdict of a cycle that ran now, with everything that led to it.
+def explain(
+    engine: Engine, pod: PodInfo, question: Question | None = None, gang: Told | None = None
+) -> PodAnswer:
+    """The verdict of a cycle that ran now, with everything that led to it. `gang`: what was found out about the gang of
+    the pod already.
 
     Columns that depend on the time must be current (`Engine.refresh`). Reserve and Permit are not asked: they
     book. Nodes that `question` names and the cluster does not have are left out.
@@ -74,13 +78,13 @@ def explain(engine: Engine, pod: PodInfo, question: Question | None = None) -> P
     if place is None:
         if profile is None:
             return _foreign(base, engine)
-        return _pending(engine, profile, pod, question, base)
+        return _pending(engine, profile, pod, question, base, gang)
     here = engine.table.name_of(place.row)
     if place.assumed and (group := group_of_pod(engine, pod.pod)) is not None:
-        gang = explain_group(engine, group, with_remedies=question.with_remedies).answer
-        sentence = f"Pod {pod.key} holds a place on {here} and goes with its gang. {gang.sentence}"
-        base = msgspec.structs.replace(base, node=here, gang=gang)
-        return _with(base, Verdict.BOUND if gang.verdict is Verdict.BOUND else Verdict.WAITING, sentence)
+        answer = (gang or _told(engine, group, question)).answer
+        sentence = f"Pod {pod.key} holds a place on {here} and goes with its gang. {answer.sentence}"
+        base = msgspec.structs.replace(base, node=here, gang=answer)
+        return _with(base, Verdict.BOUND if answer.verdict is Verdict.BOUND else Verdict.WAITING, sentence)
     base = msgspec.structs.replace(base, node=here)
     if profile is None:
         names = ", ".join(sorted(engine.profiles))
@@ -90,8 +94,12 @@ def explain(engine: Engine, pod: PodInfo, question: Question | None = None) -> P
     with engine.table.trial() as trial, contextlib.ExitStack() as aside:
         trial.take(place.pod)
         rest = [aside.enter_context(plugin.aside(place.pod, place.row)) for plugin in profile.plugins]
-        answer = _bound(engine, profile, _unbound(pod), here, question, base)
-        return msgspec.structs.replace(answer, notes=[*answer.notes, *filter(None, rest)])
+        found = _bound(engine, profile, _unbound(pod), here, question, base)
+        return msgspec.structs.replace(found, notes=[*found.notes, *filter(None, rest)])
+
+
+def _told(engine: Engine, group: Group, question: Question) -> Told:
+    return finish(explain_group(engine, group, with_remedies=question.with_remedies))
 
 
 def _with(base: PodAnswer, verdict: Verdict, sentence: str) -> PodAnswer:
@@ -112,7 +120,7 @@ def _requests(engine: Engine, pod: PodInfo) -> dict[str, str]:
 
 
 def _pending(
-    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer
+    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer, gang: Told | None
 ) -> PodAnswer:
     group = group_of_pod(engine, pod.pod)
     for gate in profile.pre_enqueues:
@@ -134,7 +142,7 @@ def _pending(
         )
     base = msgspec.structs.replace(base, quota=explain_quota(profile, pod))
     if group is not None:
-        return _with_gang(engine, profile, pod, question, base, group)
+        return _with_gang(engine, profile, pod, question, base, gang or _told(engine, group, question))
     found = surveys.survey(engine, profile, pod)
     base = _facts(found, question, base)
     failure = found.evaluation.failure
@@ -161,10 +169,9 @@ def _pending(
 
 
 def _with_gang(
-    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer, group: Group
+    engine: Engine, profile: Profile, pod: PodInfo, question: Question, base: PodAnswer, told: Told
 ) -> PodAnswer:
     """A member that goes with its gang or not at all: what the gang meets is what it meets."""
-    told = explain_group(engine, group, with_remedies=question.with_remedies)
     answer = told.answer
     base = _facts(surveys.survey(engine, profile, pod), question, base)
     sentence = f"Pod {pod.key} goes with its gang. {answer.sentence}"

@@ -8,7 +8,8 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain.answer import DomainFit
-from koordinator.scheduler.explain.gang_rehearsal import Group
+from koordinator.scheduler.explain.gang_group import Group
+from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 
@@ -33,7 +34,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def ground_of(engine: Engine, group: Group) -> Ground | None:
+def ground_of(engine: Engine, group: Group) -> Steps[Ground | None]:
     """None for a gang that asks for nothing."""
     if group.gang.config.topology is None or group.has_started:
         return None
@@ -43,7 +44,7 @@ def ground_of(engine: Engine, group: Group) -> Ground | None:
             note="its network topology is not looked at: awareNetworkTopology of Coscheduling is off"
         )
     try:
-        seen = planning.outlook(group.gang)
+        seen = yield from planning.outlook(group.gang)
     except KoordinatorError as error:
         return Ground(message=str(error))
     if seen is None:

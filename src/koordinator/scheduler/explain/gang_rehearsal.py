@@ -1,181 +1,235 @@
-"""A gang with those that start with it, and all of its members tried side by side, in a rehearsal on the node table.
+"""All members of a gang tried side by side: one by one in a rehearsal on the node table, or counted.
 
-The scheduler's books of gangs are only looked at. Source: spec 05, sections 5 to 9.
+A rehearsal is undone within a slice: a longer one is taken up again where it ended, with those counted that have been
+placed. Where even that takes too long, the rest is left out, and told so. Source: spec 05, sections 5 to 9.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from koordinator.api.core import Pod
-from koordinator.api.gang_labels import GangMode
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Remedy
+from koordinator.scheduler.explain.counting import count
+from koordinator.scheduler.explain.gang_group import Group, Member
+from koordinator.scheduler.explain.gang_members import Counted, Job, kind_of
 from koordinator.scheduler.explain.lacks import lacks
-from koordinator.scheduler.explain.quotas import refused_by_quota
+from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import room
+from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
-from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.events import is_on_its_own
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang
-from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.framework import ReservePlugin
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import Status
 from koordinator.scheduler.trial import Trial
 
+SLICE_US = 8_000
+"""Members placed in one slice, by what they cost."""
+RESUMED_US_MAX = 10_000
+"""What it may cost to place those of earlier slices again; beyond, the others are not tried any more."""
 
-class Member(msgspec.Struct, frozen=True):
-    """A member without a place, in the order of trying."""
-
-    gang_id: str
-    pod: PodInfo
+Prepare = Callable[[Trial], None]
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A gang with those that it is placed together with."""
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """How members are tried: on `rows` only (`where` says which these are), after `prepare` took pods away. Of the
+    first that does not fit, what it lacks, unless `is_brief`. `is_live`: others wait for the end of each slice."""
 
-    books: RunningGangs
-    gang: Gang
-    ids: tuple[str, ...]
-    gangs: dict[str, Gang]
-    """Those of `ids` that are known at all."""
-
-    @property
-    def name(self) -> str:
-        """As sentences call it."""
-        return f"gang {self.gang.gang_id}" if len(self.ids) == 1 else f"gang group {', '.join(self.ids)}"
-
-    @property
-    def has_started(self) -> bool:
-        """Whether members are scheduled one by one since the gang has started once."""
-        return is_on_its_own(self.gang)
-
-    @property
-    def existing(self) -> int:
-        return sum(len(gang.children) for gang in self.gangs.values())
-
-    def short_of(self, gang: Gang, placed: int = 0) -> int:
-        """How many places a gang lacks, `placed` more taken for granted."""
-        return max(self.books.rounds.lacking(gang) - placed, 0)
-
-    def pending(self) -> list[Member]:
-        """Members without a place, in the order in which a round tries them: the one that stands for the group
-        first, then gang by gang, by name."""
-        first = self.gang.group.representative
-        keys = [(gang_id, key) for gang_id, gang in sorted(self.gangs.items()) for key in gang.startable()]
-        keys.sort(key=lambda each: (each[1] != first, each))
-        found = [(gang_id, self.books.info(key)) for gang_id, key in keys]
-        return [Member(gang_id, info) for gang_id, info in found if info is not None]
+    rows: Rows | None = None
+    where: str = ""
+    prepare: Prepare | None = None
+    is_brief: bool = False
+    is_live: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Members tried side by side. `survey` is what the first one that found no node met, next to those before it."""
 
-    placed: dict[str, str]
+    job: Job
+    placed: Mapping[str, str]
     """Member → node."""
     missed: tuple[Member, ...] = ()
+    untried: int = 0
+    """Members for whom there was no time."""
     is_enough: bool = False
     status: Status | None = None
     survey: Survey | None = None
     lacks: str = ""
     rooms: tuple[Remedy, ...] = ()
     """What to free for that one, on nodes or in its quota."""
+    is_room_for_all: bool = False
+    """Whether `rooms` are for all members that are needed."""
+    unasked: tuple[str, ...] = ()
+    """Plugins that book something in Reserve, which was not tried."""
 
     @property
     def is_whole(self) -> bool:
-        return not self.missed
+        return not self.missed and not self.untried
+
+    @property
+    def first_missed(self) -> int:
+        """How many members come before the first that found no node."""
+        assert self.missed
+        return self.job.members.index(self.missed[0])
 
 
-def books_of(engine: Engine) -> RunningGangs | None:
-    """The scheduler's gangs; None where no profile runs Coscheduling."""
-    plugins = (plugin for profile in engine.profiles.values() for plugin in profile.plugins)
-    return next((plugin.gangs for plugin in plugins if isinstance(plugin, Coscheduling)), None)
+def rehearse(engine: Engine, group: Group, job: Job, question: Question) -> Steps[Outcome]:
+    """Place the members one beside the other, and undo it."""
+    found = _Progress(engine, group, job, question)
+    while not found.is_over:
+        if not job.singly and question.prepare is None:
+            found.count_all()
+        else:
+            with engine.table.rehearsal() as trial:
+                if question.prepare is not None:
+                    question.prepare(trial)
+                with Tries(engine, trial, question.rows) as tries:
+                    found.go_on(tries)
+        if found.is_over:
+            found.see_quota()
+        yield
+    return found.outcome
 
 
-def gang_keys(engine: Engine) -> list[str]:
-    """All gangs that somebody has named."""
-    books = books_of(engine)
-    return sorted(books.rounds.cache.gangs()) if books is not None else []
+class _Progress:
+    """How far the members are."""
 
+    def __init__(self, engine: Engine, group: Group, job: Job, question: Question) -> None:
+        self.is_over = False
+        self._engine = engine
+        self._group = group
+        self._job = job
+        self._asked = question
+        self._needs = group.needs()
+        self._index = 0
+        self._untried = 0
+        self._placed: dict[str, str] = {}
+        self._tried: list[tuple[PodInfo, str, bool]] = []
+        self._missed: list[Member] = []
+        self._by_gang: Counter[str] = Counter()
+        self._is_enough = self._has_all()
+        self._status: Status | None = None
+        self._survey: Survey | None = None
+        self._lacks = ""
+        self._rooms: tuple[Remedy, ...] = ()
+        self._is_room_for_all = False
+        self._unasked: set[str] = set()
 
-def group_of(engine: Engine, gang_id: str) -> Group | None:
-    """The group of a gang; None when nobody has named such a gang."""
-    books = books_of(engine)
-    gang = books.rounds.cache.get(gang_id) if books is not None else None
-    if books is None or gang is None:
-        return None
-    ids = gang.config.group
-    known = {each: found for each in ids if (found := books.rounds.cache.get(each)) is not None}
-    return Group(books=books, gang=gang, ids=ids, gangs=known)
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(
+            job=self._job,
+            placed=self._placed,
+            missed=tuple(self._missed),
+            untried=self._untried,
+            is_enough=self._is_enough,
+            status=self._status,
+            survey=self._survey,
+            lacks=self._lacks,
+            rooms=self._rooms,
+            is_room_for_all=self._is_room_for_all,
+            unasked=tuple(sorted(self._unasked)),
+        )
 
+    def go_on(self, tries: Tries) -> None:
+        """One slice."""
+        table, is_live = self._engine.table, self._asked.is_live
+        for pod, node, is_booked in self._tried:
+            if table.place_of(pod.uid) is None:
+                tries.again(pod, node, is_booked=is_booked)
+        if is_live and tries.spent_us > RESUMED_US_MAX:
+            self._untried = len(self._job) - self._index
+            self.is_over = True
+            return
+        end_us = tries.spent_us + SLICE_US
+        while self._index < len(self._job.singly):
+            if is_live and tries.spent_us > end_us:
+                return
+            self._try(tries, self._job.singly[self._index])
+            self._index += 1
+        self._unasked |= tries.unasked
+        self.count_all()
 
-def group_of_pod(engine: Engine, pod: Pod) -> Group | None:
-    """The group of a pod's gang, as far as its rules apply to the pod."""
-    gang_id = gang_id_of(pod)
-    group = group_of(engine, gang_id) if gang_id else None
-    return None if group is None or (group.has_started and gang_id in group.gangs) else group
+    def count_all(self) -> None:
+        """The last slice."""
+        if self._job.counted is not None:
+            self._count(self._job.counted)
+        self.is_over = True
 
+    def see_quota(self) -> None:
+        """What the quota of the first that was missed says to all members that are needed, where these ask for the
+        same and are alone with their demand."""
+        found = self._survey
+        if found is None or self._status is None or not refused_by_quota(self._status):
+            return
+        kinds = {kind_of(self._engine, each.pod) for each in self._job.singly}
+        if self._job.counted is not None:
+            kinds.add(kind_of(self._engine, self._job.counted.pod))
+        if len(kinds) > 1:
+            return
+        there = Counter(each.gang_id for each in self._job.members)
+        needed = sum(min(need, there[gang_id]) for gang_id, need in self._needs.items())
+        quota = explain_quota(found.profile, found.pod, needed)
+        if quota is None or quota.fits:
+            return
+        self._lacks = f"finds its quota full: {quota.sentence}"
+        self._rooms = tuple(quota_remedies(found.profile, found.pod, needed))
+        self._is_room_for_all = True
 
-def rehearse(
-    engine: Engine,
-    group: Group,
-    members: Sequence[Member],
-    *,
-    rows: Rows | None = None,
-    where: str = "",
-    trial: Trial | None = None,
-    with_survey: bool = True,
-) -> Outcome:
-    """Place the members one beside the other, within `trial` if there is one, and undo it."""
-    if trial is None:
-        with engine.table.rehearsal() as own:
-            return rehearse(
-                engine, group, members, rows=rows, where=where, trial=own, with_survey=with_survey
-            )
-    tries = Tries(engine, trial, rows)
-    placed: dict[str, str] = {}
-    missed: list[Member] = []
-    by_gang: Counter[str] = Counter()
-    found: Survey | None = None
-    first: Status | None = None
-    lack, rooms = "", tuple[Remedy, ...]()
-    is_enough = _is_enough(group, by_gang)
-    for member in members:
+    def _try(self, tries: Tries, member: Member) -> None:
+        place = self._engine.table.place_of(member.pod.uid)
+        if place is not None:  # by the scheduler, since the members were listed
+            self._place(member, self._engine.table.name_of(place.row))
+            return
+        booked = tries.booked_count
         node = tries.place(member.pod)
         if isinstance(node, str):
-            placed[member.pod.key] = node
-            by_gang[member.gang_id] += 1
-            if first is None or not _is_strict(group):
-                is_enough = is_enough or _is_enough(group, by_gang)
-            continue
-        missed.append(member)
-        if first is None:
-            first = node
-            found = _survey(engine, member.pod) if with_survey else None
-            lack = lacks(found, rows, where) if found is not None else f"is refused: {node.message}"
-            rooms = _rooms(found) if found is not None else ()
-    return Outcome(
-        placed=placed,
-        missed=tuple(missed),
-        is_enough=is_enough,
-        status=first,
-        survey=found,
-        lacks=lack,
-        rooms=rooms,
-    )
+            self._tried.append((member.pod, node, tries.booked_count > booked))
+            self._place(member, node)
+            return
+        self._miss(member, node)
 
+    def _place(self, member: Member, node: str) -> None:
+        self._placed[member.pod.key] = node
+        self._by_gang[member.gang_id] += 1
+        if not self._missed or not self._group.is_strict:
+            self._is_enough = self._is_enough or self._has_all()
 
-def _rooms(found: Survey) -> tuple[Remedy, ...]:
-    """Next to the members before it."""
-    if refused_by_quota(found.evaluation.status):
-        return tuple(quota_remedies(found.profile, found.pod))
-    return tuple(room(found)) if found.rows.size else ()
+    def _miss(self, member: Member, status: Status, survey: Survey | None = None) -> None:
+        self._missed.append(member)
+        if self._status is not None:
+            return
+        self._status = status
+        if self._asked.is_brief:
+            return
+        self._survey = survey or _survey(self._engine, member.pod)
+        self._lacks = _lacks(self._survey, status, self._asked)
+        self._rooms = _rooms(self._survey, status)
+
+    def _count(self, counted: Counted) -> None:
+        profile = self._engine.profiles[counted.pod.pod.spec.scheduler_name]
+        left = [each for each in counted.members if self._engine.table.place_of(each.pod.uid) is None]
+        found = count(self._engine, profile, counted.pod, len(left), self._asked.rows)
+        names = [self._engine.table.name_of(row) for row in found.rows.tolist()]
+        for member, node in zip(left, names, strict=False):
+            self._place(member, node)
+        if len(names) == len(left):
+            return
+        survey = None
+        if not self._asked.is_brief:
+            survey = surveys.survey(self._engine, profile, counted.pod, found.taken)
+        for member in left[len(names) :]:
+            self._miss(member, found.status, survey)
+
+    def _has_all(self) -> bool:
+        """Whether every gang has its minimum."""
+        is_known = len(self._group.gangs) == len(self._group.ids)
+        return is_known and all(self._by_gang[each] >= need for each, need in self._needs.items())
 
 
 def _survey(engine: Engine, pod: PodInfo) -> Survey | None:
@@ -183,12 +237,19 @@ def _survey(engine: Engine, pod: PodInfo) -> Survey | None:
     return surveys.survey(engine, profile, pod) if profile is not None else None
 
 
-def _is_strict(group: Group) -> bool:
-    return group.gang.config.mode is GangMode.STRICT
-
-
-def _is_enough(group: Group, placed: Counter[str]) -> bool:
-    """Whether every gang has its minimum."""
-    return len(group.gangs) == len(group.ids) and not any(
-        group.short_of(gang, placed[gang_id]) for gang_id, gang in group.gangs.items()
+def _lacks(found: Survey | None, status: Status, asked: Question) -> str:
+    is_booking = found is not None and any(
+        each.name == status.plugin for each in found.profile.reserves if isinstance(each, ReservePlugin)
     )
+    if found is None or (is_booking and found.takers.size):
+        return f"is refused: {status.message}"
+    return lacks(found, status, asked.rows, asked.where)
+
+
+def _rooms(found: Survey | None, status: Status) -> tuple[Remedy, ...]:
+    """Next to the members before it."""
+    if found is None:
+        return ()
+    if refused_by_quota(status):
+        return tuple(quota_remedies(found.profile, found.pod))
+    return tuple(room(found)) if found.rows.size else ()

@@ -14,9 +14,12 @@ from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Preemption, Remedy
 from koordinator.scheduler.explain.evictions import Ways, preemption_of, victims, ways_for
-from koordinator.scheduler.explain.gang_rehearsal import Group, Member, Outcome, rehearse
+from koordinator.scheduler.explain.gang_group import Group, Member
+from koordinator.scheduler.explain.gang_members import Job, kind_of
+from koordinator.scheduler.explain.gang_rehearsal import Outcome, Prepare, Question, rehearse
 from koordinator.scheduler.explain.quotas import refused_by_quota
 from koordinator.scheduler.explain.remedies import model_row, variants_of, wanted_amounts
+from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
 from koordinator.scheduler.explain.variants import Variant, for_requests
@@ -32,59 +35,65 @@ from koordinator.scheduler.view import View
 VARIANTS_MAX = 8
 """Changes of all members that are tried; each places the whole gang once."""
 PLACEMENTS_MAX = 10_000
-"""Members placed for one answer, some 50 µs each: of larger gangs fewer changes are tried."""
-EVICTIONS_MAX = 32
-"""Members for whom room is made one after the other."""
+"""Members placed for one answer, some 90 µs each: of larger gangs fewer changes are tried."""
+ROWS_PER_SLICE = 512
+EVICTIONS_MAX = 128
+"""Members for whom room is made."""
+KINDS_MAX = 4
+"""Kinds of members for whom room is made: asking who would go is one long look at all nodes for each."""
+BESIDE_MAX = 250
+"""Members that may have a place beside those for whom room is made, about 0.05 ms each."""
 FIT = "NodeResourcesFit"
 CORDONED = "node.kubernetes.io/unschedulable"
 
-Prepare = Callable[[Trial], None]
 
-
-def remedies(engine: Engine, group: Group, members: Sequence[Member], outcome: Outcome) -> list[Remedy]:
+def remedies(engine: Engine, group: Group, outcome: Outcome, *, is_live: bool) -> Steps[list[Remedy]]:
     """Changes of the members first, then of the gang, then of the cluster."""
     found = outcome.survey
-    if found is None or not found.rows.size:
+    if found is None or outcome.status is None or not found.rows.size:
         return []
-    if refused_by_quota(found.evaluation.status):
+    is_last = _short_in_all(group, outcome) == 1
+    if refused_by_quota(outcome.status):
         own = [each for each in outcome.rooms if each.kind != "requests"]  # that would be of one member
-        is_last = _short_in_all(group, outcome) == 1
-        return [*(own if is_last else ()), *_lower_minimum(group, members, outcome)]
-    try_it = _Attempts(engine, group, members)
-    made = [*_changed_members(try_it, found), *_lower_requests(try_it, found, outcome)]
-    made += _lower_minimum(group, members, outcome)
-    if _short_in_all(group, outcome) == 1:
+        rooms = list(outcome.rooms) if outcome.is_room_for_all else own if is_last else []
+        return [*rooms, *_lower_minimum(group, outcome)]
+    try_it = _Attempts(engine, group, outcome.job, is_live=is_live)
+    made = yield from _changed_members(try_it, found)
+    made += yield from _lower_requests(try_it, found, outcome)
+    made += _lower_minimum(group, outcome)
+    if is_last:
         made += outcome.rooms
-    return [*made, *_leaving(try_it), *_uncordon(try_it, found), *_new_nodes(try_it, found, outcome)]
+    made += yield from _leaving(try_it)
+    made += yield from _uncordon(try_it, found)
+    return made + _new_nodes(try_it, found, outcome)
 
 
 class _Attempts:
     """The members placed anew under changed conditions."""
 
-    def __init__(self, engine: Engine, group: Group, members: Sequence[Member]) -> None:
-        self.engine, self.group, self.members = engine, group, members
-        self._left = max(PLACEMENTS_MAX, len(members))
+    def __init__(self, engine: Engine, group: Group, job: Job, *, is_live: bool) -> None:
+        self.engine, self.group, self.job = engine, group, job
+        self._is_live = is_live
+        self._left = max(PLACEMENTS_MAX, len(job.singly))
 
-    def changed(self, apply: Callable[[Pod], Pod]) -> Outcome | None:
+    def changed(self, apply: Callable[[Pod], Pod]) -> Steps[Outcome | None]:
         """With every member changed; None when a change makes an amount that is none, or enough was tried."""
-        self._left -= len(self.members)
+        self._left -= len(self.job.singly)
         if self._left < 0:
             return None
-        registry = self.engine.table.registry
         try:
-            changed = [
-                msgspec.structs.replace(each, pod=PodInfo.of(apply(each.pod.pod), registry))
-                for each in self.members
-            ]
+            changed = self.job.changed(self.engine, apply)
         except KoordinatorError:
             return None
-        return rehearse(self.engine, self.group, changed, with_survey=False)
+        return (yield from self._tried(changed))
 
-    def prepared(self, prepare: Prepare) -> Outcome:
+    def prepared(self, prepare: Prepare) -> Steps[Outcome]:
         """With pods taken away beforehand."""
-        with self.engine.table.rehearsal() as trial:
-            prepare(trial)
-            return rehearse(self.engine, self.group, self.members, trial=trial, with_survey=False)
+        return (yield from self._tried(self.job, prepare))
+
+    def _tried(self, job: Job, prepare: Prepare | None = None) -> Steps[Outcome]:
+        question = Question(prepare=prepare, is_brief=True, is_live=self._is_live)
+        return (yield from rehearse(self.engine, self.group, job, question))
 
 
 def _remedy(kind: str, change: str, outcome: Outcome) -> Remedy:
@@ -96,19 +105,19 @@ def _remedy(kind: str, change: str, outcome: Outcome) -> Remedy:
 # Changes of the members
 
 
-def _changed_members(attempts: _Attempts, found: Survey) -> list[Remedy]:
+def _changed_members(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
     made = []
     for variant in variants_of(found, but=(FIT,))[:VARIANTS_MAX]:
-        outcome = attempts.changed(variant.apply)
+        outcome = yield from attempts.changed(variant.apply)
         if outcome is not None and outcome.is_enough:
             made.append(_remedy(variant.kind, f"{variant.change}, on every member", outcome))
     return made
 
 
-def _lower_requests(attempts: _Attempts, found: Survey, outcome: Outcome) -> list[Remedy]:
+def _lower_requests(attempts: _Attempts, found: Survey, outcome: Outcome) -> Steps[list[Remedy]]:
     """Requests so low that all members fit: one resource at a time, of members that ask for the same."""
     pod = outcome.missed[0].pod
-    alike = [each for each in attempts.members if each.pod.asks_like(pod)]
+    alike = [each for each in attempts.job.members if each.pod.asks_like(pod)]
     profile = attempts.engine.profiles.get(pod.pod.spec.scheduler_name)
     if profile is None:
         return []
@@ -122,7 +131,7 @@ def _lower_requests(attempts: _Attempts, found: Survey, outcome: Outcome) -> lis
             continue
         variant = for_requests(pod.pod, wanted, {names[column]: target})
         changed = _of_those(variant, alike)
-        after = attempts.changed(changed)
+        after = yield from attempts.changed(changed)
         if after is not None and after.is_enough:
             made.append(_remedy("requests", f"{variant.change}, on every member", after))
     return made
@@ -184,9 +193,9 @@ def _placed_by_gang(group: Group, outcome: Outcome) -> Counter[str]:
     )
 
 
-def _lower_minimum(group: Group, members: Sequence[Member], outcome: Outcome) -> list[Remedy]:
+def _lower_minimum(group: Group, outcome: Outcome) -> list[Remedy]:
     """What fits before the first member that does not would start."""
-    first = members.index(outcome.missed[0])
+    members, first = outcome.job.members, outcome.first_missed
     before = Counter(each.gang_id for each in members[:first])
     made = []
     for gang_id, gang in sorted(group.gangs.items()):
@@ -213,28 +222,30 @@ def _minimum_of(source: GangSource) -> str:
 # Changes of the cluster
 
 
-def _leaving(attempts: _Attempts) -> list[Remedy]:
+def _leaving(attempts: _Attempts) -> Steps[list[Remedy]]:
     table = attempts.engine.table
-    leaving = [
-        pod
-        for row in table.rows.tolist()
-        for pod in table.pods_at(row).values()
-        if pod.pod.metadata.deletion_timestamp is not None
-    ]
+    leaving: list[PodInfo] = []
+    for number, row in enumerate(table.rows.tolist(), 1):
+        leaving += [
+            pod for pod in table.pods_at(row).values() if pod.pod.metadata.deletion_timestamp is not None
+        ]
+        if number % ROWS_PER_SLICE == 0:
+            yield
     if not leaving:
         return []
 
     def take(trial: Trial) -> None:
         for pod in leaving:
-            trial.take(pod)
+            if table.place_of(pod.uid) is not None:
+                trial.take(pod)
 
-    outcome = attempts.prepared(take)
+    outcome = yield from attempts.prepared(take)
     if not outcome.is_enough:
         return []
     return [_remedy("wait", f"wait until {len(leaving)} pods that are being deleted have left", outcome)]
 
 
-def _uncordon(attempts: _Attempts, found: Survey) -> list[Remedy]:
+def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
     """Cordoned nodes are tried by members that tolerate it."""
     if not any(
         found.codes[i].any() for i, each in enumerate(found.filters) if each.name == "NodeUnschedulable"
@@ -246,7 +257,7 @@ def _uncordon(attempts: _Attempts, found: Survey) -> list[Remedy]:
         spec = msgspec.structs.replace(pod.spec, tolerations=[*pod.spec.tolerations, tolerated])
         return msgspec.structs.replace(pod, spec=spec)
 
-    outcome = attempts.changed(tolerate)
+    outcome = yield from attempts.changed(tolerate)
     if outcome is None or not outcome.is_enough:
         return []
     table = attempts.engine.table
@@ -273,12 +284,12 @@ def _new_nodes(attempts: _Attempts, found: Survey, outcome: Outcome) -> list[Rem
     with table.rehearsal() as trial:
         for pod in list(table.pods_at(row).values()):
             trial.take(pod)
-        tries = Tries(attempts.engine, trial, np.array([row], np.intp))
-        slots = 0
-        for member in outcome.missed:
-            if not isinstance(tries.place(member.pod), str):
-                break
-            slots += 1
+        with Tries(attempts.engine, trial, np.array([row], np.intp)) as tries:
+            slots = 0
+            for member in outcome.missed:
+                if table.place_of(member.pod.uid) is not None or not isinstance(tries.place(member.pod), str):
+                    break
+                slots += 1
     if not slots:
         return []
     name, count = table.name_of(row), -(-short // slots)
@@ -292,9 +303,7 @@ def _new_nodes(attempts: _Attempts, found: Survey, outcome: Outcome) -> list[Rem
 # Evictions
 
 
-def preemption(
-    engine: Engine, group: Group, members: Sequence[Member], outcome: Outcome
-) -> Preemption | None:
+def preemption(engine: Engine, group: Group, outcome: Outcome) -> Steps[Preemption | None]:
     """Whom the scheduler would evict for the gang, and whether that is enough (then there are `nodes`)."""
     found = outcome.survey
     if found is None:
@@ -305,7 +314,7 @@ def preemption(
         view = View(found.profile, engine.table, engine.nominations, found.pod)
         asked = CycleDiagnosis(view, found.profile, alone.evaluation, alone.kept_free)
         return preemption_of(alone, asked, jobs, nodes_max=None)
-    ways = _evicted_one_by_one(engine, group, members)
+    ways = yield from _evicted(engine, group, outcome)
     return Preemption(message="", nominated_node="", nodes=victims(ways)) if ways else None
 
 
@@ -315,28 +324,60 @@ def makes_room_for_all(profile: Profile) -> bool:
     return any(each.preemption.is_for_jobs for each in gangs)
 
 
-def _evicted_one_by_one(engine: Engine, group: Group, members: Sequence[Member]) -> Ways:
-    """Room made for each member that finds none, as the other PostFilter plugins would; nothing when that does not
-    bring enough members to a place."""
-    made: list[Eviction] = []
-    placed: Counter[str] = Counter()
-    with engine.table.rehearsal() as trial:
-        tries = Tries(engine, trial)
-        for member in members:
-            if isinstance(tries.place(member.pod), str):
-                placed[member.gang_id] += 1
-                continue
-            profile = engine.profiles.get(member.pod.pod.spec.scheduler_name)
-            if profile is None or len(made) == EVICTIONS_MAX:
-                return ()
-            others = [each for each in profile.post_filters if not isinstance(each, Coscheduling)]
-            ways = ways_for(surveys.survey(engine, profile, member.pod), others)
-            if not ways:
-                break
-            for victim in ways[0].pods:
-                trial.take(victim)
-            trial.add(member.pod, ways[0].node_name)
-            made.append(ways[0])
-            placed[member.gang_id] += 1
-    short = any(group.short_of(gang, placed[gang_id]) for gang_id, gang in group.gangs.items())
-    return () if short else tuple(made)
+def _evicted(engine: Engine, group: Group, outcome: Outcome) -> Steps[Ways]:
+    """Room made for the members that are needed and find none, as the other PostFilter plugins would; nothing when
+    that does not bring enough members to a place. Equal members go to different nodes."""
+    waiting = _needed(group, outcome)
+    if len(waiting) > EVICTIONS_MAX or len(outcome.placed) > BESIDE_MAX:
+        return ()
+    made: list[tuple[Member, Eviction]] = []
+    for _ in range(KINDS_MAX):
+        if not waiting:
+            return tuple(way for _, way in made)
+        yield
+        kind = kind_of(engine, waiting[0].pod)
+        alike = [each for each in waiting if kind_of(engine, each.pod) == kind]
+        ways = _ways_beside(engine, outcome, made, alike[0])
+        found = list(zip(alike, ways, strict=False))
+        if not found:
+            return ()
+        made += found
+        helped = {member.pod.uid for member, _ in found}
+        waiting = [each for each in waiting if each.pod.uid not in helped]
+    return ()
+
+
+def _needed(group: Group, outcome: Outcome) -> list[Member]:
+    """Members without a place, as many of each gang as it needs."""
+    placed = _placed_by_gang(group, outcome)
+    short = Counter({gang_id: max(need - placed[gang_id], 0) for gang_id, need in group.needs().items()})
+    waiting = []
+    for member in outcome.missed:
+        if short[member.gang_id] > 0:
+            short[member.gang_id] -= 1
+            waiting.append(member)
+    return waiting
+
+
+def _ways_beside(
+    engine: Engine, outcome: Outcome, made: Sequence[tuple[Member, Eviction]], member: Member
+) -> Ways:
+    """Room for a member beside those that have a place, and those for whom room was made already."""
+    profile, table = engine.profiles.get(member.pod.pod.spec.scheduler_name), engine.table
+    if profile is None:
+        return ()
+    others = [each for each in profile.post_filters if not isinstance(each, Coscheduling)]
+    with table.rehearsal() as trial, Tries(engine, trial) as tries:
+        for each in outcome.job.members:
+            node = outcome.placed.get(each.pod.key)
+            if node is not None and table.place_of(each.pod.uid) is None:
+                tries.again(each.pod, node)
+        for helped, way in made:
+            for victim in way.pods:
+                if table.place_of(victim.uid) is not None:
+                    trial.take(victim)
+            if table.place_of(helped.pod.uid) is None:
+                tries.again(helped.pod, way.node_name)
+        if table.place_of(member.pod.uid) is not None:
+            return ()
+        return ways_for(surveys.survey(engine, profile, member.pod), others)

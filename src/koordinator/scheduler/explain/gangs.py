@@ -3,7 +3,7 @@ sections 5 to 9.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -12,8 +12,11 @@ from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import gang_remedies
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import GangAnswer, GangFit, GangLine, Preemption, Remedy, Verdict
+from koordinator.scheduler.explain.gang_group import Group, group_of
+from koordinator.scheduler.explain.gang_members import Job, job_of
 from koordinator.scheduler.explain.gang_network import Ground, ground_of
-from koordinator.scheduler.explain.gang_rehearsal import Group, Member, Outcome, group_of, rehearse
+from koordinator.scheduler.explain.gang_rehearsal import Outcome, Question, rehearse
+from koordinator.scheduler.explain.slices import Steps, finish
 from koordinator.scheduler.plugins.coscheduling.config import GangSource
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 
@@ -22,10 +25,11 @@ NAMED_MAX = 3
 _SOURCES = {GangSource.POD_GROUP: "PodGroup", GangSource.POD: "pods", GangSource.NOBODY: ""}
 
 
-def explain_gang(engine: Engine, gang_id: str, *, with_remedies: bool = True) -> GangAnswer | None:
-    """All about a gang; None when nobody has named it. Columns that depend on the time must be current."""
+def explain_gang(engine: Engine, gang_id: str) -> GangAnswer | None:
+    """All about a gang, in one piece; None when nobody has named it. Columns that depend on the time must be
+    current."""
     group = group_of(engine, gang_id)
-    return explain_group(engine, group, with_remedies=with_remedies).answer if group is not None else None
+    return finish(explain_group(engine, group)).answer if group is not None else None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -36,8 +40,11 @@ class Told(msgspec.Struct, frozen=True):
     """Member → node."""
 
 
-def explain_group(engine: Engine, group: Group, *, with_remedies: bool = True) -> Told:
-    """All about a group of gangs."""
+def explain_group(
+    engine: Engine, group: Group, *, with_remedies: bool = True, is_live: bool = False
+) -> Steps[Told]:
+    """All about a group of gangs. `is_live`: others wait for the end of each slice, so that what takes too long is cut
+    short."""
     now = group.books.rounds.round
     is_tried = now is not None and now.group_id == group.gang.group.group_id
     base = GangAnswer(
@@ -51,46 +58,76 @@ def explain_group(engine: Engine, group: Group, *, with_remedies: bool = True) -
         last_failure=now.failure if now is not None and is_tried else "",
         notes=_notes(group),
     )
-    members = group.pending()
     if unready := _unready(group):
         return Told(_incomplete(base, group, unready))
-    if not members:
+    job = yield from job_of(engine, group, is_live=is_live)
+    if not len(job):
         return Told(_nobody_pending(base, group))
-    ground = ground_of(engine, group)
-    outcome = _on(engine, group, members, ground)
-    fit = _fit(group, outcome, members, ground.where if ground is not None else "")
+    ground = yield from ground_of(engine, group)
+    outcome = yield from _on(engine, group, job, ground, is_live=is_live)
+    fit = _fit(group, outcome, ground.where if ground is not None else "")
+    base = msgspec.structs.replace(base, notes=[*base.notes, *_left_out(group, outcome, ground)])
     if ground is not None:
-        notes = [*base.notes, ground.note] if ground.note else base.notes
-        base = msgspec.structs.replace(base, domains=list(ground.domains), notes=notes)
+        base = msgspec.structs.replace(base, domains=list(ground.domains))
     if group.has_started:
-        return Told(_one_by_one(base, group, outcome, fit, members), outcome.placed)
+        return Told(_one_by_one(base, group, outcome, fit), dict(outcome.placed))
     if outcome.is_enough:
-        return Told(_with(base, Verdict.SCHEDULABLE, _fits(group, outcome, fit), fit), outcome.placed)
+        return Told(_with(base, Verdict.SCHEDULABLE, _fits(group, outcome, fit), fit), dict(outcome.placed))
+    if outcome.untried and not (outcome.missed and group.is_strict):
+        return Told(_undecided(base, group, outcome, fit))
     base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
     if ground is not None and ground.message:
         told = _not_together(base, group, outcome, fit, ground)
         if outcome.survey is not None and gang_remedies.makes_room_for_all(outcome.survey.profile):
-            room = gang_remedies.preemption(engine, group, members, outcome)
+            room = yield from gang_remedies.preemption(engine, group, outcome)
             verdict = Verdict.PREEMPTION if room is not None and room.nodes else told.verdict
             told = msgspec.structs.replace(told, preemption=room, verdict=verdict)
         return Told(told)
     if with_remedies:
-        made = gang_remedies.remedies(engine, group, members, outcome)
+        made = yield from gang_remedies.remedies(engine, group, outcome, is_live=is_live)
         base = msgspec.structs.replace(base, remedies=made)
-    return Told(_does_not_fit(base, group, fit, gang_remedies.preemption(engine, group, members, outcome)))
+    room = yield from gang_remedies.preemption(engine, group, outcome)
+    return Told(_does_not_fit(base, group, fit, room))
 
 
-def _on(engine: Engine, group: Group, members: Sequence[Member], ground: Ground | None) -> Outcome:
+def _on(engine: Engine, group: Group, job: Job, ground: Ground | None, *, is_live: bool) -> Steps[Outcome]:
     """The members on the nodes that the network leaves them."""
     if ground is not None and ground.nodes:
-        by_uid = {each.pod.uid: each.pod.key for each in members}
-        placed = {by_uid[uid]: node for uid, node in ground.nodes.items() if uid in by_uid}
-        missed = tuple(each for each in members if each.pod.key not in placed)
-        return Outcome(placed=placed, missed=missed, is_enough=True)
+        placed = {
+            each.pod.key: ground.nodes[each.pod.uid] for each in job.members if each.pod.uid in ground.nodes
+        }
+        missed = tuple(each for each in job.members if each.pod.key not in placed)
+        return Outcome(job=job, placed=placed, missed=missed, is_enough=True)
     if ground is None or ground.rows is None:
-        return rehearse(engine, group, members)
-    outcome = rehearse(engine, group, members, rows=ground.rows, where=ground.where)
+        return (yield from rehearse(engine, group, job, Question(is_live=is_live)))
+    question = Question(rows=ground.rows, where=ground.where, is_live=is_live)
+    outcome = yield from rehearse(engine, group, job, question)
     return msgspec.structs.replace(outcome, is_enough=False)
+
+
+def _left_out(group: Group, outcome: Outcome, ground: Ground | None) -> list[str]:
+    """What was not looked at."""
+    notes = [ground.note] if ground is not None and ground.note else []
+    if outcome.unasked:
+        names = ", ".join(outcome.unasked)
+        notes.append(f"not looked at: what {names} books for each member (Reserve); a node may still refuse")
+    if outcome.untried:
+        namespace, _, name = group.gang.gang_id.partition("/")
+        notes.append(
+            f"cut short: {outcome.untried} members were not tried, so as not to hold up the scheduler; the whole "
+            f"answer: kubectl get nodes,pods,podgroups,elasticquotas -A -o json | koordinator explain gang {name} "
+            f"-n {namespace} --dump -"
+        )
+    return notes
+
+
+def _undecided(base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit) -> GangAnswer:
+    tried = fit.members - outcome.untried
+    sentence = (
+        f"{_capital(group.name)}: {fit.fitting} of the first {tried} members fit, and the other {outcome.untried} "
+        "were not tried: it is not known whether the gang can start."
+    )
+    return _with(base, Verdict.UNDECIDED, sentence, fit)
 
 
 def _not_together(
@@ -225,14 +262,15 @@ def _nobody_pending(base: GangAnswer, group: Group) -> GangAnswer:
     return _with(base, Verdict.BOUND if bound or waiting else Verdict.GATED, sentence)
 
 
-def _fit(group: Group, outcome: Outcome, members: Sequence[Member], where: str) -> GangFit:
+def _fit(group: Group, outcome: Outcome, where: str) -> GangFit:
     in_place = sum(len(gang.waiting) + len(gang.bound) for gang in group.gangs.values())
     nodes = Counter(outcome.placed.values())
     stuck = outcome.missed[0] if outcome.missed else None
-    number = members.index(stuck) + 1 + in_place if stuck is not None else 0
+    number = outcome.first_missed + 1 + in_place if stuck is not None else 0
     return GangFit(
-        members=in_place + len(members),
+        members=in_place + len(outcome.job),
         fitting=in_place + len(outcome.placed),
+        untried=outcome.untried,
         is_enough=outcome.is_enough,
         where=where,
         nodes=dict(sorted(nodes.items(), key=lambda pair: (-pair[1], pair[0]))[:NODES_MAX]),
@@ -253,9 +291,10 @@ def _fits(group: Group, outcome: Outcome, fit: GangFit) -> str:
     if outcome.is_whole:
         return f"{name} fits: all {fit.members} members find a place on {nodes}; the next round binds them together."
     minimum = sum(gang.config.minimum for gang in group.gangs.values())
+    rest = f"the other {fit.untried} were not tried" if fit.untried else "the others find none there"
     return (
         f"{name} fits: {fit.fitting} of {fit.members} members find a place, and {minimum} are enough to start; "
-        f"{_missing_one(fit) if fit.lacks else 'the others find none there'}."
+        f"{_missing_one(fit) if fit.lacks else rest}."
     )
 
 
@@ -276,18 +315,17 @@ def _missing_one(fit: GangFit) -> str:
     return f"the {ordinal(fit.stuck_number)} ({fit.stuck}) {fit.lacks}"
 
 
-def _one_by_one(
-    base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit, members: Sequence[Member]
-) -> GangAnswer:
+def _one_by_one(base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit) -> GangAnswer:
     """The gang has started once: there is no more together."""
     begin = f"{_capital(group.name)} has started, and its members are scheduled one by one since"
+    count = len(outcome.job)
     if outcome.is_whole:
-        sentence = f"{begin}: all {len(members)} that wait find a place."
+        sentence = f"{begin}: all {count} that wait find a place."
         return _with(base, Verdict.SCHEDULABLE, sentence, fit)
-    sentence = (
-        f"{begin}: {len(outcome.placed)} of {len(members)} that wait find a place; {_missing_one(fit)}."
-    )
-    return _with(base, Verdict.UNSCHEDULABLE, sentence, fit)
+    rest = _missing_one(fit) if outcome.missed else f"the other {outcome.untried} were not tried"
+    sentence = f"{begin}: {len(outcome.placed)} of {count} that wait find a place; {rest}."
+    verdict = Verdict.UNSCHEDULABLE if outcome.missed else Verdict.UNDECIDED
+    return _with(base, verdict, sentence, fit)
 
 
 def ordinal(number: int) -> str:

@@ -9,21 +9,21 @@ from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.remedies import wanted_amounts
 from koordinator.scheduler.explain.survey import Survey, reasons
+from koordinator.scheduler.status import Status
 
 FIT = "NodeResourcesFit"
 TOLD_MAX = 3
 
 
-def lacks(found: Survey, rows: Rows | None = None, where: str = "") -> str:
+def lacks(found: Survey, status: Status, rows: Rows | None = None, where: str = "") -> str:
     """`lacks 2 nvidia.com/gpu on every node in SpineLayer spine-3`, or the reasons with their nodes.
 
-    `rows` are the nodes in question (None: all), `where` says which these are. To be put behind the pod's name.
+    `status` is what the scheduler says, `rows` are the nodes in question (None: all), `where` says which these are. To
+    be put behind the pod's name.
     """
+    if refused_by_quota(status) and (quota := explain_quota(found.profile, found.pod)) is not None:
+        return f"finds its quota full: {quota.sentence}"
     if not found.evaluation.status.is_success:
-        status = found.evaluation.status
-        quota = explain_quota(found.profile, found.pod) if refused_by_quota(status) else None
-        if quota is not None:
-            return f"finds its quota full: {quota.sentence}"
         return f"is refused: {status.message}" if status.message else f"is refused by {status.plugin}"
     inside = np.ones(found.rows.size, np.bool_) if rows is None else np.isin(found.rows, rows)
     count = int(inside.sum())

@@ -24,9 +24,10 @@ from koordinator.scheduler.capabilities import BackgroundController
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import group
 from koordinator.scheduler.explain.answer import Verdict
-from koordinator.scheduler.explain.gang_rehearsal import group_of_pod
+from koordinator.scheduler.explain.gang_group import group_of_pod
 from koordinator.scheduler.explain.gangs import explain_group
 from koordinator.scheduler.explain.quotas import explain_quota
+from koordinator.scheduler.explain.slices import Steps, in_turns
 from koordinator.scheduler.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,8 @@ class ExplanationObjects:
             return _failed(str(error))
         for profile in self._engine.profiles.values():
             self._engine.refresh(profile, self._clock.now())
-        details = [with_wider_reasons(self._engine, pods, group.explain_domain(self._engine, pods))]
+        whole = group.explain_domain(self._engine, pods)
+        details = [await in_turns(with_wider_reasons(self._engine, pods, whole), self._engine.table)]
         key = topology_key(asked, found)
         if key:
             for domain in list(group.domains(self._engine, key))[:DOMAINS_MAX]:
@@ -147,12 +149,12 @@ class ExplanationObjects:
 
 def with_wider_reasons(
     engine: Engine, pods: Sequence[PodInfo], whole: DetailedExplanation
-) -> DetailedExplanation:
+) -> Steps[DetailedExplanation]:
     """What keeps the gang of the pods as a whole, or the quota of the first, in front of what nodes say."""
     first = pods[0]
     gang = group_of_pod(engine, first.pod)
     if gang is not None:
-        answer = explain_group(engine, gang, with_remedies=False).answer
+        answer = (yield from explain_group(engine, gang, with_remedies=False, is_live=True)).answer
         if answer.verdict in (Verdict.BOUND, Verdict.SCHEDULABLE):
             return whole
         message = " ".join(filter(None, (answer.sentence, whole.failed_message)))

@@ -171,7 +171,7 @@ def room_in_quota(profile: Profile, pod: PodInfo, wanted: int) -> tuple[int, Sta
 
 
 def remedies(profile: Profile, pod: PodInfo, count: int = 1) -> list[Remedy]:
-    """Changes after which the quota has room for so many pods like this one, each with the smallest amount that does."""
+    """Changes after which the quota has room for so many pods like this one, each with the least that does."""
     plugin = plugin_of(profile)
     place = plugin.checks.place_of(pod.pod) if plugin is not None else None
     if plugin is None or not isinstance(place, Place):

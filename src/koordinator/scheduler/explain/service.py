@@ -10,10 +10,11 @@ from aiohttp import web
 
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.scheduler.explain.answer import ConditionLine, PodAnswer, QueueLine
+from koordinator.scheduler.explain.answer import ConditionLine, GangAnswer, PodAnswer, QueueLine
 from koordinator.scheduler.explain.decide import BEST_NODES, Question, explain
-from koordinator.scheduler.explain.gang_rehearsal import gang_keys
-from koordinator.scheduler.explain.gangs import explain_gang
+from koordinator.scheduler.explain.gang_group import Group, gang_keys, group_of, group_of_pod
+from koordinator.scheduler.explain.gangs import Told, explain_group
+from koordinator.scheduler.explain.slices import in_turns
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.scheduler import Scheduler
 
@@ -46,7 +47,7 @@ def handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.Respo
             return _json({"message": f"cannot find node {unknown[0]}"}, 404)
         question = Question(nodes=wanted, best=max(0, min(best, BEST_MAX)))
         try:
-            return _json(explain_live(scheduler, pod, question))
+            return _json(await explain_live(scheduler, pod, question))
         except ProtocolError as error:
             return _json({"message": str(error)}, 422)
 
@@ -58,9 +59,7 @@ def gang_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.
 
     async def answer(request: web.Request) -> web.Response:
         key = f"{request.match_info['namespace']}/{request.match_info['gang']}"
-        for profile in scheduler.engine.profiles.values():
-            scheduler.engine.refresh(profile, scheduler.clock.now())
-        found = explain_gang(scheduler.engine, key)
+        found = await explain_gang_live(scheduler, key)
         if found is None:
             alike = names_alike(key, gang_keys(scheduler.engine))
             return _json({"message": f"cannot find gang {key}", "alike": alike}, 404)
@@ -69,12 +68,30 @@ def gang_handler(scheduler: Scheduler) -> Callable[[web.Request], Awaitable[web.
     return answer
 
 
-def explain_live(scheduler: Scheduler, pod: Pod, question: Question) -> PodAnswer:
-    """The explanation of a pod that a running scheduler knows, with where it waits.
+async def explain_gang_live(scheduler: Scheduler, key: str) -> GangAnswer | None:
+    """The explanation of a gang that a running scheduler knows, None of one that it does not; slice by slice."""
+    group = group_of(scheduler.engine, key)
+    return (await _told_live(scheduler, group)).answer if group is not None else None
+
+
+async def _told_live(scheduler: Scheduler, group: Group, *, with_remedies: bool = True) -> Told:
+    engine = scheduler.engine
+    for profile in engine.profiles.values():
+        engine.refresh(profile, scheduler.clock.now())
+    steps = explain_group(engine, group, with_remedies=with_remedies, is_live=True)
+    return await in_turns(steps, engine.table)
+
+
+async def explain_live(scheduler: Scheduler, pod: Pod, question: Question) -> PodAnswer:
+    """The explanation of a pod that a running scheduler knows, with where it waits; that of its gang slice by slice.
 
     Raises: ProtocolError when the pod's requests cannot be read.
     """
     engine = scheduler.engine
+    group = group_of_pod(engine, pod)
+    told = None
+    if group is not None:
+        told = await _told_live(scheduler, group, with_remedies=question.with_remedies)
     uid = pod.metadata.uid or pod.key
     entry, place = scheduler.queue.find(uid), scheduler.table.place_of(uid)
     info = entry.pod if entry is not None else place.pod if place is not None else None
@@ -84,7 +101,7 @@ def explain_live(scheduler: Scheduler, pod: Pod, question: Question) -> PodAnswe
     if profile is not None:
         engine.refresh(profile, scheduler.clock.now())
     attempt = 1 + (entry.attempt_count if entry is not None else 0)
-    found = explain(engine, info, msgspec.structs.replace(question, attempt=attempt))
+    found = explain(engine, info, msgspec.structs.replace(question, attempt=attempt), told)
     return msgspec.structs.replace(found, queue=_queue_line(scheduler, uid), conditions=condition_lines(pod))
 
 

@@ -60,7 +60,7 @@ class Survey(msgspec.Struct, frozen=True):
         """(columns, rows): what is left of these resources, `ahead` considered."""
         table, wanted = self.engine.table, dict(self.pod.requests)
         own = np.array([wanted.get(column, 0) for column in columns], np.int64)[:, np.newaxis]
-        at = np.ix_(columns, self.rows)
+        at = np.ix_(np.array(columns, np.intp), self.rows)
         return np.asarray(table.allocatable[at] - table.requested[at] - own * self.ahead)
 
     @property

@@ -3,6 +3,9 @@
 Equal pods share an evaluation, as in cycles, so a gang costs one look at all nodes and one row per member.
 """
 
+from types import TracebackType
+from typing import Any, Self
+
 import numpy as np
 
 from koordinator.scheduler import pick
@@ -10,7 +13,7 @@ from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
-from koordinator.scheduler.framework import Mask
+from koordinator.scheduler.framework import Mask, ReservePlugin
 from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
@@ -19,41 +22,112 @@ from koordinator.scheduler.steering import steer
 from koordinator.scheduler.trial import Trial
 from koordinator.scheduler.view import View
 
+PLACED_US, LOOKED_AROUND_US, BOOKED_US = 100, 300, 150
+"""What a pod costs, about: where looking ahead serves, where it does not, and what a Reserve plugin adds."""
+EVALUATED_US_PER_NODE = 0.2
+
 
 class Tries:
-    """Placements within a trial. `rows`, when given, are the only ones that are considered; `attempt` is the
-    number of the cycles that are foreseen.
+    """Placements within a rehearsal, to be used as a context within it. `rows`, when given, are the only ones that are
+    considered; `attempt` is the number of the cycles that are foreseen.
 
-    Reserve and Permit are not asked, since they book, nor are plugins that plan whole groups, since they remember.
+    Of Reserve plugins those are asked that may be in rehearsals; `unasked` are the others that would book something.
+    Permit is not asked, nor are plugins that plan whole groups, since they remember.
     """
 
     def __init__(self, engine: Engine, trial: Trial, rows: Rows | None = None, *, attempt: int = 1) -> None:
+        self.spent_us = 0.0
+        """What all of it has cost so far, about: counted, not measured."""
+        self.unasked: set[str] = set()
         self._engine = engine
         self._trial = trial
         self._attempt = attempt
         self._cache = EvaluationCache(engine.table)
+        self._booked: list[tuple[ReservePlugin[Any], Any, PodInfo, str]] = []
         self._is_inside: Mask | None = None
         if rows is not None:
             self._is_inside = np.zeros(engine.table.capacity, np.bool_)
             self._is_inside[rows] = True
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self._booked:
+            plugin, state, pod, node = self._booked.pop()
+            plugin.unreserve(state, pod, node)
+
+    @property
+    def booked_count(self) -> int:
+        """What Reserve plugins have booked so far."""
+        return len(self._booked)
+
     def place(self, pod: PodInfo) -> str | Status:
         """The node on which the pod counts from now on, or why there is none."""
-        engine = self._engine
-        profile = engine.profiles.get(pod.pod.spec.scheduler_name)
+        profile = self._engine.profiles.get(pod.pod.spec.scheduler_name)
         if profile is None:
             return unresolvable(f"scheduler {pod.pod.spec.scheduler_name!r} is not served here")
-        evaluation = self._cache.evaluate(profile, pod, profile.class_key(pod))
+        evaluation = self._evaluate(profile, pod)
         refused = self._refused(profile, pod, evaluation)
         if not refused.is_success:
             return refused
         row = self._row(profile, pod, evaluation)
         if row is None:
             return unresolvable(evaluation.fit_error())
-        name, sequence = engine.table.name_of(row), engine.table.changes.sequence
-        self._trial.add(pod, name)
+        name, sequence = self._engine.table.name_of(row), self._engine.table.changes.sequence
+        booked = self._put(profile, pod, evaluation, row)
+        if not booked.is_success:
+            return booked
         evaluation.follow(row, sequence)
+        self.spent_us += PLACED_US if evaluation.foresees else LOOKED_AROUND_US
         return name
+
+    def again(self, pod: PodInfo, node: str, *, is_booked: bool = True) -> None:
+        """Count a pod where it was placed before; nothing if that is no node any more. `is_booked`: Reserve plugins
+        may have booked something for it."""
+        profile, row = self._engine.profiles.get(pod.pod.spec.scheduler_name), self._engine.table.row_of(node)
+        if profile is None or row is None:
+            return
+        self.spent_us += PLACED_US / 2
+        if is_booked:
+            self._put(profile, pod, self._evaluate(profile, pod), row)
+        else:
+            self._trial.add(pod, node)
+
+    def _evaluate(self, profile: Profile, pod: PodInfo) -> Evaluation:
+        misses = self._cache.miss_count
+        found = self._cache.evaluate(profile, pod, profile.class_key(pod))
+        if self._cache.miss_count > misses:
+            self.spent_us += EVALUATED_US_PER_NODE * self._engine.table.node_count
+        return found
+
+    def _put(self, profile: Profile, pod: PodInfo, evaluation: Evaluation, row: int) -> Status:
+        """Count the pod and let Reserve plugins book; what they say when they refuse, after which nothing is left."""
+        node = self._engine.table.name_of(row)
+        self._trial.add(pod, node)
+        before = len(self._booked)
+        for plugin in profile.reserves:
+            state = evaluation.state_of(plugin.name)
+            if not plugin.reserves(state):
+                continue
+            if not plugin.in_rehearsals:
+                self.unasked.add(plugin.name)
+                continue
+            self.spent_us += BOOKED_US
+            self._booked.append((plugin, state, pod, node))
+            status = plugin.reserve(state, pod, row)
+            if not status.is_success:
+                while len(self._booked) > before:
+                    booked, own, _, _ = self._booked.pop()
+                    booked.unreserve(own, pod, node)
+                self._trial.drop(pod)
+                return status.by(plugin.name)
+        return SUCCESS
 
     def _refused(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> Status:
         if not evaluation.status.is_success:

@@ -3,7 +3,7 @@
 Source: spec 05, sections 7.2, 7.3, 15 and 16.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -120,9 +120,9 @@ class GangPlanning:
 
     # Explanations
 
-    def outlook(self, gang: Gang) -> JobOutlook | None:
+    def outlook(self, gang: Gang) -> Generator[None, None, JobOutlook | None]:
         """Where a gang group would go now, and what places lack; None when it asks for no topology, or there is none
-        (`lacks_tree`).
+        (`lacks_tree`). Others may have their turn at each `yield`.
 
         Raises: UnknownProfile.
         """
@@ -130,7 +130,7 @@ class GangPlanning:
         if not self.is_aware or tree is None or gang.config.topology is None:
             return None
         job = self.job_of(gang)
-        return outlook(self.planner.draft(tree, job), job)
+        return (yield from outlook(self.planner.draft(tree, job), job))
 
     def job_of(self, gang: Gang, first: PodInfo | None = None) -> Job:
         """What a gang group asks for; `first` is the member without which nothing is planned."""

@@ -1,5 +1,7 @@
 """How many members of a gang each place of the network would take, and who is left over: for explanations."""
 
+from collections.abc import Generator
+
 import msgspec
 import numpy as np
 
@@ -38,15 +40,19 @@ class JobOutlook(msgspec.Struct, frozen=True, eq=False):
     """Set when the number of members can be placed nowhere."""
 
 
-def outlook(draft: Draft, job: Job) -> JobOutlook:
-    """The plan and, as far as there is none, what each place lacks."""
+def outlook(draft: Draft, job: Job) -> Generator[None, None, JobOutlook]:
+    """The plan and, as far as there is none, what each place lacks. Others may have their turn at each `yield`."""
     tree, demand = draft.tree, draft.demand
     depth, top = placement.places_to_gather(tree, demand, draft.bound)
     slots = draft.offers().slots[depth][top]
     best = top[np.argsort(-slots, kind="stable")[:PLACES_MAX]].tolist()
-    places = [_place(draft, job, depth, index) for index in best]
-    places.sort(key=lambda place: -len(place.nodes))
     found = draft.plan(job)
+    places = []
+    for index in best:
+        if draft.is_settled:
+            yield
+        places.append(_place(draft, job, depth, index))
+    places.sort(key=lambda place: -len(place.nodes))
     text = ""
     if found.plan.reason is placement.PlanReason.NO_MULTIPLE:
         rules = " and ".join(f"{count} in {layer}" for layer, count in sorted(demand.multiples.items()))

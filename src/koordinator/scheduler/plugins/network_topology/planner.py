@@ -290,6 +290,11 @@ class Draft:
 
     # For explanations
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nodes have said all that matters: nothing is tried on the table any more."""
+        return len(self.kinds) < 2 and not any(kind.slots.looks_around for kind in self.kinds)
+
     def offers(self) -> Offers:
         """What places take; of members that differ, as many as they take of each kind."""
         nobody = np.zeros_like(self._existing)

@@ -1,0 +1,99 @@
+"""A gang with those that start with it; the scheduler's books of gangs are only looked at. Source: spec 05, 5 to 9."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koordinator.api.core import Pod
+from koordinator.api.gang_labels import GangMode
+from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
+from koordinator.scheduler.plugins.coscheduling.events import is_on_its_own
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
+from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.pod_info import PodInfo
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A member without a place, in the order of trying."""
+
+    gang_id: str
+    pod: PodInfo
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A gang with those that it is placed together with."""
+
+    books: RunningGangs
+    gang: Gang
+    ids: tuple[str, ...]
+    gangs: dict[str, Gang]
+    """Those of `ids` that are known at all."""
+
+    @property
+    def name(self) -> str:
+        """As sentences call it."""
+        return f"gang {self.gang.gang_id}" if len(self.ids) == 1 else f"gang group {', '.join(self.ids)}"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether members are scheduled one by one since the gang has started once."""
+        return is_on_its_own(self.gang)
+
+    @property
+    def existing(self) -> int:
+        return sum(len(gang.children) for gang in self.gangs.values())
+
+    def short_of(self, gang: Gang, placed: int = 0) -> int:
+        """How many places a gang lacks, `placed` more taken for granted."""
+        return max(self.books.rounds.lacking(gang) - placed, 0)
+
+    @property
+    def is_strict(self) -> bool:
+        return self.gang.config.mode is GangMode.STRICT
+
+    def needs(self) -> dict[str, int]:
+        """How many places each gang lacks to start."""
+        return {gang_id: self.short_of(gang) for gang_id, gang in self.gangs.items()}
+
+    def pending(self) -> Iterator[Member]:
+        """Members without a place, in the order in which a round tries them: the one that stands for the group
+        first, then gang by gang, by name."""
+        first = self.gang.group.representative
+        keys = [(gang_id, key) for gang_id, gang in sorted(self.gangs.items()) for key in gang.startable()]
+        keys.sort(key=lambda each: (each[1] != first, each))
+        for gang_id, key in keys:
+            info = self.books.info(key)
+            if info is not None:
+                yield Member(gang_id, info)
+
+
+def books_of(engine: Engine) -> RunningGangs | None:
+    """The scheduler's gangs; None where no profile runs Coscheduling."""
+    plugins = (plugin for profile in engine.profiles.values() for plugin in profile.plugins)
+    return next((plugin.gangs for plugin in plugins if isinstance(plugin, Coscheduling)), None)
+
+
+def gang_keys(engine: Engine) -> list[str]:
+    """All gangs that somebody has named."""
+    books = books_of(engine)
+    return sorted(books.rounds.cache.gangs()) if books is not None else []
+
+
+def group_of(engine: Engine, gang_id: str) -> Group | None:
+    """The group of a gang; None when nobody has named such a gang."""
+    books = books_of(engine)
+    gang = books.rounds.cache.get(gang_id) if books is not None else None
+    if books is None or gang is None:
+        return None
+    ids = gang.config.group
+    known = {each: found for each in ids if (found := books.rounds.cache.get(each)) is not None}
+    return Group(books=books, gang=gang, ids=ids, gangs=known)
+
+
+def group_of_pod(engine: Engine, pod: Pod) -> Group | None:
+    """The group of a pod's gang, as far as its rules apply to the pod."""
+    gang_id = gang_id_of(pod)
+    group = group_of(engine, gang_id) if gang_id else None
+    return None if group is None or (group.has_started and gang_id in group.gangs) else group
