@@ -146,7 +146,7 @@ def test_members_that_hold_places_count_among_those_that_a_lower_minimum_starts(
         for number in range(3):
             world_.api.put("Pod", in_group(f"job-{number}", "job", cpu="4"))
         await world_.settle(2)
-        answer = explain_gang(world_.scheduler.engine, "default/job")
+        answer = await explain_gang_live(world_.scheduler, "default/job")
         assert answer is not None
         assert answer.state == "holding places"
         assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in changes(answer)
