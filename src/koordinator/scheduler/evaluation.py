@@ -25,7 +25,7 @@ from koordinator.scheduler.answers import Answers, WideFilter, WideScorer
 from koordinator.scheduler.changes import Changes
 from koordinator.scheduler.columns import Rows, at, put
 from koordinator.scheduler.framework import Plugin, ScorePlugin, Scores, is_pass
-from koordinator.scheduler.lookahead import LocalFilter, LocalScorer, Lookahead, foresee
+from koordinator.scheduler.lookahead import LocalFilter, LocalScorer, Lookahead, folded, foresee
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
@@ -310,7 +310,7 @@ class Evaluation(Answers):
 
         Shapes: both (n,), returns (n,). The rows descend, may repeat, and are feasible as they are.
         """
-        totals = foresee(self._local_filters, self._local_scorers, rows, ahead)
+        totals = folded(self._local_filters, self._local_scorers, rows, ahead)
         part = self._wide_part if isinstance(self._wide_part, int) else self._wide_part[rows]
         return np.where(totals == NOT_FEASIBLE, totals, totals + part)
 

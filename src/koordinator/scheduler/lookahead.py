@@ -126,17 +126,18 @@ def foresee(
         ahead = np.repeat(np.arange(1, depth + 1)[np.newaxis], block.size, axis=0)
         ahead[block == row] -= 1
         if depth == 1:
-            found[start : start + STATES_MAX, 0] = _folded(filters, scorers, block, ahead.reshape(-1))
+            found[start : start + STATES_MAX, 0] = folded(filters, scorers, block, ahead.reshape(-1))
         else:
             # Descending: `at` must not take rows that repeat for neighbours.
             repeated = block.repeat(depth)[::-1].copy()
-            states = _folded(filters, scorers, repeated, ahead.reshape(-1)[::-1].copy())
+            states = folded(filters, scorers, repeated, ahead.reshape(-1)[::-1].copy())
             found[start : start + STATES_MAX] = states[::-1].reshape(ahead.shape)
     return found
 
 
-def _folded(filters: Sequence[LocalFilter], scorers: Sequence[LocalScorer], rows: Rows, ahead: I64) -> Scores:
-    """Of rows with `ahead` more pods on each; both (n,)."""
+def folded(filters: Sequence[LocalFilter], scorers: Sequence[LocalScorer], rows: Rows, ahead: I64) -> Scores:
+    """Folded scores of rows with `ahead` more pods on each, `NOT_FEASIBLE` where a filter refuses; both (n,). The rows
+    ascend, each once, or they descend and come several times."""
     is_refused = np.zeros(rows.size, np.bool_)
     for _, plugin, state, reads in filters:
         if reads & BY_PLACEMENT:
