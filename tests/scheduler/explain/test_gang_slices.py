@@ -77,11 +77,14 @@ def test_members_that_are_counted_are_told_as_if_they_were_tried_one_by_one(shap
 
     counted, tried = told(is_counted=True), told(is_counted=False)
 
-    assert (counted.verdict, counted.sentence) == (tried.verdict, tried.sentence)
-    assert counted.remedies == tried.remedies
     assert counted.fit is not None and tried.fit is not None
-    assert (counted.fit.reasons, counted.fit.message) == (tried.fit.reasons, tried.fit.message)
-    assert sorted(counted.fit.nodes.values()) == sorted(tried.fit.nodes.values())
+    assert counted.verdict is tried.verdict
+    if tried.verdict is not Verdict.SCHEDULABLE:  # else it tells the nodes, among which chance decides
+        assert counted.sentence == tried.sentence
+    assert [each.change for each in counted.remedies] == [each.change for each in tried.remedies]
+    same = ("members", "fitting", "is_enough", "stuck_number", "lacks", "message", "reasons")
+    assert [getattr(counted.fit, name) for name in same] == [getattr(tried.fit, name) for name in same]
+    assert sum(counted.fit.nodes.values()) == sum(tried.fit.nodes.values())
 
 
 def test_a_thousand_equal_members_are_counted_beside_the_few_that_differ() -> None:
