@@ -188,6 +188,7 @@ def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
     ("arguments", "status", "words"),
     [
         (["--manager-feature-gates", "Bogus=true"], 1, "Error: feature gates: 'Bogus=true': no such gate"),
+        (["--scheduler-feature-gates", "Bogus=true"], 1, "Error: feature gates: 'Bogus=true': no such gate"),
         (
             ["--manager-feature-gates", "MultiQuotaTree=true", "--without-manager"],
             2,

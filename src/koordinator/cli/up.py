@@ -119,6 +119,12 @@ CPU_CORES_MAX = 1_024
     "the shipped one.",
 )
 @click.option(
+    "--scheduler-feature-gates",
+    default="",
+    metavar="GATES",
+    help="Feature gates of the scheduler, such as MultiQuotaTree=true,EnableInlineBatchSchedule=true.",
+)
+@click.option(
     "--enable-network-topology-manager",
     is_flag=True,
     help="Follow ClusterNetworkTopology `default` and place gangs by it (docs/network-topology.md).",
@@ -143,6 +149,7 @@ def up(
     manager_feature_gates: str,
     without_manager: bool,
     scheduler_config: Path | None,
+    scheduler_feature_gates: str,
     enable_network_topology_manager: bool,
     seed: int,
     verbose: bool,
@@ -157,6 +164,7 @@ def up(
       kubectl create deployment web --image=web --replicas=5
     """
     from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
+    from koordinator.cli import scheduler
     from koordinator.host.errors import HostError
     from koordinator.local import cluster as local
     from koordinator.local.apiserver import auth
@@ -212,6 +220,7 @@ def up(
             manager=not without_manager,
             manager_gates=FeatureGates.of(Component.MANAGER, manager_feature_gates),
             scheduler=config.parse(scheduler_config.read_bytes()) if scheduler_config is not None else None,
+            scheduler_gates=scheduler.read_gates(scheduler_feature_gates),
             network_topology=enable_network_topology_manager,
             seed=seed,
         )

@@ -87,6 +87,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Feature gates of the manager, their defaults without."""
     scheduler: SchedulerConfig | None = None
     """Instead of the shipped configuration."""
+    scheduler_gates: FeatureGates | None = None
+    """Feature gates of the scheduler, their defaults without."""
     network_topology: bool = False
     """Whether the scheduler follows ClusterNetworkTopology and places gangs by it."""
     seed: int = 0
@@ -132,6 +134,7 @@ class LocalCluster:
             scheduler_config(options.scheduler, network_topology=options.network_topology),
             clock=clock,
             seed=options.seed,
+            gates=options.scheduler_gates,
             network_topology=options.network_topology,
         )
         self.scheduler_url = ""
