@@ -9,10 +9,14 @@ Figures are CPU time on one core. The peer of the same run are the same pods wit
 
 import argparse
 import asyncio
+import contextlib
 import enum
 import gc
 import logging
+import math
 import resource
+import timeit
+from collections.abc import Iterator
 from typing import Any
 
 from koordinator.api import labels
@@ -26,12 +30,17 @@ from koordinator.local import registry
 from koordinator.local.cluster import install
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.binding import Job
+from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.scheduler import Scheduler
 
 TEMPLATES = 100
 """Kinds of pods; those of a gang are alike, and gangs of one kind are apart in the queue."""
 GROWTH_SIZES = (10, 100, 1_000)
 GROWTH_NODES = (1_000, 5_000, 20_000)
+STUCK_SIZES = (100, 1_000)
+IDLE_S = 0.002
+"""CPU time within 50 ms of a scheduler with nothing to do."""
 
 Body = dict[str, Any]
 
@@ -209,7 +218,106 @@ def growth(options: argparse.Namespace) -> None:
         print(f"  {what}: {rates}; × {figures[-1] / figures[0]:.2f} per pod", flush=True)
 
 
-PARTS = {"kinds": kinds, "growth": growth, "inline": inline}
+def stuck(options: argparse.Namespace) -> None:
+    """A round of a gang that lacks one place, refused before its first member is placed, and tried member by member;
+    and what asking beforehand costs a gang that fits."""
+    for size in STUCK_SIZES:
+        found = {}
+        for is_early in (True, False):
+            with contextlib.nullcontext() if is_early else never_early(), garbage.collected_rarely():
+                found[is_early] = asyncio.run(round_s(options.nodes, size, options.times))
+        print(
+            f"  gang of {size:>5,}: {found[True] * 1e3:.1f} ms per round, member by member "
+            f"{found[False] * 1e3:.1f} ms ({found[False] / found[True]:.1f} times)",
+            flush=True,
+        )
+    for nodes in GROWTH_NODES[1:]:
+        for size in STUCK_SIZES:
+            ample_s = asyncio.run(asking_s(nodes, size, nodes, "96"))
+            tight_s = asyncio.run(asking_s(nodes, size, size // 2, "250m"))
+            print(
+                f"  asking for a gang of {size:>5,} that fits on {nodes:,} nodes: {ample_s * 1e6:.0f} µs, "
+                f"if just so {tight_s * 1e6:.0f} µs",
+                flush=True,
+            )
+
+
+@contextlib.contextmanager
+def never_early() -> Iterator[None]:
+    """Gangs are tried, whatever is known."""
+    asked = EarlyRefusals.shortage
+    EarlyRefusals.shortage = lambda self, pod: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        EarlyRefusals.shortage = asked  # type: ignore[method-assign]
+
+
+async def nearly_full(nodes: int, gang: Setting, open_nodes: int, cpu: str) -> MemoryCluster:
+    """A gang, and nodes of which some have room for members."""
+    cluster = MemoryCluster(registry.in_memory(SystemClock(), checks=False))
+    await install(cluster)
+    for number in range(nodes):
+        body = node_body(number)
+        body["status"]["allocatable"]["cpu"] = cpu if number < open_nodes else "50m"
+        await cluster.create(Node, body)
+    for member in range(gang.size):
+        await cluster.create(Pod, pod_body(0, member, gang), "default")
+    return cluster
+
+
+async def round_s(nodes: int, size: int, times: int) -> float:
+    """CPU seconds of the best of some rounds, until everybody is told."""
+    gang = Setting(nodes, 1, size, Kind.ANNOTATIONS)
+    cluster = await nearly_full(nodes, gang, size - 1, "150m")
+    scheduler = Scheduler(cluster, default_plugins.shipped_config())
+    best = math.inf
+    async with scheduler.following():
+        garbage.set_aside()
+        task = asyncio.create_task(scheduler.schedule())
+        await idle()
+        rounds = plugin_of(scheduler).gangs.rounds
+        for _ in range(times + 1):  # the first one may still write conditions
+            started_s = cpu_s()
+            [root_cause] = {
+                group.root_cause for gang in rounds.cache.gangs().values() if (group := gang.group)
+            }
+            scheduler._actions.activate([rounds.cache.pods[root_cause].metadata.uid])
+            scheduler._wake.set()
+            await idle()
+            best = min(best, cpu_s() - started_s)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    gc.unfreeze()
+    return best
+
+
+async def asking_s(nodes: int, size: int, open_nodes: int, cpu: str) -> float:
+    """Seconds to find that a gang may fit."""
+    cluster = await nearly_full(nodes, Setting(nodes, 1, size, Kind.ANNOTATIONS), open_nodes, cpu)
+    scheduler = Scheduler(cluster, default_plugins.shipped_config())
+    async with scheduler.following():
+        early = plugin_of(scheduler).early
+        pod = next(iter(scheduler.queue._entries.values())).pod
+        assert early.shortage(pod) is None
+        return min(timeit.repeat(lambda: early.shortage(pod), number=20, repeat=5)) / 20
+
+
+async def idle() -> None:
+    """Until nobody works any more."""
+    while True:
+        before_s = cpu_s()
+        await asyncio.sleep(0.05)
+        if cpu_s() - before_s < IDLE_S:
+            return
+
+
+def plugin_of(scheduler: Scheduler) -> Coscheduling:
+    plugins = scheduler.profiles["koord-scheduler"].plugins
+    return next(each for each in plugins if isinstance(each, Coscheduling))
+
+
+PARTS = {"kinds": kinds, "growth": growth, "inline": inline, "stuck": stuck}
 
 
 def main() -> None:

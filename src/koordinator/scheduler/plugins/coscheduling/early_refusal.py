@@ -18,7 +18,7 @@ from koordinator.scheduler.capabilities import JobRefusal, ResizePodPlugin
 from koordinator.scheduler.framework import Handle, Plugin, PostFilterPlugin
 from koordinator.scheduler.plugins.coscheduling import head_room
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
-from koordinator.scheduler.plugins.coscheduling.gangs import Gang
+from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of
 from koordinator.scheduler.plugins.coscheduling.head_room import Demand, Kind, Lack
 from koordinator.scheduler.plugins.coscheduling.preempt import PreemptReason
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
@@ -98,8 +98,9 @@ class EarlyRefusals:
         if self._is_aware and any(gang.config.topology is not None for gang in gangs):
             return False
         # Members may turn out smaller than they look.
-        resizing = self._handle.companions(ResizePodPlugin)  # type: ignore[type-abstract]
-        return not (resizing and self._handle.gates.is_on("ResizePod"))
+        return not (
+            self._handle.gates.is_on("ResizePod") and self._handle.companions(ResizePodPlugin)  # type: ignore[type-abstract]
+        )
 
     def _needed(self, pod: PodInfo, gangs: Iterable[Gang]) -> dict[str, int]:
         """Gang → members that have to get a place, the pod in any case."""
@@ -112,29 +113,35 @@ class EarlyRefusals:
     def _is_ample(self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang], total: int) -> bool:
         """Whether there is no need to look at all members: there is a node for each one, or else nodes take enough of
         them, or of the pod nothing else is to be said than that no node takes it."""
-        keys = {self._key(prospects, pod): pod}
-        for gang in gangs:
-            for order in (gang.pending, reversed(gang.pending)):
-                info = self._gangs.info(next((key for key in order if key not in gang.leaving), ""))
-                if info is not None:
-                    keys.setdefault(self._key(prospects, info), info)
-        evaluations = [prospects.evaluate(info, key[0]) for key, info in keys.items()]
+        kinds = {self._lasting_key(prospects, pod): pod}
+        for info in self._samples(pod, gangs):
+            kinds.setdefault(self._lasting_key(prospects, info), info)
+        evaluations = [prospects.evaluate(info, key) for key, info in kinds.items()]
         counts = [each.feasible_count for each in evaluations]
         if not counts[0] or min(counts) >= total:
             return True
-        if len(keys) > 1:
+        if len(kinds) > 1:
             return False
         found = slots.bound(self._handle, prospects, evaluations[0], -(-total // counts[0]))
         return found is None or int(found.counts.sum()) >= total
 
-    def _key(self, prospects: Prospects, pod: PodInfo) -> tuple[Hashable, Hashable]:
-        """Equal for members that get the same answers at this moment."""
+    def _samples(self, pod: PodInfo, gangs: Iterable[Gang]) -> Iterator[PodInfo]:
+        """Of each gang the member that came first, or the last one: a leader and its workers differ."""
+        own = key_of(pod.pod)
+        for gang in gangs:
+            first = next(iter(gang.pending), "")
+            info = self._gangs.info(first if first != own else next(reversed(gang.pending)))
+            if info is not None:
+                yield info
+
+    def _lasting_key(self, prospects: Prospects, pod: PodInfo) -> Hashable:
+        """Equal for members that look the same."""
         known = self._keys.get(pod.uid)
         if known is None or known[0] is not pod:
             known = self._keys[pod.uid] = (pod, prospects.lasting_key(pod))
             if len(self._keys) > KEYS_MAX:
                 self._keys.popitem(last=False)
-        return known[1], prospects.live_key(pod)
+        return known[1]
 
     # All members
 
@@ -148,7 +155,8 @@ class EarlyRefusals:
                 prospects = self._handle.prospects(info) if info is not None else None
                 if info is None or prospects is None:
                     return None
-                key = (info.pod.spec.scheduler_name, *self._key(prospects, info))
+                lasting_key = self._lasting_key(prospects, info)
+                key = (info.pod.spec.scheduler_name, lasting_key, prospects.live_key(info))
                 number = numbers.setdefault(key, len(numbers))
                 if number == KINDS_MAX:
                     return None
