@@ -25,6 +25,7 @@ from koordinator.scheduler.framework import Diagnosis, Plugin, PreFilterResult, 
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
 from koordinator.scheduler.status import SUCCESS, Status
+from koordinator.scheduler.suggestion import Suggestion
 from koordinator.scheduler.trial import Trial
 
 # Transformers
@@ -89,12 +90,22 @@ class JobRefusal(msgspec.Struct, frozen=True):
     verdict: "JobVerdict"
 
 
+class SharedFailure(msgspec.Struct, frozen=True):
+    """Why a pod fails with another one: nodes and PostFilter plugins were asked about that one. `message` stands for
+    what nodes say, `post_filter_message` is what came of making room."""
+
+    message: str
+    by: str
+    post_filter_message: str = ""
+    suggestion: Suggestion | None = None
+
+
 class AttemptPlugin(Plugin[S]):
     """Decides at the start of each attempt whether the pod may be tried now; where the plugin is enabled at
     preFilter. Unlike PreFilter, whose answers equal pods share, it is asked about every single pod."""
 
     @abc.abstractmethod
-    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal:
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal | SharedFailure:
         """Success, or why this attempt ends before any node is chosen."""
 
 

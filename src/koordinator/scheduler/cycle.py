@@ -12,7 +12,7 @@ from koordinator.scheduler import diagnosis, pick, post_filter
 from koordinator.scheduler.advice import Advice
 from koordinator.scheduler.batch import Batch, Booked, Trigger
 from koordinator.scheduler.batch_watch import BatchWatch
-from koordinator.scheduler.capabilities import JobRefusal, Plan
+from koordinator.scheduler.capabilities import JobRefusal, Plan, SharedFailure
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
@@ -22,7 +22,7 @@ from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.post_filter import CycleDiagnosis, KeptFree
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.results import Candidate, pending_by
+from koordinator.scheduler.results import Candidate, along, pending_by, with_job
 from koordinator.scheduler.results import Placed as Placed
 from koordinator.scheduler.results import Unplaced as Unplaced
 from koordinator.scheduler.results import refused as refused
@@ -90,9 +90,14 @@ class Cycle:
         if self._table.node_count == 0:
             return Unplaced(pod, unresolvable(diagnosis.NO_NODES), frozenset())
         objection = profile.extensions.begin_attempt(pod) if profile.extensions.attempts else SUCCESS
+        if isinstance(objection, SharedFailure):
+            return along(pod, objection, self._table.node_count)
         evaluation = self._cache.evaluate(profile, pod, class_key)
         if isinstance(objection, JobRefusal):
-            return self._refused_job(profile, pod, evaluation, objection)
+            steering = Steering(objection.status, verdict=objection.verdict)
+            return with_job(
+                self._no_fit(profile, pod, evaluation, {}, steering), objection, profile.class_key
+            )
         if not objection.is_success:
             return self._refused(profile, pod, evaluation, Steering(objection))
         if evaluation.failure is not None:
@@ -224,20 +229,6 @@ class Cycle:
         if steering.status.is_rejected:
             return self._no_fit(profile, pod, evaluation, {}, steering)
         return refused(pod, steering.status, evaluation)
-
-    def _refused_job(
-        self, profile: Profile, pod: PodInfo, evaluation: Evaluation, refusal: JobRefusal
-    ) -> Unplaced:
-        """With its whole job, before any node was chosen."""
-        unplaced = self._no_fit(
-            profile, pod, evaluation, {}, Steering(refusal.status, verdict=refusal.verdict)
-        )
-        about = refusal.about
-        return msgspec.structs.replace(
-            unplaced,
-            rejected_by=refusal.rejected_by,
-            about=Candidate(about, profile.class_key(about)) if about.uid != pod.uid else None,
-        )
 
     def kept_free(self, profile: Profile, pod: PodInfo, evaluation: Evaluation) -> KeptFree:
         """Feasible rows where the pod would take the place of nominated pods that are as important."""

@@ -34,6 +34,7 @@ from koordinator.scheduler.capabilities import (
     ReservePodProvider,
     ResizePodPlugin,
     ScoreTransformer,
+    SharedFailure,
 )
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import SCORE_MAX, Diagnosis, Plugin
@@ -147,11 +148,11 @@ class Extensions:
 
     # Attempts
 
-    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal:
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal | SharedFailure:
         """Success, or the first objection to trying the pod now; its author may be one whom the plugin asked."""
         for plugin in self.attempts:
             status = plugin.begin_attempt(pod)
-            if isinstance(status, JobRefusal):
+            if not isinstance(status, Status):
                 return status
             if not status.is_success:
                 return status if status.plugin else status.by(plugin.name)

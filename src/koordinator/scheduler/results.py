@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import msgspec
 
-from koordinator.scheduler.capabilities import JobVerdict
+from koordinator.scheduler import diagnosis
+from koordinator.scheduler.capabilities import JobRefusal, JobVerdict, SharedFailure
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import Code, Status
+from koordinator.scheduler.status import Code, Status, unschedulable
 from koordinator.scheduler.suggestion import Suggestion
 
 
@@ -63,6 +64,25 @@ def refused(pod: PodInfo, status: Status, evaluation: Evaluation | None = None) 
     """A pod that found a node, and was turned down by one plugin afterwards."""
     by = frozenset((status.plugin,)) if status.is_rejected and status.plugin else frozenset()
     return Unplaced(pod, status, by, evaluation=evaluation, pending_by=pending_by(status))
+
+
+def with_job(unplaced: Unplaced, refusal: JobRefusal, class_key: Callable[[PodInfo], Hashable]) -> Unplaced:
+    """A pod that cannot be placed with its whole job."""
+    about = refusal.about
+    waits_for = Candidate(about, class_key(about)) if about.uid != unplaced.pod.uid else None
+    return msgspec.structs.replace(unplaced, rejected_by=refusal.rejected_by, about=waits_for)
+
+
+def along(pod: PodInfo, failure: SharedFailure, node_count: int) -> Unplaced:
+    """A pod that fails with another one; nobody was asked about it."""
+    told = ", ".join(filter(None, (failure.post_filter_message, str(failure.suggestion or ""))))
+    return Unplaced(
+        pod,
+        unschedulable(diagnosis.fit_error(node_count, {}, failure.message, told)),
+        frozenset((failure.by,)),
+        post_filter_message=told,
+        suggestion=failure.suggestion,
+    )
 
 
 def pending_by(status: Status) -> frozenset[str]:

@@ -23,8 +23,10 @@ from koordinator.scheduler.capabilities import (
     JobRoomPlugin,
     NextPodPlugin,
     PostFilterTransformer,
+    SharedFailure,
 )
 from koordinator.scheduler.columns import Rows
+from koordinator.scheduler.diagnosis import fit_error
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import (
     Diagnosis,
@@ -108,8 +110,6 @@ class Coscheduling(
             is_for_jobs=self.preemption.is_for_jobs,
         )
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
-        self._failed_by_another = ""
-        """The pod whose attempt under way failed because another member did."""
         self._refused_as_a_whole = ""
         """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
         self._no_eviction = ""
@@ -145,8 +145,8 @@ class Coscheduling(
     def brings_others(self, pod: PodInfo) -> bool:
         return self.gangs.rounds.is_tried_as_a_whole(pod.pod)
 
-    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal:
-        self._failed_by_another = self._refused_as_a_whole = self._no_eviction = ""
+    def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal | SharedFailure:
+        self._refused_as_a_whole = self._no_eviction = ""
         begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
         gate = begin.gate
         if begin.has_started:
@@ -154,8 +154,20 @@ class Coscheduling(
         if gate.is_open:
             return self._objection(pod, begin.ended) if begin.has_started else SUCCESS
         if gate.reason is GateReason.ROUND_FAILED:
-            self._failed_by_another = pod.uid
+            return self._shared_failure(pod, gate.message)
         return unresolvable(gate.message)
+
+    def _shared_failure(self, pod: PodInfo, message: str) -> SharedFailure:
+        """Of a pod that fails because another member did."""
+        now = self.gangs.round_of(pod.pod)
+        assert now is not None, pod.key
+        told = self.preemption.told(now)
+        failure = self.rounds.filter_failed(pod.pod, message, is_root_cause=False)
+        self.gangs.reject(failure.rejected, failure.group_message)
+        if failure.condition_patches:
+            count = self.handle.table.node_count
+            self.gangs.tell(failure.condition_patches, fit_error(count, {}, message, told))
+        return SharedFailure(message, NAME, told, now.suggestion)
 
     def _objection(self, pod: PodInfo, ended: Next) -> Status | JobRefusal:
         """Why the round that a pod begins is in vain. `ended` is the round before: the places that it gives back count
@@ -204,13 +216,8 @@ class Coscheduling(
     # No node
 
     def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
-        is_root_cause = self.is_root_cause(pod)
-        now = self.gangs.round_of(pod.pod)
-        if now is not None and now.suggestion is not None and not is_root_cause:
-            diagnosis.suggest(now.suggestion.type, now.suggestion.message)
-        if is_root_cause:
-            self.rounds.fail_round(pod.pod, diagnosis.fit_error(""))
-        result = self.preemption.post_filter(pod, diagnosis, is_root_cause=is_root_cause)
+        self.rounds.fail_round(pod.pod, diagnosis.fit_error(""))
+        result = self.preemption.post_filter(pod, diagnosis)
         is_whole = self._refused_as_a_whole == pod.uid or self.planning.asks(pod.pod)
         if result.status.code is Code.UNSCHEDULABLE and is_whole:
             # Room for this one pod would not be room for the gang.
@@ -222,20 +229,13 @@ class Coscheduling(
         return self.preemption.outlook(pod, diagnosis)
 
     def after_post_filter(self, pod: PodInfo, diagnosis: Diagnosis, status: Status) -> None:
-        is_root_cause = self.is_root_cause(pod)
         now = self.gangs.round_of(pod.pod)
         if now is not None:
             now.suggestion = now.suggestion or diagnosis.suggestion
-            if is_root_cause and not status.is_success:
+            if not status.is_success:
                 now.preemption_message = now.preemption_message or status.message
-        failure = self.rounds.filter_failed(pod.pod, diagnosis.fit_error(""), is_root_cause=is_root_cause)
+        failure = self.rounds.filter_failed(pod.pod, diagnosis.fit_error(""), is_root_cause=True)
         self.gangs.reject(failure.rejected, failure.group_message)
-        if failure.condition_patches:
-            self.gangs.tell(failure.condition_patches, diagnosis.fit_error(status.message))
-
-    def is_root_cause(self, pod: PodInfo) -> bool:
-        """Whether the attempt under way failed by itself, not because another member had failed the round."""
-        return self._failed_by_another != pod.uid
 
     # Score
 

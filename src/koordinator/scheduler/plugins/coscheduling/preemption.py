@@ -122,13 +122,9 @@ class GangPreemption:
 
     # Deciding
 
-    def post_filter(
-        self, pod: PodInfo, diagnosis: Diagnosis, *, is_root_cause: bool = True
-    ) -> PostFilterResult:
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
         """Makes room for the whole job, or for nobody; after that nobody else is asked about a gang."""
         now = self._gangs.round_of(pod.pod) if self._gang_of(pod) is not None else None
-        if not is_root_cause:
-            return PostFilterResult(unresolvable(*self._told(now)))
         if self._residents is None:
             if self._gang_of(pod) is not None and self._is_vacating_for(pod):
                 text = f"preemption: {PreemptReason.TERMINATING.value}"
@@ -152,10 +148,10 @@ class GangPreemption:
         ways = [EvictionWay(node, tuple(pods)) for node, pods in victims.items()]
         return Outlook(result, tuple(ways))
 
-    def _told(self, now: Round | None) -> list[str]:
+    def told(self, now: Round) -> str:
         """What is said of preemption about members that fail because another one did."""
-        message = now.preemption_message if now is not None else ""
-        return [f"preemption: {message}" if self.is_for_jobs else message] if message else []
+        message = now.preemption_message
+        return f"preemption: {message}" if message and self.is_for_jobs else message
 
     def _gang_of(self, pod: PodInfo) -> Gang | None:
         """The gang that the pod is placed with; None for a pod on its own."""
