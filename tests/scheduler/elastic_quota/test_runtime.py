@@ -184,3 +184,17 @@ def test_rows_are_told_once_when_their_shares_have_changed() -> None:
     columns.compute(10**6, None)
 
     assert list(columns.take_changed()) == [0, 6]
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), count=st.sampled_from((3, ARRAYS_FROM)))
+def test_changed_rows_are_those_whose_shares_are_others_in_want_and_in_plenty(seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    _, columns = columns_of(rng, count, 100)
+    told = [-1] * count
+    for _ in range(6):
+        columns.ask(rng.randrange(count), rng.randrange(100), is_computed=False)
+        columns.compute(rng.choice((0, 30, 60, 100)) * count, None)
+        now = [columns.share(row) for row in range(count)]
+        assert list(columns.take_changed()) == [row for row in range(count) if now[row] != told[row]]
+        told = now

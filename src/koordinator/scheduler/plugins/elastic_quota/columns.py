@@ -50,11 +50,17 @@ class Columns:
         self._shortage: tuple[int, int] | None = None
         self._former: dict[int, Entry] = {}
         """Rows whose request or floor changed since the last `compute`, and how they were then."""
-        self._negatives = sum(_is_negative(entry) for entry in self._entries)
-        self._weight = sum(entry.weight for entry in self._entries)
-        self._asked = sum(entry.request for entry in self._entries)
-        self._least = sum(entry.least for entry in self._entries)
-        self._shares: Numbers = []
+        self._negatives = self._weight = self._asked = self._least = 0
+        self._enough = 0
+        """What it takes until nobody wants more."""
+        self._keepers = 0
+        """Children that do not lend."""
+        self._unserved = 0
+        """Children that ask although nothing is ever shared out to them: they have no weight."""
+        for entry in self._entries:
+            self._count(entry, 1)
+        self._shares: Filling | Sequence[int] | None = []
+        """As of the last `compute`; None: everybody has enough."""
         self._told: Numbers = [_UNTOLD] * len(self._entries)
 
     # Changes
@@ -120,9 +126,10 @@ class Columns:
         entry = self._entries[row]
         if entry.request == request:
             return False
+        stays_short = is_computed and self.share(row) < min(request, entry.request)
         self._former.setdefault(row, entry)
         self._replace(row, Entry(weight=entry.weight, request=request, least=entry.least, lends=entry.lends))
-        return not (is_computed and self._shares[row] < min(request, entry.request))
+        return not stays_short
 
     def keep(self, row: int, least: int) -> bool:
         """What a child is sure of changed; whether it did in this resource."""
@@ -140,6 +147,9 @@ class Columns:
         self._weight += sign * entry.weight
         self._asked += sign * entry.request
         self._least += sign * entry.least
+        self._enough += sign * _enough(entry)
+        self._keepers += sign * (not entry.lends)
+        self._unserved += sign * (entry.request > 0 >= entry.weight)
 
     def _fits(self, arrays: Arrays, entry: Entry) -> bool:
         """Whether the arrays can take the entry in, all sums included, and weights stay as small as can be."""
@@ -158,6 +168,11 @@ class Columns:
 
     def compute(self, total: int, shortage: tuple[int, int] | None) -> None:
         """The shares of `total`; `shortage`: what there is, and what all minima are, where these do not fit."""
+        if self._have_enough(total, shortage):
+            self._shares = None
+            if self._filling is None or len(self._former) > CHANGES_MAX:
+                self._filling, self._former = None, {}
+            return
         arrays = self._as_arrays()
         changes, self._former = self._former, {}
         if arrays is not None:
@@ -180,7 +195,7 @@ class Columns:
                         for row, entry in changes.items()
                     },
                 )
-            self._shares = filling.shares
+            self._shares = filling
             return
         self._filling = None
         least = [entry.least for entry in self._entries]
@@ -190,6 +205,14 @@ class Columns:
             requests=[entry.request for entry in self._entries],
             weights=[entry.weight for entry in self._entries],
             lends=[entry.lends for entry in self._entries],
+        )
+
+    def _have_enough(self, total: int, shortage: tuple[int, int] | None) -> bool:
+        """Whether it is plain that everybody gets what they ask for, and what is theirs alone."""
+        return (
+            self._enough <= total
+            and not (self._unserved or self._negatives)
+            and not (shortage is not None and self._keepers)
         )
 
     def _as_arrays(self) -> Arrays | None:
@@ -209,19 +232,38 @@ class Columns:
 
     def share(self, row: int) -> int:
         """What a child gets."""
-        return int(self._shares[row])
+        shares = self._shares
+        if shares is None:
+            return _enough(self._entries[row])
+        return shares.share(row) if isinstance(shares, Filling) else shares[row]
+
+    def _all_shares(self) -> Numbers:
+        shares = self._shares
+        if isinstance(shares, Filling):
+            return shares.shares
+        if shares is not None:
+            return shares
+        arrays = self._as_arrays()
+        if arrays is None:
+            return [_enough(entry) for entry in self._entries]
+        return np.where(arrays.lends, arrays.requests, np.maximum(arrays.requests, arrays.least))
 
     def take_changed(self) -> Sequence[int]:
         """Rows whose shares differ from those at the last call."""
-        told, self._told = self._told, self._shares
-        if isinstance(told, np.ndarray) and isinstance(self._shares, np.ndarray):
-            changed: list[int] = np.flatnonzero(told != self._shares).tolist()
+        shares = self._all_shares()
+        told, self._told = self._told, shares
+        if isinstance(told, np.ndarray) and isinstance(shares, np.ndarray):
+            changed: list[int] = np.flatnonzero(told != shares).tolist()
             return changed
-        return [row for row, (old, new) in enumerate(zip(told, self._shares, strict=True)) if old != new]
+        return [row for row, (old, new) in enumerate(zip(told, shares, strict=True)) if old != new]
 
 
 def _is_negative(entry: Entry) -> bool:
     return entry.weight < 0 or entry.request < 0 or entry.least < 0
+
+
+def _enough(entry: Entry) -> int:
+    return entry.request if entry.lends else max(entry.request, entry.least)
 
 
 def _inserted(numbers: Numbers, row: int, number: int) -> Numbers:

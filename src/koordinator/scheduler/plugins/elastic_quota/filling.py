@@ -15,12 +15,80 @@ from koordinator.scheduler.plugins.elastic_quota.runtime import Column, Flags, s
 Rows = npt.NDArray[np.intp]
 
 
-class Round(msgspec.Struct):
-    """What is given to those who still want something, in order of their rows."""
+class Crowd:
+    """Children who share by weight, in order of their rows. Remembers who of them went on to the next round: after a
+    small change it is the same ones, nearly always."""
 
-    rows: Rows
-    weights: Column
+    def __init__(self, rows: Rows, weights: Column, whole: int, largest: int) -> None:
+        """`whole` is the sum of the weights; none of them is above `largest`."""
+        self.rows = rows
+        self.weights = weights
+        self._whole = whole
+        self._largest = largest
+        self._positions: Rows | None = None
+        self._rest: Crowd | None = None
+
+    @classmethod
+    def of(cls, rows: Rows, weights: Column) -> "Crowd":
+        return cls(rows, weights, int(weights.sum()), int(weights.max(initial=0)))
+
+    def parts(self, amount: int) -> Column:
+        """What each gets of `amount`."""
+        return split_arrays(amount, self.weights, whole=self._whole, largest=self._largest)
+
+    def going_on(self, short: Column) -> "tuple[Crowd, Column]":
+        """Those of them who still lack something, and what; `short` has an entry per child of the crowd."""
+        stays = short > 0
+        count = int(np.count_nonzero(stays))
+        if count == short.size:
+            return self, short
+        positions, rest = self._positions, self._rest
+        if positions is not None and rest is not None and positions.size == count:
+            wanted = short.take(positions)
+            if not count or wanted.min() > 0:
+                return rest, wanted
+        self._positions = positions = stays.nonzero()[0]
+        weights = self.weights.take(positions)
+        self._rest = rest = Crowd(self.rows.take(positions), weights, int(weights.sum()), self._largest)
+        return rest, short.take(positions)
+
+    def position(self, row: int) -> int:
+        """Where a row is, or would be."""
+        return int(self.rows.searchsorted(row))
+
+    def inserted(self, position: int, row: int, weight: int) -> "Crowd":
+        """With one child more."""
+        rows, weights = _inserted(self.rows, position, row), _inserted(self.weights, position, weight)
+        return Crowd(rows, weights, self._whole + weight, max(self._largest, weight))
+
+    def without(self, position: int) -> "Crowd":
+        """With one child less."""
+        rows, weights = _without(self.rows, position), _without(self.weights, position)
+        return Crowd(rows, weights, self._whole - int(self.weights[position]), self._largest)
+
+
+class Demand(msgspec.Struct):
+    """What a crowd still wants."""
+
+    crowd: Crowd
     wanted: Column
+    """One entry per child of the crowd, above zero."""
+    total: int
+    """Their sum."""
+
+    def grow(self, row: int, change: int) -> int:
+        """A child wants so much more; its position."""
+        position = self.crowd.position(row)
+        self.wanted[position] += change
+        self.total += change
+        return position
+
+
+class Round(msgspec.Struct):
+    """What is given to those who still want something. The parts add up to `amount`."""
+
+    demand: Demand
+    amount: int
     parts: Column
 
 
@@ -44,11 +112,12 @@ class Filling:
         stays_hungry = is_hungry & (weights == 0)
         self._settled[stays_hungry] = floors[stays_hungry]
         hungry = np.flatnonzero(is_hungry & (weights > 0))
-        self._hungry = Round(hungry, weights[hungry], (requests - floors)[hungry], _NOTHING)
-        self._given = int(self._settled.sum()) - int(self._hungry.wanted.sum())
+        crowd, wanted = Crowd.of(hungry, weights[hungry]), (requests - floors)[hungry]
+        self._hungry = Demand(crowd, wanted, int(wanted.sum()))
+        self._given = int(self._settled.sum()) - self._hungry.total
         """Handed out before the first round."""
         self._rounds: list[Round] = []
-        self._left = Round(_NO_ROWS, _NOTHING, _NOTHING, _NOTHING)
+        self._left = _nobody()
         self._total = total
         self._restart()
 
@@ -56,8 +125,16 @@ class Filling:
     def shares(self) -> Column:
         """What each child gets, as a new array."""
         shares = self._settled.copy()
-        shares[self._left.rows] -= self._left.wanted
+        shares[self._left.crowd.rows] -= self._left.wanted
         return shares
+
+    def share(self, row: int) -> int:
+        """What one child gets."""
+        share, crowd = int(self._settled[row]), self._left.crowd
+        position = crowd.position(row)
+        if position < crowd.rows.size and crowd.rows[position] == row:
+            share -= int(self._left.wanted[position])
+        return share
 
     def follow(self, total: int, changes: Mapping[int, tuple[int, int | None]]) -> None:
         """There is another total, or these rows have other requests or floors.
@@ -70,14 +147,20 @@ class Filling:
         for row, (was_asked, was_sure) in changes.items():
             request, floor = int(self._requests[row]), int(self._floors[row])
             was_sure = floor if was_sure is None else was_sure
-            if was_sure == floor < min(was_asked, request) and self._weights[row]:
+            stays_hungry = was_asked > was_sure and request > floor and bool(self._weights[row])
+            if stays_hungry and was_sure == floor:
                 self._settled[row] = request
                 reached = self._patch(row, request - was_asked)
                 first = reached if first is None else min(first, reached)
+                continue
+            restarts = True
+            if stays_hungry:
+                self._settled[row] = request
+                self._given += floor - was_sure
+                self._hungry.grow(row, request - floor - (was_asked - was_sure))
             else:
                 self._leave(row, was_asked, was_sure)
                 self._enter(row, request, floor)
-                restarts = True
         if restarts:
             self._restart()
         elif first is not None:
@@ -85,32 +168,24 @@ class Filling:
 
     def _patch(self, row: int, change: int) -> int:
         """The child stays hungry and wants more or less; the first round that this changes."""
-        self._want(self._hungry, row, change)
+        self._hungry.grow(row, change)
         for number, each in enumerate(self._rounds):
-            position = self._want(each, row, change)
-            wanted, part = int(each.wanted[position]), int(each.parts[position])
+            position = each.demand.grow(row, change)
+            wanted, part = int(each.demand.wanted[position]), int(each.parts[position])
             if part >= min(wanted, wanted - change):
                 return number
         if self._rounds:
-            self._want(self._left, row, change)
+            self._left.grow(row, change)
         return len(self._rounds)
-
-    @staticmethod
-    def _want(among: Round, row: int, change: int) -> int:
-        position = int(np.searchsorted(among.rows, row))
-        among.wanted[position] += change
-        return position
 
     def _leave(self, row: int, request: int, floor: int) -> None:
         """The child is not there for a moment; it was with these."""
         self._given -= floor if request > floor or not self._lends[row] else request
         if request > floor and self._weights[row]:
             hungry = self._hungry
-            position = int(np.searchsorted(hungry.rows, row))
-            rows, weights, wanted = (
-                np.delete(each, position) for each in (hungry.rows, hungry.weights, hungry.wanted)
-            )
-            self._hungry = Round(rows, weights, wanted, _NOTHING)
+            position = hungry.crowd.position(row)
+            wanted = _without(hungry.wanted, position)
+            self._hungry = Demand(hungry.crowd.without(position), wanted, hungry.total - (request - floor))
 
     def _enter(self, row: int, request: int, floor: int) -> None:
         weight, is_hungry = int(self._weights[row]), request > floor
@@ -119,29 +194,26 @@ class Filling:
         self._settled[row] = request if is_hungry and weight else given
         if is_hungry and weight:
             hungry = self._hungry
-            position = int(np.searchsorted(hungry.rows, row))
-            self._hungry = Round(
-                np.insert(hungry.rows, position, row),
-                np.insert(hungry.weights, position, weight),
-                np.insert(hungry.wanted, position, request - floor),
-                _NOTHING,
-            )
+            position = hungry.crowd.position(row)
+            wanted = _inserted(hungry.wanted, position, request - floor)
+            crowd = hungry.crowd.inserted(position, row, weight)
+            self._hungry = Demand(crowd, wanted, hungry.total + (request - floor))
 
     def _restart(self) -> None:
         self._rounds = []
         left = self._total - self._given
         hungry = self._hungry
-        self._left = Round(_NO_ROWS, _NOTHING, _NOTHING, _NOTHING)
+        self._left = _nobody()
         if left <= 0:
             self._left = hungry
-        elif left < int(hungry.wanted.sum()):
-            parts = split_arrays(left, hungry.weights)
-            self._end(Round(hungry.rows, hungry.weights, hungry.wanted.copy(), parts))
+        elif left < hungry.total:
+            demand = Demand(hungry.crowd, hungry.wanted.copy(), hungry.total)
+            self._end(Round(demand, left, hungry.crowd.parts(left)))
 
     def _resume(self, number: int) -> None:
         """Everything before this round was as it is; this one gave the same parts."""
         left = self._total - self._given
-        if not self._rounds or left >= int(self._hungry.wanted.sum()):
+        if not self._rounds or left >= self._hungry.total:
             self._restart()
         elif number < len(self._rounds):
             del self._rounds[number + 1 :]
@@ -151,19 +223,28 @@ class Filling:
         """Rounds from the end of this one on, until nothing is left or nobody wants more."""
         while True:
             self._rounds.append(each)
-            excess = each.parts - each.wanted
-            keep = np.flatnonzero(excess < 0)
-            wanted = -excess[keep]
-            if keep.size == excess.size:
-                self._left = Round(each.rows, each.weights, wanted, _NOTHING)
+            demand = each.demand
+            crowd, wanted = demand.crowd.going_on(demand.wanted - each.parts)
+            total = int(wanted.sum())
+            left = each.amount - demand.total + total
+            if left <= 0 or not wanted.size:
+                self._left = Demand(crowd, wanted, total)
                 return
-            left = int(np.maximum(excess, 0).sum())
-            rows, weights = each.rows[keep], each.weights[keep]
-            if left <= 0 or not rows.size:
-                self._left = Round(rows, weights, wanted, _NOTHING)
-                return
-            each = Round(rows, weights, wanted, split_arrays(left, weights))
+            each = Round(Demand(crowd, wanted, total), left, crowd.parts(left))
 
 
-_NOTHING: Column = np.zeros(0, np.int64)
-_NO_ROWS: Rows = np.zeros(0, np.intp)
+def _nobody() -> Demand:
+    return Demand(Crowd(np.zeros(0, np.intp), np.zeros(0, np.int64), 0, 0), np.zeros(0, np.int64), 0)
+
+
+def _inserted(numbers: npt.NDArray[np.int64], position: int, number: int) -> npt.NDArray[np.int64]:
+    """A fraction of what `np.insert` takes."""
+    longer = np.empty(numbers.size + 1, numbers.dtype)
+    longer[:position] = numbers[:position]
+    longer[position] = number
+    longer[position + 1 :] = numbers[position:]
+    return longer
+
+
+def _without(numbers: npt.NDArray[np.int64], position: int) -> npt.NDArray[np.int64]:
+    return np.concatenate((numbers[:position], numbers[position + 1 :]))

@@ -122,28 +122,27 @@ def split(amount: int, weights: list[int]) -> list[int] | None:
     return parts
 
 
-def split_arrays(amount: int, weights: Column) -> Column:
-    """`split` of weights that are above zero.
+def split_arrays(amount: int, weights: Column, *, whole: int, largest: int) -> Column:
+    """`split` of weights that are above zero; `whole` is their sum, and none is above `largest`.
 
-    With amount = q·W + r, a part ⌊w·amount/W⌋ is w·q + ⌊w·r/W⌋, and r is below W: no product is larger than
+    With amount = q·W + r, a part ⌊w·amount/W⌋ is w·q + ⌊w·r/W⌋, and r is below W: no product need be larger than
     the largest weight times their sum, which is why weights should have no common divisor.
     """
-    whole = int(weights.sum())
-    quotient, rest = divmod(amount, whole)
-    if int(weights.max()) * rest < EXACT_MAX:
+    quotient, rest = divmod(amount, whole) if largest * amount >= EXACT_MAX else (0, amount)
+    if largest * rest < EXACT_MAX:
         spread = weights * rest
-        extra = spread // whole
-        remainder = spread - extra * whole
+        parts = spread // whole
+        remainder = np.subtract(spread, parts * whole, out=spread)
     elif _HAS_64_BIT_FLOATS:
-        extra, remainder = _divided(weights, rest, whole)
+        parts, remainder = _divided(weights, rest, whole)
     else:
-        parts = split(amount, weights.tolist())
-        return np.array(parts, np.int64)
-    result = extra + weights * quotient if quotient else extra
-    residual = amount - int(result.sum())
+        return np.array(split(amount, weights.tolist()), np.int64)
+    if quotient:
+        parts += weights * quotient
+    residual = amount - int(parts.sum())
     if residual > 0:
-        _round_up(result, remainder, residual)
-    return result
+        _round_up(parts, remainder, residual, whole)
+    return parts
 
 
 def _divided(weights: Column, rest: int, whole: int) -> tuple[Column, Column]:
@@ -158,15 +157,26 @@ def _divided(weights: Column, rest: int, whole: int) -> tuple[Column, Column]:
     return extra + step, remainder - step * whole
 
 
-def _round_up(parts: Column, remainder: Column, count: int) -> None:
-    """One more for the `count` largest remainders, the first of equal ones."""
+def _round_up(parts: Column, remainder: Column, count: int, whole: int) -> None:
+    """One more for the `count` largest remainders (below `whole`), the first of equal ones.
+
+    Selection in 32 bits takes a tenth of the time: by the upper bits first, and by all where these are equal.
+    """
     if count >= parts.size:
         parts += 1
         return
-    bar = np.partition(remainder, parts.size - count)[parts.size - count]
-    above = remainder > bar
-    parts += above
-    parts[np.flatnonzero(remainder == bar)[: count - int(np.count_nonzero(above))]] += 1
+    excess_bits = whole.bit_length() - 31
+    upper = (remainder >> excess_bits if excess_bits > 0 else remainder).astype(np.int32)
+    ordered = upper.copy()
+    ordered.partition(parts.size - count)
+    bar = ordered[parts.size - count]
+    chosen = upper >= bar
+    excess = int(np.count_nonzero(chosen)) - count
+    if excess:
+        equal = np.flatnonzero(upper == bar)
+        by_size = np.argsort(-remainder[equal], kind="stable")
+        chosen[equal[by_size[-excess:]]] = False
+    parts += chosen
 
 
 def scaled_mins(minima: Column, available: int, sum_of_mins: int) -> Column:
