@@ -92,6 +92,46 @@ def test_a_member_that_is_never_bound_leaves_the_scheduler_in_peace() -> None:
     play(story)
 
 
+def test_the_room_of_a_member_is_kept_as_long_as_it_tries_though_the_api_refuses_it_for_minutes() -> None:
+    async def story(played: Stage) -> None:
+        await played.nodes("2", "2")
+        await played.pods(*gang())
+        is_down, refuse = True, refusing("job-2", 10**6)
+
+        def moment(what: str) -> None:
+            if is_down:
+                refuse(what)
+
+        played.moment = moment
+        await played.start()
+        await asyncio.sleep(1)
+        await played.pods(pod("single"))
+        await asyncio.sleep(400)
+        assert await played.bound() == ["job-0", "job-1", "job-3"]
+
+        is_down = False
+        await asyncio.sleep(15)
+
+        assert await played.bound() == ALL
+
+    play(story)
+
+
+def test_room_that_no_binding_takes_is_for_others_after_ten_minutes() -> None:
+    async def story(played: Stage) -> None:
+        await played.nodes("2", "2")
+        await played.pods(*gang())
+        played.moment = refusing("job-2", 10**6)
+        await played.start()
+        await asyncio.sleep(1)
+        await played.pods(pod("single"))
+        await asyncio.sleep(700)
+
+        assert await played.bound("single") == ["single"]
+
+    play(story)
+
+
 def test_a_member_deleted_after_the_release_is_replaced_by_one_that_takes_its_place() -> None:
     async def story(played: Stage) -> None:
         await played.nodes("2", "2")

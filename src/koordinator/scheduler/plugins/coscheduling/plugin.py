@@ -62,6 +62,8 @@ from koordinator.scheduler.status import SKIP, SUCCESS, Code, Status, unresolvab
 
 KEPT_S = 60.0
 """Some of the longest backoffs of a member that is tried again."""
+KEPT_LONGEST_S = 600.0
+"""An API server that refuses a binding for longer is not about to take it."""
 
 
 class GangState(msgspec.Struct, frozen=True):
@@ -69,6 +71,15 @@ class GangState(msgspec.Struct, frozen=True):
 
     selector: str = ""
     is_planned: bool = False
+
+
+class Kept(msgspec.Struct):
+    """Room of a member whose binding failed; times on the loop's clock."""
+
+    first_s: float
+    last_s: float
+    """When its binding failed for the first and for the last time."""
+    node_name: str
 
 
 class Coscheduling(
@@ -110,6 +121,8 @@ class Coscheduling(
             is_for_jobs=self.preemption.is_for_jobs,
         )
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
+        self._kept: dict[str, Kept] = {}
+        """Rooms of members whose binding failed, by uid."""
         self._refused_as_a_whole = ""
         """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
         self._no_eviction = ""
@@ -256,15 +269,31 @@ class Coscheduling(
 
     def unreserve(self, state: GangState | None, pod: PodInfo, node_name: str) -> None:
         if self.rounds.is_released(pod.pod):  # its binding failed, others of the gang were or will be bound
-            self.handle.nominations.set(pod, node_name)
-            self.handle.actions.spawn(self._let_go(pod, node_name), "room of a gang")
+            self._keep(pod, node_name)
         self.gangs.unreserve(pod.pod)
 
-    async def _let_go(self, pod: PodInfo, node_name: str) -> None:
-        """Room that was kept for a member whose binding failed is for all after a while: it may never come back."""
-        await asyncio.sleep(KEPT_S)
-        nominations, row = self.handle.nominations, self.handle.table.row_of(node_name)
-        if nominations.node_of(pod.uid) == node_name and nominations.remove(pod.uid) and row is not None:
+    def _keep(self, pod: PodInfo, node_name: str) -> None:
+        """Keep the room of a member whose binding failed for its next attempt."""
+        now_s, kept = asyncio.get_running_loop().time(), self._kept.get(pod.uid)
+        if kept is None:
+            kept = self._kept[pod.uid] = Kept(now_s, now_s, node_name)
+            if not self.handle.actions.spawn(self._let_go(pod, kept), "room of a gang"):
+                del self._kept[pod.uid]
+                return
+        kept.last_s, kept.node_name = now_s, node_name
+        if now_s < kept.first_s + KEPT_LONGEST_S:
+            self.handle.nominations.set(pod, node_name)
+
+    async def _let_go(self, pod: PodInfo, kept: Kept) -> None:
+        """Room that was kept is for all some time after the last attempt: the member may never come back."""
+        loop = asyncio.get_running_loop()
+        try:
+            while (wait_s := kept.last_s + KEPT_S - loop.time()) > 0:  # noqa: ASYNC110 - a failure may put it off
+                await asyncio.sleep(wait_s)
+        finally:
+            del self._kept[pod.uid]
+        nominations, row = self.handle.nominations, self.handle.table.row_of(kept.node_name)
+        if nominations.node_of(pod.uid) == kept.node_name and nominations.remove(pod.uid) and row is not None:
             self.handle.happened(Happening(ClusterEvent.ASSIGNED_POD_DELETED, row, pod, None))
 
     def permit(self, state: GangState | None, pod: PodInfo, node_name: str) -> PermitResult:
