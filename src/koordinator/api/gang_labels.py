@@ -84,11 +84,6 @@ def groups(annotations: Mapping[str, str], obj: str = "") -> list[str]:
     return _GROUPS.read(annotations, obj) or []
 
 
-def encode_groups(gangs: list[str]) -> str:
-    """The text of annotation `groups`."""
-    return _GROUPS.encode(gangs)
-
-
 def match_policy(annotations: Mapping[str, str]) -> str:
     """The match policy's text under its own or its other key, empty when not said; unknown text is kept."""
     return annotations.get(labels.GANG_MATCH_POLICY) or annotations.get(labels.GANG_MATCH_POLICY_ALIAS, "")

@@ -40,11 +40,6 @@ def is_reservation_ignored(pod_labels: Mapping[str, str]) -> bool:
     return pod_labels.get(labels.RESERVATION_IGNORED) == "true"
 
 
-def is_reservation_mode(pod_labels: Mapping[str, str]) -> bool:
-    """Whether the pod is itself a reservation for others."""
-    return pod_labels.get(labels.POD_OPERATING_MODE) == "Reservation"
-
-
 def scheduler_name(pod_labels: Mapping[str, str], spec_name: str) -> str:
     """Who schedules the pod: the label's text if it exists, even empty, else `spec.schedulerName`."""
     return pod_labels.get(labels.SCHEDULER_NAME, spec_name)

@@ -49,11 +49,6 @@ def profile(quota_labels: Labels) -> str:
     return quota_labels.get(labels.QUOTA_PROFILE, "")
 
 
-def is_reserved_name(quota: str) -> bool:
-    """Whether the quota cannot be modified by users."""
-    return quota in (labels.ROOT_QUOTA_NAME, labels.SYSTEM_QUOTA_NAME)
-
-
 def is_pod_non_preemptible(pod_labels: Labels) -> bool:
     """Whether the pod counts against its quota's minimum and is never preempted for it."""
     return pod_labels.get(labels.QUOTA_PREEMPTIBLE) == "false"

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koordinator.api import resource_list
 from koordinator.api.quantity import Quantity
 from koordinator.api.resource_list import Amounts
 
@@ -75,8 +74,3 @@ def merge(a: Zones, b: Zones) -> Zones:
 def trim(a: Zones, b: Zones) -> Zones:
     """The zones of `a` that `b` has, too."""
     return {zone: of_zone for zone, of_zone in a.items() if zone in b}
-
-
-def total_allocatable(zones: Zones) -> Amounts:
-    """Allocatable amounts of all zones together."""
-    return resource_list.sum_of(allocatable(zones).values())

@@ -13,7 +13,6 @@ BAR_WIDTHS = (24, 16, 10)
 """Bars of the first width for which there is room."""
 NOTE_WIDTH_MIN = 24
 LENDERS_MAX = 3
-NAME_WIDTH_MAX = 40
 _BINARY = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 _NANO = 10**9
 

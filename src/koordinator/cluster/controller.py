@@ -29,7 +29,6 @@ class Controller(Generic[K]):
         self.name = name
         self.queue: WorkQueue[K] = WorkQueue(retries)
         self.guard = Guard(f"controller {name}")
-        self.reconcile_count = 0
         self._reconcile = reconcile
         self._workers = workers
 
@@ -69,7 +68,6 @@ class Controller(Generic[K]):
             await asyncio.sleep(0)
 
     async def _handle(self, key: K) -> None:
-        self.reconcile_count += 1
         error = await self.guard.call_async(self._reconcile_and_plan, key)
         if error is None:
             self.queue.forget(key)

@@ -78,7 +78,6 @@ class Transport:
         rate: Rate | None = None,
     ) -> None:
         self.request_count = 0
-        self.retry_count = 0
         self.on_answer: Callable[[str, str, float], None] | None = None
         """Hears of each request that ended: method, status code (`<error>` without an answer), seconds."""
         self.on_limited: Callable[[str, float], None] | None = None
@@ -150,7 +149,6 @@ class Transport:
                 if attempt == TRIES_MAX or not _may_repeat(call, error):
                     raise
                 backoff = backoff or Backoff(BACKOFF, self._rng)
-                self.retry_count += 1
                 if self.on_retry is not None:
                     self.on_retry(call.method, str(error.code) if error.code else "<error>")
                 await asyncio.sleep(backoff.next_s(error))

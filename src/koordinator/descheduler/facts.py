@@ -2,7 +2,7 @@
 
 from koordinator import clock
 from koordinator.api import labels, pod_labels, quantity, resources
-from koordinator.api.core import Node, Pod
+from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.label_values import parse_plain_int32, read
 from koordinator.api.meta import OwnerReference
@@ -39,11 +39,6 @@ def condition_status(pod: Pod, kind: str) -> str:
 
 def is_ready(pod: Pod) -> bool:
     return condition_status(pod, "Ready") == "True"
-
-
-def is_ready_node(node: Node) -> bool:
-    """False only when a Ready condition says so: a node without one is kept."""
-    return all(c.status == "True" for c in node.status.conditions if c.type == "Ready")
 
 
 def eviction_cost(pod: Pod) -> int:

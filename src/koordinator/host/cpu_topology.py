@@ -9,7 +9,6 @@ from koordinator.host.cgroup_values import count
 from koordinator.host.errors import ContentError
 
 LSCPU = ("lscpu", "-e=CPU,NODE,SOCKET,CORE,CACHE,ONLINE")
-LSCPU_TIMEOUT_S = 5.0
 _COLUMNS = 6
 _L1_L2_L3_PARTS = 4
 

@@ -38,7 +38,6 @@ class PodRecord(msgspec.Struct, frozen=True):
     group: str
     qos: QoSClass
     """As labelled; NONE without a label."""
-    qos_or_default: QoSClass
     kube_qos: KubeQoS
     is_active: bool
     """Pending or Running."""
@@ -65,7 +64,6 @@ def record(pod: Pod, driver: Driver) -> PodRecord:
         uid=pod.metadata.uid,
         group=group,
         qos=qos.raw(pod),
-        qos_or_default=qos.default(pod),
         kube_qos=kube,
         is_active=status.phase in ("Pending", "Running"),
         containers=(

@@ -326,11 +326,6 @@ class Table:
 
     # Watching
 
-    @property
-    def oldest_version(self) -> int:
-        """The oldest version from which a watch can resume."""
-        return self._history.floor
-
     def watch(
         self,
         version: int,

@@ -1,6 +1,6 @@
 """YARN's entry among a node's third-party allocations. Pure. Source: spec 12, section 2.2."""
 
-from koordinator.api import labels, quantity, resource_list, resources
+from koordinator.api import quantity, resource_list, resources
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.annotations.node import ThirdPartyAllocation, ThirdPartyAllocations
 from koordinator.api.errors import ProtocolError
@@ -50,11 +50,6 @@ def new_text(text: str | None, used: Batch) -> str | None:
         return None
     wanted = with_entry(existing, used)
     return None if _same(existing, wanted) else _CODEC.encode(ThirdPartyAllocations(allocations=wanted))
-
-
-def annotation_patch(text: str) -> dict[str, dict[str, dict[str, str]]]:
-    """The merge patch of the Node: this one annotation."""
-    return {"metadata": {"annotations": {labels.NODE_THIRD_PARTY_ALLOCATIONS: text}}}
 
 
 def _same(a: list[ThirdPartyAllocation], b: list[ThirdPartyAllocation]) -> bool:

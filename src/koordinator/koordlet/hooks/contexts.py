@@ -58,7 +58,6 @@ class PodContext(msgspec.Struct, frozen=True):
     """Batch resources by container; None when nobody told."""
     container_names: tuple[str, ...] = ()
     """Containers that count for the pod's limits; empty where only annotations are seen."""
-    is_host_network: bool = False
     runtime_class: str = ""
 
     @property

@@ -35,7 +35,6 @@ def of_pod(record: PodRecord) -> PodContext:
         ),
         extended=_extended(pod, running),
         container_names=tuple(each.name for each in running),
-        is_host_network=pod.spec.host_network,
         runtime_class=pod.spec.runtime_class_name or "",
     )
 

@@ -14,7 +14,7 @@ from koordinator.api.schema import IntOrString
 DESIRED = "deployment.kubernetes.io/desired-replicas"
 MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
 
-ROLLING_UPDATE, RECREATE = "RollingUpdate", "Recreate"
+RECREATE = "Recreate"
 BOUND_DEFAULT = "25%"
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from koordinator.api import labels, quantity, resources
 from koordinator.api.device import Device, DeviceInfo
-from koordinator.manager.noderesource import batch
 from koordinator.manager.noderesource.batch import MILLI
 
 GPU_TYPE, RDMA_TYPE = "gpu", "rdma"
@@ -65,19 +64,6 @@ def rdma_target(device: Device | None) -> DeviceTarget:
     """100 for each healthy NIC; without any, the resource goes."""
     count = len(_healthy(device, RDMA_TYPE))
     return DeviceTarget({resources.RDMA: count * WHOLE_DEVICE_PERCENT * MILLI if count else None})
-
-
-def needs_status_sync(allocatable: quantity.ResourceList, target: DeviceTarget, threshold: float) -> bool:
-    """Whether any amount differs enough from the node's allocatable (spec 02 §5, "diff rule")."""
-    return any(
-        batch.differs(quantity.milli(allocatable[name]) if name in allocatable else None, want, threshold)
-        for name, want in target.amounts.items()
-    )
-
-
-def missing_labels(node_labels: dict[str, str], target: DeviceTarget) -> dict[str, str]:
-    """The labels that the node must be given; {} when it has them."""
-    return {key: value for key, value in target.labels.items() if node_labels.get(key) != value}
 
 
 def _healthy(device: Device | None, kind: str) -> list[DeviceInfo]:

@@ -23,8 +23,6 @@ from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdi
 
 log = logging.getLogger(__name__)
 
-MUTATING_PATH = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
-VALIDATING_PATH = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
 LOOK_UP_S = 2.0
 """How long the API server may take to say whether a parent exists that our watch has not shown."""
 LOOK_UPS = Rate(per_s=10.0, burst=50)

@@ -198,11 +198,6 @@ class QuotaTopology:
         info = self._tree.get(name)
         return None if info is None else self._quotas.get(name, info.namespace)
 
-    def find_bound(self, namespace: str) -> ElasticQuota | None:
-        """The object that the namespace is bound to."""
-        info = self._tree.bound_to(namespace)
-        return None if info is None else self.find(info.name)
-
     def labelled(self, quota: str) -> Sequence[str]:
         """Names of the pods whose label names the quota."""
         return [pod.metadata.name for pod in self._pods.by_index(_BY_QUOTA, quota)]

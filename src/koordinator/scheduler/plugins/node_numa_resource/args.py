@@ -4,7 +4,6 @@ from typing import Literal
 
 import msgspec
 
-from koordinator.api.node_labels import NUMAAllocateStrategy
 from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
 
 
@@ -18,8 +17,3 @@ class NodeNUMAResourceArgs(msgspec.Struct, frozen=True, rename="camel", forbid_u
     scoring_strategy: ScoringStrategy = ScoringStrategy()
     numa_scoring_strategy: ScoringStrategy = ScoringStrategy()
     """Scores NUMA nodes within a node; its type is also the order in which they fill."""
-
-    @property
-    def default_allocate_strategy(self) -> NUMAAllocateStrategy:
-        """Of nodes whose label names none."""
-        return NUMAAllocateStrategy(self.numa_scoring_strategy.type)

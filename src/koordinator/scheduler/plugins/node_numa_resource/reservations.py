@@ -25,7 +25,6 @@ from koordinator.scheduler.plugins.node_numa_resource.zones import Zones, total
 from koordinator.scheduler.status import unschedulable
 
 NO_NOMINATION = unschedulable("no nominated reservation")
-NO_NOMINATED_POD = unschedulable("no nominated pre-allocatable pod")
 OUT_OF_SCOPE = unschedulable("pod has a nominated reservation but cannot be allocated within its NUMA scope")
 
 

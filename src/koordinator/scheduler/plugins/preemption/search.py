@@ -201,7 +201,6 @@ class _Outlook:
 
     def __init__(self, search: Search, pod: PodInfo, rows: Rows, diagnosis: Diagnosis) -> None:
         self._table = search._table
-        self._diagnosis = diagnosis
         self._search = search
         self._pod = pod
         self._refusals: dict[int, Callable[[], Status]] = {}
