@@ -99,6 +99,11 @@ class SharedFailure(msgspec.Struct, frozen=True):
     post_filter_message: str = ""
     suggestion: Suggestion | None = None
 
+    @property
+    def told(self) -> str:
+        """What is told behind the message."""
+        return ", ".join(filter(None, (self.post_filter_message, str(self.suggestion or ""))))
+
 
 class AttemptPlugin(Plugin[S]):
     """Decides at the start of each attempt whether the pod may be tried now; where the plugin is enabled at

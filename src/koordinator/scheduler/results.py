@@ -75,7 +75,7 @@ def with_job(unplaced: Unplaced, refusal: JobRefusal, class_key: Callable[[PodIn
 
 def along(pod: PodInfo, failure: SharedFailure, node_count: int) -> Unplaced:
     """A pod that fails with another one; nobody was asked about it."""
-    told = ", ".join(filter(None, (failure.post_filter_message, str(failure.suggestion or ""))))
+    told = failure.told
     return Unplaced(
         pod,
         unschedulable(diagnosis.fit_error(node_count, {}, failure.message, told)),

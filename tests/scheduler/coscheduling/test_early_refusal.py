@@ -289,3 +289,31 @@ def test_a_pod_group_shows_the_same_phase_as_when_its_members_were_tried() -> No
         assert found["status"]["phase"] == "Scheduling"
 
     play(story)
+
+
+def test_members_that_know_why_are_not_told_again_and_those_that_do_not_are() -> None:
+    async def story(world: World) -> None:
+        attempts = Attempts(world)
+        world.nodes(1, cpu="4")
+        put_gang(world, "job", 6)
+
+        async def another_round() -> int:
+            before = attempts.total("job")
+            world.api.put("Node", node("node-0", cpu="4", pods=109 + attempts.total("job") % 2))
+            await world.settle(12)
+            return attempts.total("job") - before
+
+        await world.settle(12)
+        assert attempts.total("job") == 6
+        assert await another_round() == 1
+        world.api.put("Pod", member("job-late", "job", 6))
+        assert await another_round() == 2
+        assert "at most 4 fit now" in condition(world, "job-late")
+        world.api.put("Node", node("node-1", cpu="1"))
+        await world.settle(12)
+        assert all("at most 5 fit now" in condition(world, name) for name in world.api.placements())
+        # Whoever's condition got lost is told anyhow some day.
+        await world.settle(250)
+        assert await another_round() == 7
+
+    play(story)

@@ -52,9 +52,11 @@ from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.controller import PodGroupController
 from koordinator.scheduler.plugins.coscheduling.decisions import GateReason, Next, PermitReason
 from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
+from koordinator.scheduler.plugins.coscheduling.gangs import key_of
 from koordinator.scheduler.plugins.coscheduling.planning import GangPlanning
 from koordinator.scheduler.plugins.coscheduling.preemption import GangPreemption
 from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
+from koordinator.scheduler.plugins.coscheduling.told import ToldFailures
 from koordinator.scheduler.plugins.network_topology.rows import selector_of
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_patch import PodPatch
@@ -123,6 +125,7 @@ class Coscheduling(
         self._pod_groups = PodGroupController.of(handle, args.controller_workers)
         self._kept: dict[str, Kept] = {}
         """Rooms of members whose binding failed, by uid."""
+        self._told = ToldFailures(handle.clock)
         self._refused_as_a_whole = ""
         """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
         self._no_eviction = ""
@@ -180,7 +183,9 @@ class Coscheduling(
         if failure.condition_patches:
             count = self.handle.table.node_count
             self.gangs.tell(failure.condition_patches, fit_error(count, {}, message, told))
-        return SharedFailure(message, NAME, told, now.suggestion)
+        found = SharedFailure(message, NAME, told, now.suggestion)
+        self._told.tell(now.group_id, f"{message} {found.told}", key_of(pod.pod), pod.uid)
+        return found
 
     def _objection(self, pod: PodInfo, ended: Next) -> Status | JobRefusal:
         """Why the round that a pod begins is in vain. `ended` is the round before: the places that it gives back count
@@ -249,6 +254,11 @@ class Coscheduling(
                 now.preemption_message = now.preemption_message or status.message
         failure = self.rounds.filter_failed(pod.pod, diagnosis.fit_error(""), is_root_cause=True)
         self.gangs.reject(failure.rejected, failure.group_message)
+        if now is not None and failure.rejected:
+            self._told.forget(now.group_id)
+        elif now is not None and now.failure:
+            shared = SharedFailure(now.failure, NAME, self.preemption.told(now), now.suggestion)
+            self.rounds.spare(self._told.who_knows(now.group_id, f"{now.failure} {shared.told}"))
 
     # Score
 

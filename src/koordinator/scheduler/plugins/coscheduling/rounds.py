@@ -185,6 +185,13 @@ class GangRounds(GangEvents):
         if self.round is not None:
             self.round.queue = deque((*members, *self._untried(self.round)))
 
+    def spare(self, members: Mapping[str, str]) -> None:
+        """Members of a failed round, with their uids, that need not be tried: they know."""
+        now = self.round
+        if now is not None and now.failure:
+            for gang in self._gangs_of(now):
+                now.tried.update(key for key in gang.pending if members.get(key) == gang.children[key])
+
     def _gangs_of(self, now: Round) -> Iterator[Gang]:
         for gang_id in now.gangs:
             gang = self.cache.get(gang_id)
