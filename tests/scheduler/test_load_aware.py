@@ -107,16 +107,18 @@ def scores_of(used: I64, capacity: I64, weights: list[int], dominant: int) -> I6
     return usage.usage_score(free, divisor, np.array(weights, np.int64), dominant)
 
 
-@given(rows=COLUMNS, dominant=st.integers(0, 3))
-def test_a_score_is_the_weighted_mean_of_what_is_left(rows: list[tuple[int, ...]], dominant: int) -> None:
+@given(rows=COLUMNS, first=st.integers(0, 2), dominant=st.integers(0, 3))
+def test_a_score_is_the_weighted_mean_of_what_is_left(
+    rows: list[tuple[int, ...]], first: int, dominant: int
+) -> None:
     used, capacity = np.array(rows, np.int64).T.reshape(2, 2, len(rows))
 
-    scores = scores_of(used, capacity, [1, 2], dominant)
+    scores = scores_of(used, capacity, [first, 1], dominant)
 
     for row in range(len(rows)):
         pairs = zip(used[:, row].tolist(), capacity[:, row].tolist(), strict=True)
         cpu, memory = (max(0, whole - part) * 100 // max(whole, 1) for part, whole in pairs)
-        assert scores[row] == (cpu + 2 * memory + dominant * min(cpu, memory)) // (3 + dominant)
+        assert scores[row] == (first * cpu + memory + dominant * min(cpu, memory)) // (first + 1 + dominant)
 
 
 @given(rows=COLUMNS, more=st.integers(0, 50))

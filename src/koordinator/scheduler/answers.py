@@ -8,7 +8,7 @@ import numpy as np
 
 from koordinator.scheduler import diagnosis, pick
 from koordinator.scheduler.columns import Rows, at, put
-from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes, ScorePlugin, Scores
+from koordinator.scheduler.framework import FilterPlugin, Mask, Plugin, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.lookahead import Lookahead
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.participation import Participation
@@ -38,6 +38,8 @@ class WideScorer:
         self.weight = weight
         self._capacity = capacity
         self._raw: Scores | None = None
+        own_epoch = type(plugin).normal_epoch is not Plugin.normal_epoch
+        self.has_normal_epoch = plugin.normalizes and own_epoch
         self._is_plain = type(plugin).normalize_at is ScorePlugin.normalize_at
 
     @property

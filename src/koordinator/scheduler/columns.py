@@ -19,7 +19,7 @@ def at(values: npt.NDArray[A], rows: Rows) -> npt.NDArray[A]:
     scan would spend most of its time on.
     """
     if rows.size:
-        first, last = int(rows[0]), int(rows[-1])
+        first, last = rows.item(0), rows.item(-1)
         if last - first + 1 == rows.size:
             return values[..., first : last + 1]
     return values.take(rows, axis=-1)

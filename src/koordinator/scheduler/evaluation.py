@@ -436,7 +436,7 @@ class Evaluation(Answers):
         return [
             scorer.plugin.normal_epoch(self._states[scorer.plugin.name])
             for scorer in self._wide_scorers
-            if scorer.plugin.normalizes
+            if scorer.has_normal_epoch
         ]
 
     def _normalise(self) -> None:

@@ -135,6 +135,7 @@ class Handle:
         self._cluster = cluster
         self._shelf = shelf if shelf is not None else {}
         self._profile: ProfileParts | None = None
+        self._companions: dict[type[Any], tuple[Any, ...]] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -175,10 +176,15 @@ class Handle:
     def join(self, profile: "ProfileParts") -> None:
         """The plugin stands in this profile; called by the framework."""
         self._profile = profile
+        self._companions.clear()
 
     def companions(self, kind: type[C]) -> tuple[C, ...]:
         """Plugins of the same profile that are of a kind (a capability), in order of creation."""
-        return tuple(plugin for plugin in self.profile.plugins if isinstance(plugin, kind))
+        found = self._companions.get(kind)
+        if found is None:
+            found = tuple(plugin for plugin in self.profile.plugins if isinstance(plugin, kind))
+            self._companions[kind] = found
+        return found
 
 
 class ProfileParts(Protocol):

@@ -99,7 +99,7 @@ def balanced_pair(fractions: F64) -> Scores:
     np.minimum(fractions, 1.0, out=fractions)
     deviation: F64 = fractions[0] - fractions[1]
     np.abs(deviation, out=deviation)
-    deviation /= 2
+    deviation *= 0.5
     np.subtract(1.0, deviation, out=deviation)
     deviation *= SCORE_MAX
     return deviation.astype(np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.framework import Scores
 from koordinator.scheduler.nodes import F64
-from koordinator.scheduler.percent import floor_percent
+from koordinator.scheduler.percent import floor_percent, rounded_down_mean, weighted_mean
 
 Limits = tuple[int | None, ...]
 """The highest usage within a threshold, per resource; None where no threshold applies."""
@@ -49,11 +49,9 @@ def usage_score(free: F64, capacity: F64, weights: I64, dominant_weight: int) ->
     if weight_sum == 0:
         return np.zeros(capacity.shape[1], np.int64)
     shares = floor_percent(free, capacity)
-    total = np.zeros(capacity.shape[1])
+    if not dominant_weight:
+        return weighted_mean(shares, each_weight)
+    total = dominant_weight * shares.min(axis=0)
     for weight, share in zip(each_weight, shares, strict=True):
-        if weight:
-            total += share if weight == 1 else weight * share
-    if dominant_weight:
-        total += dominant_weight * shares.min(axis=0)
-    total /= weight_sum
-    return total.astype(np.int64)
+        total += share if weight == 1 else weight * share
+    return rounded_down_mean(total, weight_sum)

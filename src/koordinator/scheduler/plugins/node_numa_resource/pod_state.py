@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
+from koordinator.scheduler.percent import Wanted
 from koordinator.scheduler.plugins.node_numa_resource.admission import Placement
 from koordinator.scheduler.plugins.node_numa_resource.bulk import FIRST_OWN_CODE, Demand, NUMAReason
 from koordinator.scheduler.plugins.node_numa_resource.ledger import PodHolding
@@ -32,7 +33,7 @@ class NUMAState:
         self.plan = plan
         self.demand: Demand | None = None
         self.demand_width = -1
-        self.scored: list[tuple[int, int, int]] | None = None
+        self.scored: Wanted | None = None
         """(column, amount, weight) of what counts where only requests do."""
         self.terms: dict[Hashable, Terms] = {}
         self.trials: dict[Hashable, Placement] = {}

@@ -1,13 +1,11 @@
 """What nodes offer and what is requested of them, from the node table: the part of Score that knows no NUMA nodes."""
 
-from collections.abc import Sequence
-
 from koordinator.api import resource_vector
 from koordinator.api.resource_vector import I64
 from koordinator.scheduler.columns import Rows, at
 from koordinator.scheduler.framework import Scores
 from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.percent import free_percent
+from koordinator.scheduler.percent import Wanted, free_percent
 from koordinator.scheduler.plugins.node_numa_resource import bulk
 from koordinator.scheduler.plugins.node_numa_resource.bulk import Demand, NodeAmounts, NodeCPU
 from koordinator.scheduler.plugins.node_numa_resource.score import ScoringStrategy
@@ -52,18 +50,18 @@ class TableAmounts:
         table, cpu = self._table, resource_vector.CPU_COLUMN
         return NodeCPU(at(table.allocatable[cpu], rows), at(table.requested[cpu], rows))
 
-    def scored(self, requests: Amounts) -> list[tuple[int, int, int]]:
-        """(column, amount, weight) of what counts for a pod with these requests."""
+    def scored(self, requests: Amounts) -> Wanted:
+        """What counts for a pod with these requests."""
         weights = {each.name: each.weight for each in self._strategy.resources}
-        return [
-            (column, requests.get(name, 0), weights[name])
-            for name, column in self._columns()
-            if name in requests or not is_scalar(name)
-        ]
+        return Wanted.of(
+            [
+                (column, requests.get(name, 0), weights[name])
+                for name, column in self._columns()
+                if name in requests or not is_scalar(name)
+            ]
+        )
 
-    def plain_score(
-        self, demand: Demand, scored: Sequence[tuple[int, int, int]], rows: Rows, copies: int | I64
-    ) -> Scores:
+    def plain_score(self, demand: Demand, scored: Wanted, rows: Rows, copies: int | I64) -> Scores:
         """Score where only requests count, with that many pods like this one on each row; `scored` is what `scored`
         says of one."""
         strategy, requests = self._strategy, demand.plan.requests
