@@ -7,12 +7,18 @@ import secrets
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from koordinator.cli import logs
 from koordinator.cli import process_node as process_nodes
 from koordinator.clock import SystemClock
+
+if TYPE_CHECKING:  # read when a cluster is really started: --help answers at once
+    from koordinator.local.cluster import ClusterOptions
+    from koordinator.local.nodes.fleet import NodeShape
 
 NODES = 10
 NODES_MAX = 20_000
@@ -131,29 +137,7 @@ CPU_CORES_MAX = 1_024
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of everything that is drawn by chance.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what the components do.")
-def up(
-    nodes: int | None,
-    node_cpu: int,
-    node_memory_gib: int,
-    kubeconfig: Path,
-    data_dir: Path | None,
-    port: int,
-    scheduler_port: int,
-    host: str,
-    tls: bool,
-    token: bool,
-    token_file: Path | None,
-    process_node: bool,
-    process_node_parent: str,
-    process_node_reserved: str,
-    manager_feature_gates: str,
-    without_manager: bool,
-    scheduler_config: Path | None,
-    scheduler_feature_gates: str,
-    enable_network_topology_manager: bool,
-    seed: int,
-    verbose: bool,
-) -> None:
+def up(**values: Any) -> None:
     """Run a whole cluster in this process until Ctrl-C: API server, controllers, the Koordinator scheduler
     and manager, and hollow nodes. No containers, and no root without --process-node.
 
@@ -163,68 +147,22 @@ def up(
       kubectl get nodes
       kubectl create deployment web --image=web --replicas=5
     """
-    from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
-    from koordinator.cli import scheduler
+    from koordinator.api.feature_gates import FeatureGateError
     from koordinator.host.errors import HostError
-    from koordinator.local import cluster as local
     from koordinator.local.apiserver import auth
-    from koordinator.local.apiserver import tls as certificates
     from koordinator.local.apiserver.server import UnsafeBind
-    from koordinator.local.nodes.fleet import NodeShape
     from koordinator.local.persistence import StorageError
     from koordinator.scheduler import config
 
-    if without_manager and manager_feature_gates:
+    asked = Asked(**values)
+    if asked.without_manager and asked.manager_feature_gates:
         raise click.UsageError("--manager-feature-gates is for the manager that --without-manager leaves out")
-    logs.set_up(logging.INFO if verbose else logging.ERROR)
+    logs.set_up(logging.INFO if asked.verbose else logging.ERROR)
     clock = SystemClock()
-    nodes = (0 if process_node else NODES) if nodes is None else nodes
-    if process_node:
+    if asked.process_node:
         process_nodes.check_privileges()
-        tls = True  # kubectl sends tokens over TLS only
-    width = len(str(max(nodes - 1, 0)))
-    memory_bytes = node_memory_gib * 2**30
     try:
-        tokens = tuple(auth.read_token_file(token_file)) if token_file is not None else ()
-        if token or (process_node and not tokens):  # else any user of this machine could run commands as root
-            tokens = (auth.Token(secrets.token_urlsafe(24)), *tokens)
-        secure = certificates.self_signed(_tls_dir(data_dir, kubeconfig), clock, [host]) if tls else None
-        folder = _node_dir(data_dir, kubeconfig)
-        options = local.ClusterOptions(
-            nodes=tuple(
-                NodeShape(
-                    name=f"node-{number:0{width}d}",
-                    cpu_milli=node_cpu * 1000,
-                    memory_bytes=memory_bytes,
-                    reserved_bytes=min(2 * 2**30, memory_bytes // 16),
-                    zone=f"zone-{'abc'[number % 3]}",
-                )
-                for number in range(nodes)
-            ),
-            host=host,
-            port=port,
-            data_dir=data_dir,
-            tokens=tokens,
-            tls=secure,
-            hosts=(host,),
-            process_node=process_nodes.options(
-                folder,
-                process_node_parent,
-                process_node_reserved,
-                tuple(each.secret for each in tokens),
-                clock,
-            )
-            if process_node
-            else None,
-            scheduler_port=scheduler_port,
-            manager=not without_manager,
-            manager_gates=FeatureGates.of(Component.MANAGER, manager_feature_gates),
-            scheduler=config.parse(scheduler_config.read_bytes()) if scheduler_config is not None else None,
-            scheduler_gates=scheduler.read_gates(scheduler_feature_gates),
-            network_topology=enable_network_topology_manager,
-            seed=seed,
-        )
-        _run(clock, options, kubeconfig)
+        _run(clock, _cluster_options(asked, clock), asked.kubeconfig)
     except (
         UnsafeBind,
         StorageError,
@@ -239,17 +177,106 @@ def up(
         raise click.ClickException(f"{error}{hint}") from error
 
 
-def _tls_dir(data_dir: Path | None, kubeconfig: Path) -> Path:
-    """Certificates live beside the data, or beside the kubeconfig of a cluster that keeps none."""
-    return (data_dir / "tls") if data_dir is not None else kubeconfig.absolute().with_suffix(".tls")
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says."""
+
+    nodes: int | None
+    node_cpu: int
+    node_memory_gib: int
+    kubeconfig: Path
+    data_dir: Path | None
+    port: int
+    scheduler_port: int
+    host: str
+    tls: bool
+    token: bool
+    token_file: Path | None
+    process_node: bool
+    process_node_parent: str
+    process_node_reserved: str
+    manager_feature_gates: str
+    without_manager: bool
+    scheduler_config: Path | None
+    scheduler_feature_gates: str
+    enable_network_topology_manager: bool
+    seed: int
+    verbose: bool
 
 
-def _node_dir(data_dir: Path | None, kubeconfig: Path) -> Path:
-    """Logs and volumes of pods on this machine, beside the data or the kubeconfig."""
-    return (data_dir / "node") if data_dir is not None else kubeconfig.absolute().with_suffix(".node")
+def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
+    """The cluster that is asked for, with its credentials.
+
+    Raises: TokenFileError, HostError, FeatureGateError, ConfigError, OSError.
+    """
+    from koordinator.api.feature_gates import Component, FeatureGates
+    from koordinator.cli import scheduler
+    from koordinator.local.apiserver import auth
+    from koordinator.local.apiserver import tls as certificates
+    from koordinator.local.cluster import ClusterOptions
+    from koordinator.scheduler import config
+
+    tokens = tuple(auth.read_token_file(asked.token_file)) if asked.token_file is not None else ()
+    # Without a token any user of this machine could run commands as root on a process node.
+    if asked.token or (asked.process_node and not tokens):
+        tokens = (auth.Token(secrets.token_urlsafe(24)), *tokens)
+    process_node = None
+    if asked.process_node:
+        process_node = process_nodes.options(
+            _beside(asked, "node"),
+            asked.process_node_parent,
+            asked.process_node_reserved,
+            tuple(each.secret for each in tokens),
+            clock,
+        )
+    is_secure = asked.tls or asked.process_node  # kubectl sends tokens over TLS only
+    written = asked.scheduler_config
+    return ClusterOptions(
+        nodes=_node_shapes(asked),
+        host=asked.host,
+        port=asked.port,
+        data_dir=asked.data_dir,
+        tokens=tokens,
+        tls=certificates.self_signed(_beside(asked, "tls"), clock, [asked.host]) if is_secure else None,
+        hosts=(asked.host,),
+        process_node=process_node,
+        scheduler_port=asked.scheduler_port,
+        manager=not asked.without_manager,
+        manager_gates=FeatureGates.of(Component.MANAGER, asked.manager_feature_gates),
+        scheduler=config.parse(written.read_bytes()) if written is not None else None,
+        scheduler_gates=scheduler.read_gates(asked.scheduler_feature_gates),
+        network_topology=asked.enable_network_topology_manager,
+        seed=asked.seed,
+    )
 
 
-def _run(clock: SystemClock, options: "local.ClusterOptions", kubeconfig: Path) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _node_shapes(asked: Asked) -> "tuple[NodeShape, ...]":
+    """The hollow nodes, in three zones."""
+    from koordinator.local.nodes.fleet import NodeShape
+
+    count = (0 if asked.process_node else NODES) if asked.nodes is None else asked.nodes
+    width = len(str(max(count - 1, 0)))
+    memory_bytes = asked.node_memory_gib * 2**30
+    return tuple(
+        NodeShape(
+            name=f"node-{number:0{width}d}",
+            cpu_milli=asked.node_cpu * 1000,
+            memory_bytes=memory_bytes,
+            reserved_bytes=min(2 * 2**30, memory_bytes // 16),
+            zone=f"zone-{'abc'[number % 3]}",
+        )
+        for number in range(count)
+    )
+
+
+def _beside(asked: Asked, what: str) -> Path:
+    """Certificates (`tls`), or logs and volumes of pods on this machine (`node`), live beside the data, or beside the
+    kubeconfig of a cluster that keeps none."""
+    if asked.data_dir is not None:
+        return asked.data_dir / what
+    return asked.kubeconfig.absolute().with_suffix(f".{what}")
+
+
+def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> None:
     from koordinator.cluster import garbage
     from koordinator.local.cluster import LocalCluster
 

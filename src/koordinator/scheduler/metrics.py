@@ -70,6 +70,30 @@ class Metrics:
 
     def __init__(self) -> None:
         self._profiles: dict[str, ProfileMetrics] = {}
+        self._declare_attempts()
+        self._declare_framework()
+        self._declare_preemption()
+        self._declare_batches()
+        self._declare_leading()
+        self.registry = Registry(
+            family for family in vars(self).values() if isinstance(family, Counter | Histogram)
+        )
+        self.client = ClientMetrics(self.registry)
+        self.queues = QueueMetrics(self.registry)
+        # The first and the last line of most dashboards; derived, so that a pod counts once.
+        self.registry.add(
+            Reading(
+                "scheduler_schedule_attempts_total",
+                "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod "
+                "could not be scheduled, while 'error' means an internal scheduler problem.",
+                ("result", "profile"),
+                self._attempt_counts,
+                kind="counter",
+            )
+        )
+
+    def _declare_attempts(self) -> None:
+        """How pods fare: attempts, and what these look at."""
         self.attempt_duration = Histogram(
             "scheduler_scheduling_attempt_duration_seconds",
             "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
@@ -99,6 +123,14 @@ class Metrics:
         self.feasible_nodes = Histogram(
             "scheduler_pod_scheduling_feasible_nodes", "[ALPHA] Nodes that could hold a pod.", _NODES
         )
+        self.timeouts = Counter(
+            "scheduler_scheduling_timeout",
+            "[ALPHA] Attempts found running longer than the scheduling timeout.",
+            ("profile",),
+        )
+
+    def _declare_framework(self) -> None:
+        """What plugins, events and waiting cost."""
         self.point_duration = Histogram(
             "scheduler_framework_extension_point_duration_seconds",
             "[STABLE] Latency for running all plugins of a specific extension point (of sampled cycles).",
@@ -123,6 +155,20 @@ class Metrics:
             _POINT_S,
             ("event",),
         )
+        self.hint_duration = Histogram(
+            "scheduler_queueing_hint_execution_duration_seconds",
+            "[ALPHA] Duration for running a queueing hint function of a plugin (of sampled events).",
+            _HINT_S,
+            ("plugin", "event", "hint"),
+        )
+        self.next_pod_latency = Histogram(
+            "scheduler_next_pod_delete_from_queue_latency",
+            "[ALPHA] Time to take a pod that a plugin chose out of the queue, in seconds.",
+            _NEXT_POD_S,
+        )
+
+    def _declare_preemption(self) -> None:
+        """Who makes room for whom."""
         self.preemption_attempts = Counter(
             "scheduler_preemption_attempts_total",
             "[STABLE] Total preemption attempts in the cluster till now",
@@ -132,23 +178,20 @@ class Metrics:
             "[STABLE] Number of selected preemption victims",
             exponential(1, 2, 7),
         )
-        self.next_pod_latency = Histogram(
-            "scheduler_next_pod_delete_from_queue_latency",
-            "[ALPHA] Time to take a pod that a plugin chose out of the queue, in seconds.",
-            _NEXT_POD_S,
+        self.preemption_duration = Histogram(
+            "scheduler_preemption_goroutines_duration_seconds",
+            "[ALPHA] Duration in seconds for running goroutines (here: asyncio tasks) for the preemption.",
+            exponential(0.01, 2, 20),
+            ("result",),
         )
-        self.timeouts = Counter(
-            "scheduler_scheduling_timeout",
-            "[ALPHA] Attempts found running longer than the scheduling timeout.",
-            ("profile",),
+        self.preemption_count = Counter(
+            "scheduler_preemption_goroutines_execution_total",
+            "[ALPHA] Number of preemption goroutines (here: asyncio tasks) executed.",
+            ("result",),
         )
-        self.master = Gauge(
-            "leader_election_master_status",
-            "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 "
-            "indicates master. 'name' is the string used to identify the lease. Please make sure to group by "
-            "name.",
-            ("name",),
-        )
+
+    def _declare_batches(self) -> None:
+        """Plans whose pods are placed together."""
         self.batch_duration = Histogram(
             "scheduler_inline_batch_schedule_duration_seconds",
             "[ALPHA] Duration of placing all pods of a plan in one cycle.",
@@ -182,44 +225,21 @@ class Metrics:
             "[ALPHA] Pods of plans whose placement was undone.",
             ("reason",),
         )
-        self.hint_duration = Histogram(
-            "scheduler_queueing_hint_execution_duration_seconds",
-            "[ALPHA] Duration for running a queueing hint function of a plugin (of sampled events).",
-            _HINT_S,
-            ("plugin", "event", "hint"),
-        )
-        self.preemption_duration = Histogram(
-            "scheduler_preemption_goroutines_duration_seconds",
-            "[ALPHA] Duration in seconds for running goroutines (here: asyncio tasks) for the preemption.",
-            exponential(0.01, 2, 20),
-            ("result",),
-        )
-        self.preemption_count = Counter(
-            "scheduler_preemption_goroutines_execution_total",
-            "[ALPHA] Number of preemption goroutines (here: asyncio tasks) executed.",
-            ("result",),
+
+    def _declare_leading(self) -> None:
+        """Who leads."""
+        self.master = Gauge(
+            "leader_election_master_status",
+            "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 "
+            "indicates master. 'name' is the string used to identify the lease. Please make sure to group by "
+            "name.",
+            ("name",),
         )
         self.slow_paths = Counter(
             "leader_election_slowpath_total",
             "[ALPHA] Total number of slow path exercised in renewing leader leases. 'name' is the string "
             "used to identify the lease. Please make sure to group by name.",
             ("name",),
-        )
-        self.registry = Registry(
-            family for family in vars(self).values() if isinstance(family, Counter | Histogram)
-        )
-        self.client = ClientMetrics(self.registry)
-        self.queues = QueueMetrics(self.registry)
-        # The first and the last line of most dashboards; derived, so that a pod counts once.
-        self.registry.add(
-            Reading(
-                "scheduler_schedule_attempts_total",
-                "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod "
-                "could not be scheduled, while 'error' means an internal scheduler problem.",
-                ("result", "profile"),
-                self._attempt_counts,
-                kind="counter",
-            )
         )
 
     def of(self, profile: str) -> ProfileMetrics:

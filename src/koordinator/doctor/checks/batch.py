@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from koordinator.api import quantity, resources
 from koordinator.api.core import Node
 from koordinator.api.node_metric import NodeMetric
@@ -28,8 +30,24 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     """
     if snapshot.colocation is None:
         return
+    lending = _lending(snapshot)
+    yield from _without(lending)
+    yield from _with(lending)
+    yield from _nobody_lends(snapshot)
+
+
+class Lending(msgspec.Struct):
+    """Names of nodes by what is wrong with what they lend."""
+
     withdrawn: dict[str, list[str]] = {}
-    absent, left_over, exhausted = [], [], []
+    """By the reason, in words."""
+    absent: list[str] = []
+    left_over: list[str] = []
+    exhausted: list[str] = []
+
+
+def _lending(snapshot: Snapshot) -> Lending:
+    found = Lending()
     for node in snapshot.nodes:
         name = node.metadata.name
         offered = _offered(node)
@@ -38,14 +56,19 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         if offered is None:
             if reason is Withdrawal.NONE:
                 if _is_settled(snapshot, node):
-                    absent.append(name)
+                    found.absent.append(name)
             elif not is_off and not (reason is Withdrawal.MISSING and _is_new(snapshot, node)):
-                withdrawn.setdefault(words, []).append(name)
+                found.withdrawn.setdefault(words, []).append(name)
         elif is_off or (reason is not Withdrawal.NONE and _is_overdue(snapshot, node)):
-            left_over.append(name)
+            found.left_over.append(name)
         elif offered == 0 and reason is Withdrawal.NONE:
-            exhausted.append(name)
-    for problem, names in sorted(withdrawn.items()):
+            found.exhausted.append(name)
+    return found
+
+
+def _without(lending: Lending) -> Iterator[Finding]:
+    """Nodes that should lend and do not."""
+    for problem, names in sorted(lending.withdrawn.items()):
         yield of_many(
             Severity.ERROR,
             "Node",
@@ -57,25 +80,29 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
                 f"kubectl describe node {sorted(names)[0]}    # the manager's events",
             ),
         )
-    if absent:
+    if lending.absent:
         yield of_many(
             Severity.ERROR,
             "Node",
-            absent,
+            lending.absent,
             "no Batch resources although co-location is on and the report is recent",
             why="the manager has not written them",
             do=_MANAGER,
         )
-    if left_over:
+
+
+def _with(lending: Lending) -> Iterator[Finding]:
+    """Nodes that lend what they should not, or nothing."""
+    if lending.left_over:
         yield of_many(
             Severity.ERROR,
             "Node",
-            left_over,
+            lending.left_over,
             "still offers Batch resources, which the configuration or the age of its report forbids",
             why="batch pods are placed on resources that nobody vouches for; the manager should have removed them",
             do=_MANAGER,
         )
-    if exhausted:
+    if exhausted := lending.exhausted:
         yield of_many(
             Severity.NOTICE,
             "Node",
@@ -83,7 +110,6 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             "lends nothing now: services and system use more than cpuReclaimThresholdPercent leaves",
             do=(f"kubectl get nodemetric {sorted(exhausted)[0]} -o yaml    # what uses it",),
         )
-    yield from _nobody_lends(snapshot)
 
 
 def _offered(node: Node) -> int | None:

@@ -1,6 +1,6 @@
 """Pruning and defaulting of custom resources, compiled once per schema."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from koordinator.local.schema import walk
@@ -110,6 +110,27 @@ def compile_defaulter(schema: Json) -> Defaulter | None:
     if not (steps or defaults or each or every):
         return None
     known = frozenset(schema.get("properties") or {})
+    fill_object = _object_filler(defaults, not_null, steps, each, known)
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return fill_object(value)
+        if isinstance(value, list) and every is not None:
+            filled = [every(item) for item in value]
+            return value if all(a is b for a, b in zip(filled, value, strict=True)) else filled
+        return value
+
+    return fill
+
+
+def _object_filler(
+    defaults: Json,
+    not_null: Set[str],
+    steps: Sequence[tuple[str, Defaulter]],
+    each: Defaulter | None,
+    known: Set[str],
+) -> Defaulter:
+    """What gives an object its `defaults`, then fills members below by `steps`; `each` fills those not `known`."""
 
     def fill_object(value: Json) -> Json:
         result: Json | None = None
@@ -130,15 +151,7 @@ def compile_defaulter(schema: Json) -> Defaulter | None:
                     result[name] = new
         return value if result is None else result
 
-    def fill(value: Any) -> Any:
-        if isinstance(value, dict):
-            return fill_object(value)
-        if isinstance(value, list) and every is not None:
-            filled = [every(item) for item in value]
-            return value if all(a is b for a, b in zip(filled, value, strict=True)) else filled
-        return value
-
-    return fill
+    return fill_object
 
 
 __all__ = ["Defaulter", "Pruner", "compile_defaulter", "compile_pruner"]
