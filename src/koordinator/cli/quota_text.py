@@ -7,7 +7,14 @@ import msgspec
 from rich.text import Text
 
 from koordinator.api import resources
-from koordinator.scheduler.explain.quota_forest import UNREACHED, Figures, Forest, QuotaNode, TreeView, text
+from koordinator.scheduler.explain.quota_forest import (
+    Figures,
+    Forest,
+    QuotaNode,
+    TreeView,
+    is_unreached,
+    text,
+)
 
 BAR_WIDTHS = (24, 16, 10)
 """Bars of the first width for which there is room."""
@@ -239,7 +246,7 @@ def _ceiling(line: Line) -> str:
     ceiling = line.figures.max
     if ceiling is None:
         return "-"
-    return "none" if ceiling >= UNREACHED else short(line.resource, ceiling)
+    return "none" if is_unreached(ceiling) else short(line.resource, ceiling)
 
 
 def _row(cells: Sequence[str], bar: Text | str, widths: dict[int, int], note: Text) -> Text:

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import pytest
+
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.explain.quota_forest import Forest, forest, to_json
+from koordinator.scheduler.explain.quota_forest import Forest, forest, is_unreached, to_json
 from tests.scheduler import world
 
 Q = "quota.scheduling.koordinator.sh"
@@ -68,6 +70,29 @@ def test_an_idle_quota_has_a_runtime_of_zero_where_a_scheduler_writes_runtimes()
     assert idle is not None and alone is not None
     assert (idle.figures["cpu"].runtime, idle.notes) == (0, [])
     assert (alone.figures["cpu"].runtime, alone.notes) == (None, ["no scheduler has written a runtime yet"])
+    sure = forest([quota("sure", low="1", annotations={f"{Q}/guaranteed": '{"cpu":"1"}'})]).find("sure")
+    assert sure is not None and sure.figures["cpu"].runtime == 0
+
+
+def test_the_root_of_a_cluster_without_quotas_has_what_the_nodes_have() -> None:
+    [tree] = forest([quota("koordinator-default-quota")], nodes("70")).trees
+
+    assert tree.tops[0].figures["cpu"].runtime == 70 * UNIT
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "is_none"),
+    [
+        pytest.param("1844674407370955161", True, id="that of the default quota"),
+        pytest.param("4611686018427387", True, id="that of a tree's root"),
+        pytest.param("5Pi", False, id="memory of a large cluster"),
+    ],
+)
+def test_a_max_that_nothing_reaches_is_none(ceiling: str, is_none: bool) -> None:
+    found = forest([quota("all", high=ceiling)]).find("all")
+
+    assert found is not None and found.figures["cpu"].max is not None
+    assert is_unreached(found.figures["cpu"].max) == is_none
 
 
 def test_the_root_has_what_the_nodes_have_less_what_system_and_default_pods_use() -> None:

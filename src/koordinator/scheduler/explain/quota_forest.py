@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels, normalization, quota_labels, resource_list
+from koordinator.api import labels, normalization, quota_labels, resource_list, resources
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.annotations.codec import Annotation
 from koordinator.api.core import Node
@@ -26,10 +26,18 @@ ROOT = labels.ROOT_QUOTA_NAME
 RESERVED = (labels.SYSTEM_QUOTA_NAME, labels.DEFAULT_QUOTA_NAME)
 """Quotas of the default tree whose use is taken out of what the others share."""
 DEFAULT_TREE = ""
-UNREACHED = 10**18 * NANO
-"""A max from here on is none: that of the default quota is 2^63 / 5, whatever the resource."""
+WRITTEN = frozenset((labels.QUOTA_RUNTIME, labels.QUOTA_GUARANTEED))
+"""Annotations that only schedulers write, the first things that they do."""
+_UNREACHED = 10**18 * NANO
+_MAX_OF_ROOTS = (2**63 - 1) // 2000 * NANO
 SIBLINGS_MAX = 1_000
 """Beyond that it is not worked out who borrows from whom, only how much."""
+
+
+def is_unreached(nanos: int) -> bool:
+    """Whether a max is none: that of the default quota is 2^63 / 5, whatever the resource, that of the roots of trees
+    2^63 / 2000."""
+    return nanos >= _UNREACHED or nanos == _MAX_OF_ROOTS
 
 
 class Loan(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +137,7 @@ class Forest(msgspec.Struct, kw_only=True):
 def forest(quotas: Iterable[ElasticQuota], nodes: Sequence[Node] = ()) -> Forest:
     """The trees that the objects make. Nothing is refused: what cannot be read is noted at its quota."""
     known, strays = _by_name(quotas)
-    is_told = any(labels.QUOTA_RUNTIME in quota.metadata.annotations for quota in known.values())
+    is_told = any(not WRITTEN.isdisjoint(quota.metadata.annotations) for quota in known.values())
     read = {name: _read(quota, is_told=is_told) for name, quota in known.items()}
     children: defaultdict[str, list[str]] = defaultdict(list)
     for name, quota in sorted(known.items()):
@@ -329,6 +337,7 @@ def _root_figures(view: TreeView, tops: Sequence[QuotaNode]) -> dict[str, Figure
     """What all quotas use together; the runtime is what they share."""
     names = {name for top in tops if top.name not in RESERVED for name in top.figures}
     names |= {name for top in tops for name, each in top.figures.items() if each.used}
+    names = names or view.total.keys() & {resources.CPU, resources.MEMORY}
     found = {}
     for name in names:
         of_all = [top.figures[name] for top in tops if name in top.figures]

@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.scheduler.explain.answer import QuotaAnswer, QuotaExcess, QuotaLevel, QuotaLoan, Remedy
-from koordinator.scheduler.explain.quota_forest import UNREACHED
+from koordinator.scheduler.explain.quota_forest import is_unreached
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
 from koordinator.scheduler.plugins.elastic_quota.amounts import (
     Nanos,
@@ -130,7 +130,7 @@ def _rivals_of(tree: QuotaTree, quota: Quota, resource: str) -> str:
 
 def _ceiling(resource: str, nanos: int) -> str:
     """Empty for none."""
-    return "" if nanos >= UNREACHED else _text(resource, nanos)
+    return "" if is_unreached(nanos) else _text(resource, nanos)
 
 
 def _text(resource: str, nanos: int) -> str:
