@@ -86,7 +86,18 @@ def _is_about_quotas(request: AdmissionRequest) -> bool:
 
 
 def _malformed(request: AdmissionRequest, error: Exception) -> Verdict:
-    return denied(f"ElasticQuota {request.namespace}/{request.name}: {error}")
+    field = _field_of(request.object, error.raw) if isinstance(error, quantity.QuantityError) else ""
+    return denied(f"ElasticQuota {request.namespace}/{request.name}: {field}{error}")
+
+
+def _field_of(body: Any, raw: object) -> str:
+    """`spec.min.cpu: ` where the amount stands; empty when it is nowhere there."""
+    for section, name in (("spec", "min"), ("spec", "max"), ("status", "used")):
+        amounts = (body.get(section) or {}).get(name) if isinstance(body, dict) else None
+        for resource, amount in (amounts or {}).items():
+            if amount == raw:
+                return f"{section}.{name}.{resource}: "
+    return ""
 
 
 class QuotaMutatingHandler:
