@@ -111,6 +111,12 @@ def test_gangs_that_are_complete_run_or_have_just_begun_are_fine() -> None:
             id="fewer members than an annotation says",
         ),
         pytest.param(
+            [group(minimum=0), member("a")],
+            "PodGroup default/train",
+            "spec.minMember is 0",
+            id="a PodGroup without a minimum",
+        ),
+        pytest.param(
             [group(minimum=2, total_number="1"), member("a"), member("b")],
             "PodGroup default/train",
             "needs 2 pods to start, and its gang.scheduling.koordinator.sh/total-number is 1",

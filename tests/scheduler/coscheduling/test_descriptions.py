@@ -11,6 +11,22 @@ from tests.scheduler.world import World, node, play, pod
 # Descriptions
 
 
+def test_a_pod_group_without_a_minimum_is_told_that_it_is_no_gang() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8")
+        world.api.put("PodGroup", pod_group("job", 0))
+        world.api.put("Pod", in_group("m-0", "job"))
+        await world.settle(10)
+
+        [event] = world.api.events("InvalidGang")
+        assert event.get("note", event.get("message")) == (
+            "spec.minMember: 0 is no minimum: members are placed one by one, as pods without a gang are"
+        )
+        assert placed(world) == ["m-0"]
+
+    play(story)
+
+
 def test_a_malformed_description_is_told_once_and_the_gang_starts_when_it_is_mended() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="8")

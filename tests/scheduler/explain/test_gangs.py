@@ -249,6 +249,10 @@ def test_a_gang_that_must_be_together_is_short_where_it_comes_nearest() -> None:
         "at least 2 nvidia.com/gpu on every node in SpineLayer spine-3."
     )
     assert [(each.name, each.fitting) for each in answer.domains] == [("spine-3", 7), ("spine-1", 2)]
+    assert changes(answer) == ["lower spec.minMember of default/train from 8 to 7: 7 members would start"]
+    less = spines({"spine-1/a": "8", "spine-3/a": "16", "spine-3/b": "14"})
+    less.pod_group("train", 7, **TOGETHER).members("train", 8, requests={GPU: "4"})
+    assert less.gang("train").verdict is Verdict.SCHEDULABLE
 
 
 def test_a_gang_that_finds_its_place_in_the_network_says_which() -> None:

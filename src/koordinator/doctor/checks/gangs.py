@@ -106,6 +106,14 @@ def _members(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
         return
     namespace, _, name = gang.gang_id.partition("/")
     group = gang.group
+    if group is not None and config.minimum < 1:
+        yield finding(
+            Severity.WARNING,
+            group,
+            f"spec.minMember is {config.minimum}",
+            why="without a minimum its pods are placed one by one, as pods without a gang are",
+            do=(_edit(gang),),
+        )
     if group is not None and not gang.pods and group.status.phase not in OVER:
         if snapshot.age_s(group) > WAIT_S:
             yield finding(

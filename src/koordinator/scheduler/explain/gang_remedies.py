@@ -193,6 +193,14 @@ def _placed_by_gang(group: Group, outcome: Outcome) -> Counter[str]:
     )
 
 
+def start_with_less(group: Group, outcome: Outcome) -> list[Remedy]:
+    """For a gang that one part of the network cannot take. Nothing where it takes members by multiples only."""
+    topology = group.gang.config.topology
+    if topology is None or any(each.pod_count_multiple > 1 for each in topology.gather_strategy):
+        return []
+    return _lower_minimum(group, outcome) if outcome.missed else []
+
+
 def _lower_minimum(group: Group, outcome: Outcome) -> list[Remedy]:
     """What fits before the first member that does not would start."""
     members, first = outcome.job.members, outcome.first_missed

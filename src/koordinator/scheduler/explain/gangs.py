@@ -78,6 +78,8 @@ def explain_group(
     base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
     if ground is not None and ground.message:
         told = _not_together(base, group, outcome, fit, ground)
+        if with_remedies and ground.where and not ground.is_about_multiples:
+            told = msgspec.structs.replace(told, remedies=gang_remedies.start_with_less(group, outcome))
         if outcome.survey is not None and gang_remedies.makes_room_for_all(outcome.survey.profile):
             room = yield from gang_remedies.preemption(engine, group, outcome)
             verdict = Verdict.PREEMPTION if room is not None and room.nodes else told.verdict

@@ -119,9 +119,13 @@ def problems_of(pod: Pod) -> tuple[str, ...]:
     return (*found, *_problems(gang_id_of(pod), meta.annotations, checks))
 
 
+NO_MINIMUM = "{} is no minimum: members are placed one by one, as pods without a gang are"
+
+
 def problems_of_group(group: PodGroup) -> tuple[str, ...]:
     """The same for a PodGroup."""
-    return tuple(_problems(group.key, group.metadata.annotations, _CHECKS))
+    found = [f"spec.minMember: {NO_MINIMUM.format(group.spec.min_member)}"] if group.spec.min_member < 1 else []
+    return (*found, *_problems(group.key, group.metadata.annotations, _CHECKS))
 
 
 def _problem_of_minimum(pod: Pod) -> str:
