@@ -322,7 +322,8 @@ def test_a_quota_whose_amounts_are_none_can_be_mended_and_deleted() -> None:
         for name in ("mended", "deleted"):
             await one.cluster.create(ElasticQuota, quota_body(name, high={"cpu": "many"}), "quotas")
         await asyncio.sleep(1)
-        assert "quotas/mended: spec.max.cpu: 'more' is not a quantity" in await one.update(quota_body("mended", high={"cpu": "more"}))
+        refusal = await one.update(quota_body("mended", high={"cpu": "more"}))
+        assert "quotas/mended: spec.max.cpu: 'more' is not a quantity" in refusal
         assert await one.update(quota_body("mended", high={"cpu": "5"})) == ""
         assert await one.delete("deleted") == ""
         assert one.topology.tree.get("mended") is not None

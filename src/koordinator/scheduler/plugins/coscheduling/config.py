@@ -119,12 +119,13 @@ def problems_of(pod: Pod) -> tuple[str, ...]:
     return (*found, *_problems(gang_id_of(pod), meta.annotations, checks))
 
 
-NO_MINIMUM = "{} is no minimum: members are placed one by one, as pods without a gang are"
+NO_MINIMUM = "is no minimum: members are placed one by one, as pods without a gang are"
 
 
 def problems_of_group(group: PodGroup) -> tuple[str, ...]:
     """The same for a PodGroup."""
-    found = [f"spec.minMember: {NO_MINIMUM.format(group.spec.min_member)}"] if group.spec.min_member < 1 else []
+    minimum = group.spec.min_member
+    found = [] if minimum > 0 else [f"spec.minMember: {minimum} {NO_MINIMUM}"]
     return (*found, *_problems(group.key, group.metadata.annotations, _CHECKS))
 
 
