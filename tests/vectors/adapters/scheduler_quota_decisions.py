@@ -10,6 +10,7 @@ from koordinator.api.policy import PodDisruptionBudget
 from koordinator.api.resource_vector import ResourceRegistry
 from koordinator.scheduler.plugins.elastic_quota import pods, preempt, requeue, revoke
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason, QuotaStanding, admit
+from koordinator.scheduler.plugins.elastic_quota.amounts import above, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.pods import Binding, QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival, VictimReason
 from koordinator.scheduler.plugins.elastic_quota.quota import DEFAULT, ROOT
@@ -243,13 +244,9 @@ def overuse(case: Case) -> Any:
 def _triggers(case: Case) -> list[bool]:
     triggers, last_under_s = [], 0.0
     for check in case["checks"]:
-        found = revoke.check_overuse(
-            last_under_s,
-            check["t"],
-            resource_list.of(check["used"]),
-            resource_list.of(check["runtime"]),
-            case["delayEvictSeconds"],
-        )
+        used, runtime = resource_list.of(check["used"]), resource_list.of(check["runtime"])
+        is_above = above(nanos_of(used), nanos_of(runtime))
+        found = revoke.check_overuse(last_under_s, check["t"], is_above, case["delayEvictSeconds"])
         last_under_s = found.last_under_s
         triggers.append(found.reason is revoke.OveruseReason.EVICT)
     return triggers

@@ -188,6 +188,7 @@ class QuotaBook:
         is_root = bool(tree_id) and quota_labels.is_tree_root(known.metadata.labels)
         lost = tree.names() if tree is not None and is_root else [name]
         counted = [each for one in lost if tree is not None and (each := tree.get(one)) is not None]
+        self._rewritten.update(lost)
         assumed = {key for each in counted for key, its in each.pods.items() if its.is_assigned}
         for key in affected:
             self._uncount(key)

@@ -83,9 +83,9 @@ class Level:
 
     def keeps(self, child: Quota) -> None:
         """What a child is guaranteed changed, or its scaled minimum."""
-        row = self._row(child.spec.name)
+        row, guaranteed = self._row(child.spec.name), self._guaranteed(child)
         for name, columns in self._columns.items():
-            if columns.keep(row, self._least(child, name, columns.per_unit)):
+            if columns.keep(row, self._least(child, guaranteed, name, columns.per_unit)):
                 self.version += 1
 
     def set_total(self, total: Nanos) -> None:
@@ -115,17 +115,17 @@ class Level:
         return Entry(
             weight=to_units(child.weight.get(name, 0), unit),
             request=to_units(child.limited_request.get(name, 0), unit),
-            least=self._least(child, name, unit),
+            least=self._least(child, self._guaranteed(child), name, unit),
             lends=child.lends,
         )
 
-    def _least(self, child: Quota, name: str, unit: int) -> int:
+    def _guaranteed(self, child: Quota) -> Nanos:
+        return child.guaranteed if self._keeps_guarantee else {}
+
+    def _least(self, child: Quota, guaranteed: Nanos, name: str, unit: int) -> int:
         """What a child is sure of before scaling."""
-        if self._scales_lazily:
-            least = to_units(child.auto_min.get(name, 0), unit)
-        else:
-            least = to_units(child.min.get(name, 0), unit)
-        return max(least, to_units(child.guaranteed.get(name, 0), unit)) if self._keeps_guarantee else least
+        minima = child.auto_min if self._scales_lazily else child.min
+        return to_units(max(minima.get(name, 0), guaranteed.get(name, 0)), unit)
 
     def _count_min(self, amounts: Nanos, sign: int) -> None:
         sums = self._sum_of_mins

@@ -5,10 +5,10 @@ Only quotas that changed, and those above their runtime, are looked at. `revoke`
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 from koordinator.api import duration
 from koordinator.api.core import Pod
-from koordinator.api.resource_list import Amounts
 from koordinator.clock import parse_rfc3339
 from koordinator.cluster import errors
 from koordinator.scheduler.framework import Handle
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 PERIOD_MIN_S = 0.1
 AT_ONCE = 256
 """Quotas that are looked at before others have their turn."""
+EVICTIONS_AT_ONCE = 16
 
 
 class OverUse:
@@ -67,45 +68,51 @@ class OverUse:
             self._news.leave(listener)
 
     async def _look(self, name: str, seen_s: float) -> None:
-        place = self._book.find(name)
-        quota = place[0].bring_up_to_date(name) if place is not None else None
-        if quota is None or name in (SYSTEM, ROOT):
+        quota = self._above(name)
+        if quota is None:
             self._under_s.pop(name, None)
             return
-        limit = self._checks.limit_of(quota)
-        if not above(quota.below.used, limit):
-            self._under_s.pop(name, None)
-            return
-        used, runtime = amounts_of(quota.below.used), amounts_of(limit)
         check = revoke.check_overuse(
-            self._under_s.get(name, seen_s), self._handle.clock.now(), used, runtime, self._delay_s
+            self._under_s.get(name, seen_s), self._handle.clock.now(), True, self._delay_s
         )
         self._under_s[name] = check.last_under_s
         if check.reason is revoke.OveruseReason.EVICT:
-            await self._take_back(quota, used, runtime)
+            await self._take_back(quota)
 
-    async def _take_back(self, quota: Quota, used: Amounts, runtime: Amounts) -> None:
-        assigned = []
+    def _above(self, name: str) -> Quota | None:
+        """The quota if it uses more than its runtime of now."""
+        place = self._book.find(name)
+        if place is None or name in (SYSTEM, ROOT):
+            return None
+        tree, quota = place
+        tree.bring_up_to_date(name)
+        return quota if above(quota.below.used, self._checks.limit_of(quota)) else None
+
+    async def _take_back(self, quota: Quota) -> None:
+        """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn."""
+        used, runtime = amounts_of(quota.below.used), amounts_of(self._checks.limit_of(quota))
+        decision = revoke.revoke(used, runtime, self._assigned(quota))
+        for first in range(0, len(decision.evict), EVICTIONS_AT_ONCE):
+            if self._above(quota.spec.name) is not quota:
+                return
+            batch = decision.evict[first : first + EVICTIONS_AT_ONCE]
+            pods = [pod for rival in batch if (pod := self._book.pod(rival.name)) is not None]
+            await asyncio.gather(*(self._evict(pod, quota) for pod in pods))
+
+    def _assigned(self, quota: Quota) -> Iterator[Rival]:
         for key, counted in quota.pods.items():
             pod = self._book.pod(key)
             if pod is None or not counted.is_assigned:
                 continue
             started = pod.status.start_time
-            assigned.append(
-                Rival(
-                    name=key,
-                    quota=quota.spec.name,
-                    priority=pod.spec.priority or 0,
-                    start_s=parse_rfc3339(started) if started else self._handle.clock.now(),
-                    request=amounts_of(counted.amounts),
-                    is_preemptible=counted.is_preemptible,
-                )
+            yield Rival(
+                name=key,
+                quota=quota.spec.name,
+                priority=pod.spec.priority or 0,
+                start_s=parse_rfc3339(started) if started else self._handle.clock.now(),
+                request=amounts_of(counted.amounts),
+                is_preemptible=counted.is_preemptible,
             )
-        decision = revoke.revoke(used, runtime, assigned)
-        for rival in decision.evict:
-            pod = self._book.pod(rival.name)
-            if pod is not None:
-                await self._evict(pod, quota)
 
     async def _evict(self, pod: Pod, quota: Quota) -> None:
         meta, about = pod.metadata, {"pod": pod.key, "quota": quota.spec.name}

@@ -25,11 +25,10 @@ class OveruseCheck(msgspec.Struct, frozen=True):
     last_under_s: float
 
 
-def check_overuse(
-    last_under_s: float, now_s: float, used: Amounts, runtime: Amounts, delay_s: float
-) -> OveruseCheck:
-    """Whether it is time to evict; after that the delay begins anew."""
-    if not exceeding(used, runtime):
+def check_overuse(last_under_s: float, now_s: float, is_above: bool, delay_s: float) -> OveruseCheck:
+    """Whether it is time to evict; after that the delay begins anew. `is_above`: the quota uses more than its runtime
+    now."""
+    if not is_above:
         return OveruseCheck(OveruseReason.WITHIN, now_s)
     if now_s - last_under_s > delay_s:
         return OveruseCheck(OveruseReason.EVICT, now_s)

@@ -1,4 +1,4 @@
-"""The loop that makes ElasticQuota objects say how quotas stand, and the metrics that say the same.
+"""The loop that makes ElasticQuota objects say how quotas stand; the metric that says the same is in `gauge`.
 
 What pods change is written within a second; what only others' demand changes, the runtime, every ten. Source: spec 06,
 section 16.
@@ -6,7 +6,6 @@ section 16.
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 from koordinator.api import labels, resource_list
@@ -16,13 +15,14 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cluster import errors
-from koordinator.prometheus import Histogram, Labels, Reading, exponential
+from koordinator.prometheus import Histogram, exponential
 from koordinator.scheduler.framework import Handle
-from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, nanos_per_unit, to_units
+from koordinator.scheduler.plugins.elastic_quota.amounts import amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.gauge import QuotaGauge, fields_of
 from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
 from koordinator.scheduler.plugins.elastic_quota.news import Listener, QuotaNews
-from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, Quota
+from koordinator.scheduler.plugins.elastic_quota.quota import Quota
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,7 @@ class Statuses:
         """Quota → its child-request as an admission webhook (or we) wrote it, and since when."""
         self._again: set[str] = set()
         registry = handle.metrics.registry
-        registry.shared(
-            Reading(
-                "scheduler_elastic_quota_status",
-                "What quotas have, ask for and use.",
-                ("name", "resource", "tree", "is_parent", "parent", "field"),
-                self._samples,
-            )
-        )
+        registry.shared(QuotaGauge(book, news))
         self._took = registry.shared(
             Histogram(
                 "scheduler_update_elastic_quota_status_duration_seconds",
@@ -140,31 +133,6 @@ class Statuses:
             self._admitted[found.key] = known = (text, now_s)
         return now_s - known[1] >= SETTLING_S
 
-    def _samples(self) -> dict[Labels, float]:
-        self._news.spread()
-        found: dict[Labels, float] = {}
-        for tree_id, tree, quota in self._book.quotas():
-            tree.bring_up_to_date(quota.spec.name)
-            own = (tree_id, str(quota.spec.is_parent).lower(), quota.spec.parent)
-            for field, nanos in (*_fields(quota), *self._unschedulable(quota)):
-                for name, number in nanos.items():
-                    found[(quota.spec.name, name, *own, field)] = to_units(number, nanos_per_unit(name))
-        return found
-
-    def _unschedulable(self, quota: Quota) -> Iterator[tuple[str, Nanos]]:
-        """What the root quota of a tree says of nodes that take no pods."""
-        found = self._book.objects.get(quota.spec.name)
-        if found is None or labels.QUOTA_UNSCHEDULABLE_RESOURCE not in found.metadata.annotations:
-            return
-        try:
-            told = quota_annotations.UNSCHEDULABLE_RESOURCE.read(found.metadata.annotations, found.key)
-            yield (
-                "unschedulable-resource",
-                {name: each.nanos for name, each in resource_list.of(told or {}).items()},
-            )
-        except (ProtocolError, QuantityError):
-            return
-
 
 _ANNOTATIONS: tuple[tuple[str, Annotation[ResourceList]], ...] = (
     ("runtime", quota_annotations.RUNTIME),
@@ -177,25 +145,6 @@ _ANNOTATIONS: tuple[tuple[str, Annotation[ResourceList]], ...] = (
 )
 
 
-def _fields(quota: Quota) -> Iterator[tuple[str, Nanos]]:
-    """What the metric tells, by field."""
-    below = quota.below
-    counted = quota.runtime if quota.spec.name == ROOT else quota.max
-    yield from (
-        ("runtime", {name: number for name, number in quota.runtime.items() if name in counted}),
-        ("request", quota.request),
-        ("child-request", below.request),
-        ("guaranteed", quota.guaranteed),
-        ("allocated", quota.allocated),
-        ("non-preemptible-request", below.non_preemptible_request),
-        ("non-preemptible-used", below.non_preemptible_used),
-        ("used", below.used),
-        ("min", quota.min),
-        ("max", quota.max),
-        ("sharedWeight", quota.weight),
-    )
-
-
 def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -> dict[str, Any]:
     """The merge patch that makes an object say how its quota stands; {} when it does, zeros left aside.
 
@@ -203,7 +152,7 @@ def status_patch(found: ElasticQuota, quota: Quota, *, may_lower: bool = True) -
 
     Raises: ProtocolError, QuantityError when what it says now is not readable.
     """
-    obj, now = f"ElasticQuota {found.key}", dict(_fields(quota))
+    obj, now = f"ElasticQuota {found.key}", dict(fields_of(quota))
     annotations: dict[str, str] = {}
     for field, codec in _ANNOTATIONS:
         said = resource_list.of(codec.read(found.metadata.annotations, obj) or {})
