@@ -1,9 +1,11 @@
 """Who is tried again when, and what costs nothing while nothing happens."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from koordinator.scheduler.plugins.elastic_quota import overuse
 from koordinator.scheduler.plugins.elastic_quota.overuse import OverUse
 from koordinator.scheduler.plugins.elastic_quota.statuses import Statuses
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota, with_args
@@ -228,5 +230,39 @@ def test_over_use_is_looked_for_where_something_changed_only(monkeypatch: pytest
         assert len(placed(world)) == 24  # delayEvictTime is not over
         await world.settle(15)
         assert [name for name in placed(world) if name.startswith("more")] == ["more-1", "more-2"]
+
+    play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))
+
+
+def test_evictions_for_over_use_go_some_at_a_time_and_end_when_the_quota_may_use_more() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="80", memory="200Gi")
+        for name in ("search", "ads"):
+            world.api.put("ElasticQuota", quota(name, low=40, high=80))
+        for number in range(80):
+            world.api.put("Pod", member(f"ads-{number}", "ads"))
+        await world.settle(5)
+        assert len(placed(world)) == 80
+
+        under_way, most = 0, 0
+
+        async def slow_eviction(namespace: str, name: str, **_: Any) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(1)
+            under_way -= 1
+            world.api.remove("Pod", name, namespace)
+            if len(world.api.objects["Pod"]) == 80 + 40 - 5:
+                for number in range(40):
+                    world.api.remove("Pod", f"search-{number}", "default")
+
+        world.api.evict = slow_eviction  # type: ignore[method-assign]
+        for number in range(40):
+            world.api.put("Pod", member(f"search-{number}", "search"))
+        await world.settle(60)
+
+        assert most == overuse.EVICTIONS_AT_ONCE
+        assert len(placed(world)) == 80 - overuse.EVICTIONS_AT_ONCE
 
     play(story, with_args(monitorAllQuotas=True, delayEvictTime="20s"))
