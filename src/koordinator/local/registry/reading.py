@@ -14,10 +14,11 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import ListOptions, Record, RecordEvent
 from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.cluster.protocol import EventType
+from koordinator.local.change_log import Key
 from koordinator.local.registry import refusals
 from koordinator.local.registry.selection import Selection
 from koordinator.local.schema import errors as fields
-from koordinator.local.store import Key, Table, Watch
+from koordinator.local.store import Table, Watch
 
 BOOKMARK_S = 60.0
 """How often an idle watch that asked for bookmarks is told its version, as in the API server."""

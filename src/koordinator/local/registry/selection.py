@@ -7,8 +7,9 @@ import msgspec
 
 from koordinator.cluster import errors
 from koordinator.local import selectors
+from koordinator.local.change_log import Matches
 from koordinator.local.selectors import FieldRequirement, text_at
-from koordinator.local.store import IndexKey, Matches
+from koordinator.local.store import IndexKey
 
 FieldReader = Callable[[dict[str, Any]], str]
 

@@ -1,0 +1,124 @@
+"""What happened to a table: changes in the order of their versions, in bounded logs that all watches share."""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+
+from koordinator.cluster.backend import Record, RecordEvent
+from koordinator.cluster.protocol import EventType
+
+Key = tuple[str, str]
+"""Namespace (empty for cluster-scoped objects) and name."""
+
+Matches = Callable[[Record], bool]
+
+
+class Change:
+    """One write: the object before and after (None: was not, is not there)."""
+
+    __slots__ = ("_event", "_left", "name", "namespace", "new", "old", "version")
+
+    def __init__(self, version: int, key: Key, old: Record | None, new: Record | None) -> None:
+        self.version = version
+        self.namespace, self.name = key
+        self.old = old
+        self.new = new
+        self._event: RecordEvent | None = None
+        self._left: RecordEvent | None = None
+
+    def event(self) -> RecordEvent:
+        """What a watcher without a selector sees; made once for all of them."""
+        if self._event is None:
+            if self.new is None:
+                self._event = self.left()
+            else:
+                kind = EventType.ADDED if self.old is None else EventType.MODIFIED
+                self._event = RecordEvent(kind, self.new, self.version)
+        return self._event
+
+    def left(self) -> RecordEvent:
+        """DELETED with the last matching state at this change's version; made once."""
+        if self._left is None:
+            assert self.old is not None, (self.version, self.name)
+            self._left = RecordEvent(EventType.DELETED, at_version(self.old, self.version), self.version)
+        return self._left
+
+    def seen_by(self, matches: Matches) -> RecordEvent | None:
+        """What a watcher with a selector sees: an object that starts or stops matching comes or goes."""
+        is_in = self.new is not None and matches(self.new)
+        was_in = self.old is not None and matches(self.old)
+        if is_in and was_in:
+            return self.event()
+        if is_in:
+            return self.event() if self.old is None else RecordEvent(EventType.ADDED, self.new, self.version)
+        return self.left() if was_in else None
+
+
+def at_version(record: Record, version: int) -> Record:
+    """The same object under another resourceVersion."""
+    meta = {**record.obj["metadata"], "resourceVersion": str(version)}
+    return Record({**record.obj, "metadata": meta}, version)
+
+
+class Channel:
+    """A bounded log of changes with the watchers that wait for the next one."""
+
+    __slots__ = ("_changes", "_max", "_waiters", "base", "floor", "is_closed", "subscriptions")
+
+    def __init__(self, floor: int, changes_max: int) -> None:
+        self.base = 0  # position of _changes[0] since the beginning of time
+        self.floor = floor  # all changes after this version are in the log
+        self.subscriptions = 0
+        self.is_closed = False
+        self._changes: list[Change] = []
+        self._max = changes_max
+        self._waiters: dict[asyncio.Future[None], None] = {}  # a dict: wakes in the order of arrival
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self._changes)
+
+    def append(self, change: Change) -> None:
+        changes = self._changes
+        changes.append(change)
+        if len(changes) > 2 * self._max:  # drop half at once: constant cost per change
+            self.floor = changes[self._max - 1].version
+            self.base += self._max
+            del changes[: self._max]
+        if self._waiters:
+            self._wake()
+
+    def close(self) -> None:
+        """Nothing will change any more: watches end after what is left."""
+        self.is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def after(self, version: int) -> int:
+        """Position of the first change after a version that is not below `floor`."""
+        return self.base + bisect_right(self._changes, version, key=_version_of)
+
+    def since(self, position: int, count_max: int | None = None) -> list[Change]:
+        """Changes from a position that is not below `base`."""
+        start = position - self.base
+        return self._changes[start : None if count_max is None else start + count_max]
+
+    def backwards(self) -> Iterator[Change]:
+        return reversed(self._changes)
+
+    async def wait(self, waiter: asyncio.Future[None]) -> None:
+        """Return after the next change, or when somebody else resolves `waiter`."""
+        self._waiters[waiter] = None
+        try:
+            await waiter
+        finally:
+            self._waiters.pop(waiter, None)
+
+
+def _version_of(change: Change) -> int:
+    return change.version
