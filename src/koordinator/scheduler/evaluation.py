@@ -467,7 +467,10 @@ class Evaluation(Answers):
             totals[~is_feasible] = NOT_FEASIBLE
         self.totals[rows] = totals
         if self._lookahead is not None:
-            self._lookahead.top.forget()
+            if rows.size == 1:
+                self._lookahead.top.changed(rows.item(), totals.item())
+            else:
+                self._lookahead.top.forget()
 
 
 def _set_member(names: set[str], name: str, is_member: bool) -> None:
