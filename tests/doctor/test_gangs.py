@@ -295,6 +295,8 @@ def test_a_gang_that_asks_for_a_network_that_is_not_there_is_told() -> None:
     assert "there is no ClusterNetworkTopology default" in the_one(*gang).problem
     found = the_one(*gang, network([*BLOCKS, *SPINES]))
     assert "layers of the network that do not exist: RackLayer" in found.problem
+    odd = group(network_topology_spec=wish.replace("Rack", "Spine").replace("MustGather", "Must"))
+    assert "by Must, which is no strategy" in the_one(odd, *gang[1:], network([*BLOCKS, *SPINES])).problem
 
 
 def test_pods_of_a_quota_that_does_not_exist_are_told() -> None:

@@ -1,5 +1,7 @@
 """How gangs are described, in several profiles too, how they are shown and forgotten: stories on virtual time."""
 
+import json
+
 import msgspec
 
 from koordinator.scheduler import default_plugins
@@ -11,6 +13,11 @@ from tests.scheduler.world import World, node, play, pod
 # Descriptions
 
 
+def notes(world: World) -> list[str]:
+    """What was complained about."""
+    return [event.get("note") or event["message"] for event in world.api.events("InvalidGang")]
+
+
 def test_a_pod_group_without_a_minimum_is_told_that_it_is_no_gang() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="8")
@@ -18,11 +25,24 @@ def test_a_pod_group_without_a_minimum_is_told_that_it_is_no_gang() -> None:
         world.api.put("Pod", in_group("m-0", "job"))
         await world.settle(10)
 
-        [event] = world.api.events("InvalidGang")
-        assert event.get("note", event.get("message")) == (
+        assert notes(world) == [
             "spec.minMember: 0 is no minimum: members are placed one by one, as pods without a gang are"
-        )
+        ]
         assert placed(world) == ["m-0"]
+
+    play(story)
+
+
+def test_a_strategy_of_the_network_that_there_is_not_is_told() -> None:
+    async def story(world: World) -> None:
+        rules = {"gatherStrategy": [{"layer": "SpineLayer", "strategy": "Must"}]}
+        world.api.put("PodGroup", pod_group("job", 1, network_topology_spec=json.dumps(rules)))
+        await world.settle(10)
+
+        assert notes(world) == [
+            f"annotation {PREFIX}/network-topology-spec: strategy of SpineLayer: 'Must' is none of MustGather, "
+            "PreferGather: the rule does not count"
+        ]
 
     play(story)
 
@@ -39,10 +59,7 @@ def test_a_malformed_description_is_told_once_and_the_gang_starts_when_it_is_men
             body["metadata"]["labels"] = {"touched": "yes"}
             world.api.put("Pod", body)
         await world.settle(10)
-        told = sorted(
-            event["note"] if "note" in event else event["message"]
-            for event in world.api.events("InvalidGang")
-        )
+        told = sorted(notes(world))
         assert len(told) == 2
         assert told[0].startswith(f"annotation {PREFIX}/min-available: 'two' is not")
         assert told[1].startswith(f"annotation {PREFIX}/mode: 'strict' is none of Strict, NonStrict")

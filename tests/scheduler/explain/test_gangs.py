@@ -255,6 +255,20 @@ def test_a_gang_that_must_be_together_is_short_where_it_comes_nearest() -> None:
     assert less.gang("train").verdict is Verdict.SCHEDULABLE
 
 
+def test_a_layer_that_the_network_does_not_have_holds_no_gang() -> None:
+    cluster = spines({"spine-1/a": "8"})
+    rules = TOGETHER[f"{GANG}/network-topology-spec"].replace("Spine", "Rack")
+    cluster.pod_group("train", 1, **{f"{GANG}/network-topology-spec": rules}).members("train", 1)
+
+    answer = cluster.gang("train")
+
+    assert answer.verdict is Verdict.UNSCHEDULABLE
+    assert answer.sentence == (
+        "Gang default/train is pending: ClusterNetworkTopology default has no RackLayer, of which it must have one "
+        "place."
+    )
+
+
 def test_a_gang_that_finds_its_place_in_the_network_says_which() -> None:
     cluster = spines({"spine-1/a": "8", "spine-3/a": "16", "spine-3/b": "16"})
     cluster.pod_group("train", 8, **TOGETHER).members("train", 8, requests={GPU: "4"})

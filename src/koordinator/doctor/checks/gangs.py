@@ -20,6 +20,7 @@ from koordinator.api.sigs import PodGroup
 from koordinator.doctor.finding import Finding, Severity, finding, name_of, of_many, some_of
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.scheduler.plugins.coscheduling.config import (
+    GATHER_STRATEGIES,
     GangConfig,
     GangDefaults,
     from_pod,
@@ -366,6 +367,14 @@ def _network(snapshot: Snapshot, gang: Seen) -> Iterator[Finding]:
             do=("kubectl get clusternetworktopologies",),
         )
         return
+    if odd := sorted({rule.strategy for rule in spec.gather_strategy} - set(GATHER_STRATEGIES)):
+        yield finding(
+            Severity.WARNING,
+            gang.title,
+            f"it asks for places in the network by {', '.join(odd)}, which is no strategy",
+            why=f"rules are {' or '.join(GATHER_STRATEGIES)}; others do not count",
+            do=(_edit(gang),),
+        )
     known = {CLUSTER_LAYER, *(each.topology_layer for each in topology.spec.network_topology_spec)}
     unknown = sorted({rule.layer for rule in spec.gather_strategy} - known)
     if unknown:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.network_topology import OBJECT_NAME
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain.answer import DomainFit
@@ -54,6 +55,12 @@ def ground_of(engine: Engine, group: Group) -> Steps[Ground | None]:
         where = f"{plan.place_layer} {plan.place_name}" if plan.place_name else ""
         return Ground(nodes=plan.nodes, where=where)
     parts = [each for each in seen.places if each.name]
+    unknown = planning.unknown_layers(group.gang) if not parts else ()
+    if unknown:
+        names = ", ".join(unknown)
+        return Ground(
+            message=f"ClusterNetworkTopology {OBJECT_NAME} has no {names}, of which it must have one place"
+        )
     return Ground(
         where=f"{parts[0].layer} {parts[0].name}" if parts else "",
         rows=parts[0].rows if parts else None,

@@ -100,7 +100,7 @@ def _on(engine: Engine, group: Group, job: Job, ground: Ground | None, *, is_liv
         }
         missed = tuple(each for each in job.members if each.pod.key not in placed)
         return Outcome(job=job, placed=placed, missed=missed, is_enough=True)
-    if ground is None or ground.rows is None:
+    if ground is None or not ground.message:
         return (yield from rehearse(engine, group, job, Question(is_live=is_live)))
     question = Question(rows=ground.rows, where=ground.where, is_live=is_live)
     outcome = yield from rehearse(engine, group, job, question)
@@ -140,7 +140,7 @@ def _not_together(
     if outcome.missed and ground.where and not ground.is_about_multiples:
         text = f"{begin}: {fit.fitting} of {fit.members} members fit in {ground.where}; {_missing_one(fit)}."
     else:
-        text = f"{begin}: {ground.message}."
+        text = f"{begin}: {ground.message.rstrip('.')}."
     fit = msgspec.structs.replace(fit, message=ground.message, is_enough=False)
     return _with(base, Verdict.UNSCHEDULABLE, text, fit)
 

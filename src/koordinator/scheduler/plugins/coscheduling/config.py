@@ -16,8 +16,10 @@ from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.gang_labels import GangMatchPolicy, GangMode
 from koordinator.api.sigs import PodGroup
+from koordinator.scheduler.plugins.network_topology.placement import MUST_GATHER, PREFER_GATHER
 
 T = TypeVar("T")
+GATHER_STRATEGIES = (MUST_GATHER, PREFER_GATHER)
 
 
 class GangSource(enum.StrEnum):
@@ -167,6 +169,13 @@ def _problems(gang_id: str, annotations: Mapping[str, str], checks: Iterable[Che
     for check, consequence in checks:
         if problem := _objection(check, annotations):
             yield f"{problem}: {consequence}"
+    spec = _or(None, placement.NETWORK_TOPOLOGY_SPEC.read, annotations)
+    for rule in spec.gather_strategy if spec is not None else ():
+        if rule.strategy not in GATHER_STRATEGIES:
+            words = (
+                f"{rule.strategy[:80]!r} is none of {', '.join(GATHER_STRATEGIES)}: the rule does not count"
+            )
+            yield f"annotation {labels.GANG_NETWORK_TOPOLOGY_SPEC}: strategy of {rule.layer}: {words}"
     nothing: list[str] = []
     group = _or(nothing, gang_labels.groups, annotations)
     if malformed := [each for each in group if each.count("/") != 1]:

@@ -20,6 +20,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import Ground, JobMember
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.network_topology import score
 from koordinator.scheduler.plugins.network_topology.outlook import JobOutlook, outlook
+from koordinator.scheduler.plugins.network_topology.placement import MUST_GATHER
 from koordinator.scheduler.plugins.network_topology.planner import Job, JobPlan, Planner, UnknownProfile
 from koordinator.scheduler.plugins.network_topology.rows import Attraction, TreeRows
 from koordinator.scheduler.pod_info import PodInfo
@@ -131,6 +132,14 @@ class GangPlanning:
             return None
         job = self.job_of(gang)
         return (yield from outlook(self.planner.draft(tree, job), job))
+
+    def unknown_layers(self, gang: Gang) -> tuple[str, ...]:
+        """Layers that the gang must be below one place of, and that the network does not have."""
+        tree, spec = self._handle.network(), gang.config.topology
+        if tree is None or spec is None:
+            return ()
+        must = (rule.layer for rule in spec.gather_strategy if rule.strategy == MUST_GATHER)
+        return tuple(sorted(set(must) - set(tree.layers)))
 
     def job_of(self, gang: Gang, first: PodInfo | None = None) -> Job:
         """What a gang group asks for; `first` is the member without which nothing is planned."""
