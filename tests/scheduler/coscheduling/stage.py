@@ -71,8 +71,9 @@ class Line(WriteThrough):
         self._moment = moment
 
     async def _send(self, write: Write, effect: Callable[[], Awaitable[R]]) -> R:
-        is_told = write.verb in ("bind", "patch") and write.kind == "Pod" and write.subresource != "status"
-        what = f"{write.verb} {write.name}" if is_told else ""
+        is_told = write.verb in ("bind", "patch", "delete") and write.kind == "Pod"
+        verb = "status" if write.subresource == "status" else write.verb
+        what = f"{verb} {write.name}" if is_told else ""
         await self._on_the_way(what and f"before {what}")
         answer = await effect()
         await self._on_the_way(what and f"after {what}")

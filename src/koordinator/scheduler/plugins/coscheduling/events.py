@@ -86,6 +86,7 @@ class GangEvents:
         known, key = self.cache.get(gang_id_of(pod)), key_of(pod)
         had_started = self._has_started(pod)
         is_awaited = known is not None and key in (known.group.representative, known.group.root_cause)
+        was_bound = known is not None and key in known.bound
         was_pending = known is not None and key in known.pending
         was_leaving = known is not None and key in known.leaving
         if pod.status.phase in FINISHED_PHASES:
@@ -100,8 +101,8 @@ class GangEvents:
             return Effect()
         if key in gang.leaving and not was_leaving:
             return self._without(gang, key, is_awaited=is_awaited)
-        if was_pending and key in gang.bound:
-            return self._after_binding(gang, had_started=had_started, was_pending=True)
+        if key in gang.bound and not was_bound:  # the answer to our own binding may come after this
+            return self._after_binding(gang, had_started=had_started, was_pending=was_pending)
         return Effect()
 
     def on_pod_delete(self, pod: Pod) -> Effect:

@@ -112,6 +112,10 @@ class Gang(msgspec.Struct):
         """Members without a place that may get one, in order of arrival."""
         return (key for key in self.pending if key not in self.leaving)
 
+    @property
+    def startable_count(self) -> int:
+        return len(self.pending) - sum(key in self.pending for key in self.leaving)
+
 
 class GangCache:
     """All gangs and groups. A gang is there as long as a PodGroup or a pod names it."""

@@ -112,6 +112,8 @@ class PreemptReason(enum.Enum):
     NO_MEMBERS = "no pending pods"
     NEVER = "not eligible due to preemptionPolicy=Never."
     TERMINATING = "not eligible due to terminating pod on the nominated node."
+    INCOMPLETE = "not eligible due to fewer pending members than the gang needs."
+    """Room would not start it."""
     NO_ROOM = "evictions do not make room for all members"
 
 
@@ -148,7 +150,7 @@ class JobPreemption(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def clears_nominations(self) -> bool:
         """Whether all members lose the nodes that were kept for them."""
-        return self.reason is PreemptReason.NO_ROOM
+        return self.reason in (PreemptReason.NO_ROOM, PreemptReason.INCOMPLETE)
 
     def kept(self, trigger: str) -> str:
         """What the round remembers, so that nobody tries again."""
@@ -160,6 +162,8 @@ class JobPreemptor(msgspec.Struct, frozen=True, kw_only=True):
 
     trigger: JobMember
     never: bool = False
+    is_complete: bool = True
+    """Whether it starts once all members have room."""
     members: tuple[JobMember, ...]
     waiting: tuple[JobMember, ...] = ()
     earlier: str = ""
@@ -198,6 +202,8 @@ def preempt(
 def _objection(job: JobPreemptor, ground: Ground) -> PreemptReason:
     if job.never:
         return PreemptReason.NEVER
+    if not job.is_complete:
+        return PreemptReason.INCOMPLETE
     for member in job.members:
         is_trigger = member.key == job.trigger.key
         if not member.nominated or (

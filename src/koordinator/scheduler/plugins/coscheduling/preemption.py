@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from koordinator.api.gang_labels import GangMatchPolicy
 from koordinator.prometheus import Histogram, exponential
 from koordinator.scheduler.capabilities import JobRoomPlugin
 from koordinator.scheduler.events import ClusterEvent, Happening
@@ -54,6 +55,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[PodInfo, ...] = ()
     """Members that have a place and wait in Permit."""
     is_gang: bool = False
+    is_complete: bool = True
+    """Whether it starts once all members have a place."""
 
 
 class GangPreemption:
@@ -164,15 +167,26 @@ class GangPreemption:
             return Job(name=pod.key, trigger=pod, members={pod.key: pod})
         members = {each.key: each for each in self._gangs.pending_of(gang.group)} | {pod.key: pod}
         needed = {each.key for each in self._gangs.needed_with(pod.pod)}
+        gangs = self._gangs.rounds.cache.members_of(gang.group)
+        for each in gangs:
+            if each.config.match_policy is GangMatchPolicy.ONLY_WAITING:  # only as many go on as go together
+                for key in each.pending.keys() - needed:
+                    members.pop(key, None)
         return Job(
             name=gang.group.group_id,
             trigger=pod,
             # Large members first: small ones find room between them.
             members=dict(sorted(members.items(), key=lambda item: (_size(item[1]), item[0]))),
-            surplus=frozenset(members) - needed,
+            surplus=frozenset(members.keys() - needed),
             waiting=tuple(each for each, _ in self._gangs.waiting_of(gang.group)),
             is_gang=True,
+            is_complete=all(self._lacking(each) <= each.startable_count for each in gangs),
         )
+
+    def _lacking(self, gang: Gang) -> int:
+        """How many more members must get a place once victims are gone."""
+        is_late = gang.config.match_policy is GangMatchPolicy.ONLY_WAITING and bool(gang.group.binding)
+        return gang.config.minimum if is_late else self._gangs.rounds.lacking(gang)
 
     def _nominated_node(self, pod: PodInfo) -> str:
         return self._handle.nominations.node_of(pod.uid) or pod.pod.status.nominated_node_name
@@ -198,6 +212,7 @@ class GangPreemption:
         preemptor = JobPreemptor(
             trigger=self._member(trigger),
             never=trigger.pod.spec.preemption_policy == "Never",
+            is_complete=job.is_complete,
             members=tuple(
                 self._member(each, is_needed=key not in job.surplus) for key, each in job.members.items()
             ),
