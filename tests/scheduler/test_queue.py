@@ -208,6 +208,15 @@ def test_activated_pods_skip_backoff_and_sleep() -> None:
     assert queue.counts()["active"] == 1
 
 
+def test_pods_that_are_not_activated_at_once_back_off_first() -> None:
+    queue = queue_of()
+    add(queue, "sleeping")
+    fail(queue, 0.0)
+    queue.activate(["sleeping", "unknown"], 0.1, at_once=False)
+
+    assert (queue.counts()["active"], queue.counts()["backoff"]) == (0, 1)
+
+
 def test_events_are_forgotten_when_nobody_in_flight_can_have_missed_them() -> None:
     queue = queue_of()
     for name in ("slow", "quick", "late"):

@@ -32,7 +32,7 @@ class RunningActions(Actions):
         self,
         waiting: WaitingPods,
         recorders: Mapping[str, EventRecorder],
-        activate: Callable[[Iterable[str]], None],
+        activate: Callable[[Iterable[str], bool], None],
         is_in_line: Callable[[str], bool],
         queued: Callable[[str], PodInfo | None],
     ) -> None:
@@ -65,8 +65,8 @@ class RunningActions(Actions):
         task.add_done_callback(lambda _: on_end())
         return True
 
-    def activate(self, uids: Iterable[str]) -> None:
-        self._activate(uids)
+    def activate(self, uids: Iterable[str], *, at_once: bool = True) -> None:
+        self._activate(uids, at_once)
 
     def queued(self, uid: str) -> PodInfo | None:
         return self._queued(uid)

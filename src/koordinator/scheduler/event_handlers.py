@@ -75,9 +75,9 @@ class EventHandlers:
         series.observe(max(0.0, self._clock.now() - now_s))
         self.wake()
 
-    def activate(self, uids: Iterable[str]) -> None:
-        """Try waiting pods again at once: a plugin asks for it."""
-        self._queue.activate(uids, self._clock.now())
+    def activate(self, uids: Iterable[str], *, at_once: bool = True) -> None:
+        """Try waiting pods again, at once or after their backoff: a plugin asks for it."""
+        self._queue.activate(uids, self._clock.now(), at_once=at_once)
         self.wake()
 
     def node_set(self, old: Node | None, node: Node) -> None:

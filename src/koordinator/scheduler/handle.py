@@ -51,8 +51,8 @@ class Actions:
         work.close()
         return False
 
-    def activate(self, uids: Iterable[str]) -> None:
-        """Try waiting pods again at once."""
+    def activate(self, uids: Iterable[str], *, at_once: bool = True) -> None:
+        """Try waiting pods again at once, or those that sleep once their backoff is over."""
 
     def queued(self, uid: str) -> PodInfo | None:
         """A pod that waits in the queue, with its requests; None when it does not."""

@@ -357,14 +357,19 @@ class SchedulingQueue:
                     self._wake_up(entry)
                     self._leave(entry, now_s, wakeup)
 
-    def activate(self, uids: Iterable[str], now_s: float) -> None:
-        """Make waiting pods active at once (a plugin asks for it); those in flight when they come back."""
+    def activate(self, uids: Iterable[str], now_s: float, *, at_once: bool = True) -> None:
+        """Make waiting pods active (a plugin asks for it); those in flight when they come back. Those that sleep are
+        so after their backoff if not `at_once`."""
         self._cause = "ForceActivate"
         for uid in uids:
             if uid in self._in_flight:
                 self._activated_in_flight.add(uid)
             entry = self._entries.get(uid)
             if entry is None or uid in self._active:
+                continue
+            if not at_once:
+                if self._wake_up(entry):
+                    self._leave(entry, now_s, None)
                 continue
             self._backoff.discard(uid)
             self._full_backoff.discard(uid)

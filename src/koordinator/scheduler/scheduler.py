@@ -105,7 +105,7 @@ class Scheduler:
         self._actions = RunningActions(
             self.waiting,
             self.recorders,
-            lambda uids: self._handlers.activate(uids),
+            lambda uids, at_once: self._handlers.activate(uids, at_once=at_once),
             lambda uid: self.queue.is_in_line(uid),
             lambda uid: entry.pod if (entry := self.queue.find(uid)) is not None else None,
         )

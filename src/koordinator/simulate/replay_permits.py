@@ -29,7 +29,7 @@ class ReplayActions(Actions):
         """The pod has a place, and has to wait."""
         self._held[placed.pod.uid] = Held(placed, set(placed.waits))
 
-    def activate(self, uids: Iterable[str]) -> None:
+    def activate(self, uids: Iterable[str], *, at_once: bool = True) -> None:
         self._woken.extend(uids)
 
     def take_woken(self) -> list[str]:

@@ -17,11 +17,12 @@ from koordinator.api import labels
 from koordinator.api.core import Node, Pod
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import EventType
+from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.plugins.preemption.eviction import PREEMPTION
 from koordinator.scheduler.scheduler import Scheduler
 from koordinator.simulate.table_differences import differences
 from tests.cluster.faulty_cluster import Faults
-from tests.scheduler.coscheduling.stage import Json, Stage, member, with_moments
+from tests.scheduler.coscheduling.stage import Stage, member, with_moments
 from tests.scheduler.world import node, pod
 
 NODES = 4
@@ -237,11 +238,17 @@ class Contest:
 
     async def print_state(self) -> None:
         """Who is where and why, for whoever looks into a failing seed."""
-        print({name: job for name, job in self.jobs.items()})
+        print(list(self.jobs.values()))
         print(self._cores)
         for each in (await self.stage.api.list(Pod)).items:
             told = [cond.message for cond in each.status.conditions]
-            print(each.metadata.name, each.spec.priority, each.spec.node_name, each.status.nominated_node_name, told)
+            print(
+                each.metadata.name,
+                each.spec.priority,
+                each.spec.node_name,
+                each.status.nominated_node_name,
+                told,
+            )
 
     def room_is_kept(self, name: str) -> None:
         """A pod has just been reserved: nobody who matters as much is promised that room."""
@@ -327,14 +334,11 @@ class Contest:
         if not group[0].group:
             return True
         if group[0].policy == "once-satisfied":
-            cache = self._gang_cache()
-            gang = cache.get(f"default/{group[0].name}")
-            return gang is not None and bool(gang.group.once_satisfied)
+            [profile] = self.stage.scheduler.profiles.values()
+            plugin = next(each for each in profile.plugins if isinstance(each, Coscheduling))
+            gang = plugin.rounds.cache.get(f"default/{group[0].name}")
+            return gang is not None and gang.group.once_satisfied
         return all(sum(bool(where[name]) for name in each.members) >= each.minimum for each in group)
-
-    def _gang_cache(self):  # type: ignore[no-untyped-def]
-        [profile] = self.stage.scheduler.profiles.values()
-        return next(each for each in profile.plugins if each.name == "Coscheduling").rounds.cache
 
     def _fits(self, job: Job, wanted: list[int], where: dict[str, str]) -> bool:
         """Whether so many cores are free, or in the hands of less important pods."""
@@ -373,7 +377,14 @@ class Contest:
 
 
 async def live(
-    stage: Stage, seed: int, faults: Faults, *, death_ratio: float, unrest_s: float, settle_s: float, calm_s: float
+    stage: Stage,
+    seed: int,
+    faults: Faults,
+    *,
+    death_ratio: float,
+    unrest_s: float,
+    settle_s: float,
+    calm_s: float,
 ) -> "Contest":
     """One whole story: unrest, then the faults end, and in the end everything is at rest."""
     contest = Contest(stage, seed)

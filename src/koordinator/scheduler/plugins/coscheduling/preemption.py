@@ -35,7 +35,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
 from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
 from koordinator.scheduler.plugins.preemption.eviction import Eviction, Terms
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SUCCESS, Status, unresolvable, unschedulable
+from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
 
 WAITING = unresolvable("waiting for the preemption for this pod to be finished")
 JOBS_MEASURED_MAX = 1_000
@@ -77,8 +77,8 @@ class GangPreemption:
         self._eviction = Eviction(handle)
         self._evicting: dict[str, str] = {}
         """Gang group → the member whose victims are being deleted."""
-        self._doomed: set[str] = set()
-        """Victims that the API has agreed to delete, until they are gone: news of that take their time."""
+        self._doomed: dict[str, str] = {}
+        """Victims that the API has agreed to delete, and for which job, until they are gone: news take their time."""
         self._duration = handle.metrics.registry.shared(
             Histogram(
                 "scheduler_job_preemption_duration_seconds",
@@ -213,6 +213,7 @@ class GangPreemption:
             trigger=self._member(trigger),
             never=trigger.pod.spec.preemption_policy == "Never",
             is_complete=job.is_complete,
+            is_vacating=self._is_awaited(job, diagnosis),
             members=tuple(
                 self._member(each, is_needed=key not in job.surplus) for key, each in job.members.items()
             ),
@@ -220,7 +221,6 @@ class GangPreemption:
             earlier=earlier,
         )
         own = {pod.uid for pod in (*job.members.values(), *job.waiting)}
-        self._doomed = {uid for uid in self._doomed if table.place_of(uid) is not None}
         with self._without_nominations(job), table.rehearsal() as trial:
             ground = TrialGround(
                 table,
@@ -239,6 +239,17 @@ class GangPreemption:
                 if each.action is not VictimAction.NOTHING:
                     victims.setdefault(each.victim.node, []).append(ground.info(each.victim))
         return found, victims
+
+    def _is_awaited(self, job: Job, diagnosis: Diagnosis) -> bool:
+        """Whether victims of the job are on their way out of nodes where that helps."""
+        places = {uid: self._handle.table.place_of(uid) for uid in self._doomed}
+        self._doomed = {uid: by for uid, by in self._doomed.items() if places[uid] is not None}
+        return any(
+            by == job.name
+            and place is not None
+            and diagnosis.status_of(place.row).code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+            for (uid, by), place in ((each, places[each[0]]) for each in self._doomed.items())
+        )
 
     def _rivals(self, plugin: str, pod: PodInfo) -> Iterable[str] | None:
         """uids of the pods that use up what the plugin refused the pod for."""
@@ -289,12 +300,17 @@ class GangPreemption:
         promised = [(pod, found.nominations.get(pod.key, "")) for pod in others]
         for pod, node in promised:
             self._handle.nominations.set(pod, node)
+
+        def evicted(victim: PodInfo) -> None:
+            self._doomed[victim.uid] = job.name
+
         terms = Terms(
             accommodates=f"higher priority pods, preemptor: {job.name}, triggerPod: {trigger.key}",
             plugin=JOB_REJECT,
             nominations=tuple(_news(promised)),
             is_job=True,
-            evicted=lambda victim: self._doomed.add(victim.uid),
+            awaits_others=any(each.action is VictimAction.NOTHING for each in found.evictions),
+            evicted=evicted,
         )
         self._eviction.start_many(trigger, victims, profile_name, terms)
         if job.is_gang and self._eviction.is_under_way(trigger.uid):

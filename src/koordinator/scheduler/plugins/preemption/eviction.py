@@ -49,6 +49,8 @@ class Terms(msgspec.Struct, frozen=True):
     is_job: bool = False
     """The preemptor waits for all requests and is tried again then: the ends of its victims, on many nodes, are no
     good sign of when there is room for all of it."""
+    awaits_others: bool = False
+    """Of a job: pods have to go that leave anyhow. Where nobody else has to, their ends wake it."""
     evicted: Callable[[PodInfo], None] = lambda _: None
     """Hears of victims that the API has agreed to delete."""
 
@@ -98,6 +100,7 @@ class Eviction:
             gone = [pod for pod in pods if actions.reject_waiting(pod.uid, terms.plugin, "preempted")]
             for pod in gone:
                 work.tell(pod.pod, node_name)
+            work.has_made_room = work.has_made_room or bool(gone)
             staying = [pod for pod in pods if pod not in gone]
             if staying:
                 actions.evicting(preemptor, node_name, staying)
@@ -126,6 +129,8 @@ class _Work:
         self._preemptor = preemptor
         self._profile_name = profile_name
         self._terms = terms
+        self.has_made_room = False
+        """Whether pods that waited in Permit were turned down."""
 
     async def run(
         self,
@@ -145,9 +150,16 @@ class _Work:
         if End.FAILED not in ends:
             ends += [await self._evict(last) for last in leaving[max(first, 0) :]]
         self._measured(began_s, "error" if End.FAILED in ends else "success")
-        if self._terms.is_job or (leaving and (End.FAILED in ends or End.DELETED not in ends)):
-            # No end of a pod is to be expected that would wake it.
-            self._handle.actions.activate([self._preemptor.uid])
+        if self._is_woken(ends):
+            # What did not change anything is not repeated at once, or it might go on for ever.
+            has_changed = End.FAILED not in ends and (End.DELETED in ends or self.has_made_room)
+            self._handle.actions.activate([self._preemptor.uid], at_once=has_changed)
+
+    def _is_woken(self, ends: Sequence[End]) -> bool:
+        """Whether no end of a pod is to be expected that would wake the preemptor."""
+        if self._terms.is_job:
+            return bool(ends) or self.has_made_room or not self._terms.awaits_others
+        return bool(ends) and (End.FAILED in ends or End.DELETED not in ends)
 
     def _measured(self, began_s: float, result: str) -> None:
         metrics = self._handle.metrics

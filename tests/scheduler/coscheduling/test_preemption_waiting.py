@@ -1,0 +1,62 @@
+"""Jobs whose victims take their time, or are on their way out for somebody else."""
+
+from koordinator.cluster import errors
+from tests.scheduler.coscheduling.test_preemption import gang, placed, victims, with_preemption
+from tests.scheduler.world import World, play, pod
+
+
+def attempts(world: World) -> int:
+    of = world.scheduler.metrics.attempt_duration.of
+    return sum(
+        sum(of(result, "koord-scheduler").counts) for result in ("scheduled", "unschedulable", "error")
+    )
+
+
+def test_a_gang_that_fits_once_the_victims_of_another_job_are_gone_waits_for_them_in_peace() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        low = pod("low", cpu="4", priority=1)
+        low["spec"]["nodeName"] = "node-1"
+        world.api.put("Pod", low)
+        await world.settle(2)
+        world.api.hold_deletions = True
+        world.api.put(
+            "Pod", pod("single", cpu="4", priority=500, nodeSelector={"kubernetes.io/hostname": "node-1"})
+        )
+        await world.settle(2)
+        assert victims(world) == ["low"]
+        world.api.remove("Pod", "single", "default")
+
+        # What members are promised only the scheduler knows.
+        world.api.fail_next["patch"] = [errors.ServiceUnavailable("not now") for _ in range(10_000)]
+        before = attempts(world)
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(30)
+        assert attempts(world) - before < 20
+        assert not placed(world, "high")
+
+        world.api.fail_next.clear()
+        world.api.remove("Pod", "low", "default")
+        await world.settle(10)
+        assert sorted(placed(world, "high").values()) == ["node-0", "node-1"]
+        assert victims(world) == ["low"]
+
+    play(story, with_preemption())
+
+
+def test_a_victim_that_can_never_be_deleted_costs_an_attempt_per_backoff() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="4")
+        low = pod("low", cpu="4", priority=1)
+        low["spec"]["nodeName"] = "node-0"
+        world.api.put("Pod", low)
+        await world.settle(2)
+        world.api.fail_next["delete"] = [errors.Forbidden("not yours") for _ in range(1_000)]
+
+        gang(world, "high", 1, cpu="4", priority=1000)
+        await world.settle(120)
+
+        tried = 1_000 - len(world.api.fail_next["delete"])
+        assert 5 < tried < 40
+
+    play(story, with_preemption())
