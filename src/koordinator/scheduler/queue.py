@@ -358,8 +358,8 @@ class SchedulingQueue:
                     self._leave(entry, now_s, wakeup)
 
     def activate(self, uids: Iterable[str], now_s: float, *, at_once: bool = True) -> None:
-        """Make waiting pods active (a plugin asks for it); those in flight when they come back. Those that sleep are
-        so after their backoff if not `at_once`."""
+        """Make waiting pods active (a plugin asks for it), those in flight when they come back; not `at_once`: those
+        that sleep, after their backoff."""
         self._cause = "ForceActivate"
         for uid in uids:
             if uid in self._in_flight:
@@ -367,14 +367,13 @@ class SchedulingQueue:
             entry = self._entries.get(uid)
             if entry is None or uid in self._active:
                 continue
-            if not at_once:
-                if self._wake_up(entry):
-                    self._leave(entry, now_s, None)
-                continue
-            self._backoff.discard(uid)
-            self._full_backoff.discard(uid)
-            self._wake_up(entry)
-            self._enter(entry, now_s)
+            is_asleep = self._wake_up(entry)
+            if at_once:
+                self._backoff.discard(uid)
+                self._full_backoff.discard(uid)
+                self._enter(entry, now_s)
+            elif is_asleep:
+                self._leave(entry, now_s, None)
 
     def flush(self, now_s: float) -> None:
         """Make pods active whose backoff is over, or who waited too long for an event."""
