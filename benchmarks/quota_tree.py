@@ -1,20 +1,23 @@
-"""What fair shares cost: a pod more in a tree of quotas, the runtime that follows, all runtimes after many changes, the
-check of a pod by the plugin, and what a scheduler with quotas places, beside one without them.
+"""What fair shares cost: a pod more in a tree of quotas, the runtime that follows, all runtimes after many changes,
+places where usage is guaranteed, the check of a pod by the plugin, the loops beside it, and what a scheduler with
+quotas places, beside one without them.
 
 The peer of an update is what upstream's lazy refresh amounts to: each level of the path computed with one claim per
 child. CPU time on one core.
 """
 
+import asyncio
 import random
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, cast
 
 import msgspec
 
 from benchmarks.scheduler import (
     NODES,
     NOW_S,
+    best_s,
     engine_of,
     info_of,
     loaded_config,
@@ -29,6 +32,7 @@ from koordinator.api.resource_list import Amounts
 from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
 from koordinator.clock import FixedClock
 from koordinator.cluster import garbage
+from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.engine import Engine
@@ -53,14 +57,16 @@ SHAPES = (
 """Children per quota, level by level."""
 ODD_SHAPE = (10_000,)
 """Once more, with weights that have no common divisor: products of 124 bits."""
+GUARANTEED_SHAPES = ((10_000,), (100, 100), (20, 20, 25))
 PODS = 50_000
 ROUNDS = 200
 CHANGES = 100
 """Pods that come between two looks at the whole tree."""
 CORES, GIBIBYTES = 200_000, 800_000
 RESOURCES = ("cpu", "memory")
-QUOTA_COUNTS = (100, 1_000, 10_000, 30_000)
-CHECKS = 5_000
+QUOTA_COUNTS = (0, 100, 1_000, 10_000, 30_000)
+LOOPED_QUOTAS = (1_000, 10_000)
+CHECKS, GANG = 5_000, 100
 PLACED_PODS, PLACED_QUOTAS, REPEATS = 10_000, 1_000, 3
 
 
@@ -70,11 +76,11 @@ def amounts(cores: int, gibibytes: int) -> Amounts:
 
 
 def planted(
-    shape: tuple[int, ...], rng: random.Random, *, is_odd: bool = False
+    shape: tuple[int, ...], rng: random.Random, *, is_odd: bool = False, keeps_guarantee: bool = False
 ) -> tuple[QuotaTree, list[str]]:
     """A tree with that many children at each level, and the names of its leaves."""
     endless = amounts(10**9, 10**9)
-    tree = QuotaTree(reserved={SYSTEM: endless, DEFAULT: endless})
+    tree = QuotaTree(reserved={SYSTEM: endless, DEFAULT: endless}, keeps_guarantee=keeps_guarantee)
     tree.total = amounts(CORES, GIBIBYTES)
     parents, quotas = [ROOT], 1
     for depth, count in enumerate(shape):
@@ -164,6 +170,34 @@ def measure(shape: tuple[int, ...], *, is_odd: bool = False) -> None:
     )
 
 
+def guarantees(shape: tuple[int, ...]) -> None:
+    """What it costs that pods get their places: without, and with the gate ElasticQuotaGuaranteeUsage."""
+    found = []
+    for keeps_guarantee in (False, True):
+        rng = random.Random(1)
+        tree, leaves = planted(shape, rng, keeps_guarantee=keeps_guarantee)
+        asked = [(rng.choice(leaves), pod(f"d/{number}", rng)) for number in range(PODS)]
+        for name, ask in asked:
+            tree.add_pod(name, msgspec.structs.replace(ask, is_on_node=False))
+        half = PODS // 2
+        began_s = time.process_time()
+        for name, ask in asked[:half]:
+            tree.reserve(name, ask.key)
+        reserve_us = (time.process_time() - began_s) / half * 1e6
+        tree.settle()
+        updates = []
+        for name, ask in asked[half : half + ROUNDS]:
+            began_s = time.process_time()
+            tree.reserve(name, ask.key)
+            tree.bring_up_to_date(name)
+            updates.append(time.process_time() - began_s)
+        updates.sort()
+        p50_us, p99_us = (updates[place] * 1e6 for place in (ROUNDS // 2, -1 - ROUNDS // 100))
+        found.append(f"{reserve_us:>5.1f} µs, with its runtime {p50_us:>4.0f} (99 % within {p99_us:>5.0f})")
+    label = " x ".join(f"{count:,}" for count in shape)
+    print(f"{label:>14} a pod has its place: {found[0]}; guaranteed: {found[1]}", flush=True)
+
+
 def quota_body(name: str, parent: str, low: int, high: int, *, is_parent: bool) -> dict[str, Any]:
     """An ElasticQuota."""
     own = {labels.QUOTA_PARENT: parent, labels.QUOTA_IS_PARENT: str(is_parent).lower()}
@@ -200,35 +234,105 @@ def members(count: int, leaves: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def checks(count: int) -> None:
-    """What the plugin's answer about a pod costs: where nothing changed, and after another pod came to its quota."""
+    """What the plugin's answer about a pod costs: where nothing changed, and after another pod came to its quota; for a
+    whole gang; and that a pod got its place. No quotas: all pods are in the default one, as in most clusters."""
     engine = Engine(loaded_config(), FixedClock(NOW_S))
     [profile] = engine.profiles.values()
     plugin, leaves = with_quotas(engine, profile, count)
-    pods = [info_of(body, engine) for body in members(CHECKS, leaves)]
-    for each in pods:
+    bodies = list(members(CHECKS + CHECKS // 5, leaves or [""]))
+    pods = [info_of(body, engine) for body in bodies[:CHECKS]]
+    gang = [info_of(body, engine) for body in members(GANG, leaves[:1] or [""])]
+    for each in (*pods, *gang):
         plugin.book.set_pod(each.pod)
     for each in pods:
         plugin.live_key(each)
-    more = [from_builtins(body, Pod) for body in members(CHECKS + CHECKS // 5, leaves)][CHECKS:]
+    more = [from_builtins(body, Pod) for body in bodies[CHECKS:]]
+
+    def gangs() -> None:
+        for _ in range(ROUNDS):
+            plugin.room_for(gang)
+
     with garbage.collected_rarely():  # as in the running scheduler
+        fresh_s = best_s(lambda: [plugin.live_key(each) for each in pods], REPEATS)
+        gang_s = best_s(gangs, REPEATS)
         began_s = time.process_time()
         for each in pods:
-            plugin.live_key(each)
-        fresh_us = (time.process_time() - began_s) / CHECKS * 1e6
-        began_s = time.process_time()
-        for each in pods:
-            plugin.book.reserve(each.key)
+            plugin.pod_assigned(0, each)
         reserved_us = (time.process_time() - began_s) / CHECKS * 1e6
-        began_s = time.process_time()
+        stale = []
         for each, new in zip(pods, more, strict=False):
             plugin.book.set_pod(new)
+            began_s = time.process_time()
             plugin.live_key(each)
-        stale_us = (time.process_time() - began_s) / len(more) * 1e6
+            stale.append(time.process_time() - began_s)
+    stale.sort()
     print(
-        f"{count:>14,} quotas: check {fresh_us:>5.1f} µs, reserve {reserved_us:>5.1f} µs, "
-        f"another pod and check {stale_us:>5.0f} µs",
+        f"{count:>14,} quotas: check {fresh_s / CHECKS * 1e6:>4.1f} µs, of a gang of {GANG} "
+        f"{gang_s / ROUNDS * 1e6:>3.0f} µs; reserve {reserved_us:>4.1f} µs; check after another pod came "
+        f"{stale[len(stale) // 2] * 1e6:>3.0f} µs (99 % within {stale[len(stale) * 99 // 100] * 1e6:>4.0f})",
         flush=True,
     )
+
+
+class Evictions:
+    """The part of a cluster that loops act on; answers at once."""
+
+    count = 0
+
+    async def evict(self, *_: Any, **__: Any) -> None:
+        self.count += 1
+
+
+async def loops(count: int) -> None:
+    """What is done beside scheduling, for quotas with `PODS` pods together."""
+    cluster, clock = Evictions(), FixedClock(NOW_S)
+    engine = Engine(loaded_config(), clock, cluster=cast(Cluster, cluster))
+    [profile] = engine.profiles.values()
+    plugin, leaves = with_quotas(engine, profile, count)
+    pods = [from_builtins(body, Pod) for body in members(PODS, leaves)]
+    for each in pods:
+        plugin.book.set_pod(each)
+        plugin.book.reserve(each.key)
+    news, over_use = plugin._controllers.news, plugin._controllers._over_use
+    listener = news.listen()
+    found: list[str] = []
+
+    async def timed(what: str, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        began_s = time.process_time()
+        await step()
+        found.append(f"{what} {(time.process_time() - began_s) * 1e3:.1f} ms")
+
+    async def spread() -> None:
+        news.spread()
+
+    async def scrape() -> None:
+        engine.metrics.text()
+
+    async def look() -> None:
+        touched, drifted = listener.take()
+        for name in sorted(touched | drifted | over_use._under_s.keys()):
+            await over_use._look(name, clock.now())
+
+    def move(some: list[Pod]) -> None:
+        for each in some:
+            plugin.book.unreserve(each.key)
+            plugin.book.reserve(each.key)
+
+    await timed("all runtimes", spread)
+    await timed("over-use of all", look)
+    await timed("first scrape", scrape)
+    move(pods[:CHANGES])
+    await timed(f"after {CHANGES} pods: runtimes", spread)
+    await timed("over-use", look)
+    await timed("scrape", scrape)
+    for number in range(NODES - NODES // 50):
+        plugin.book.remove_node(from_builtins(node_body(number), Node))
+    await timed("after the loss of 98 % of the nodes: runtimes", spread)
+    await timed("over-use", look)
+    await timed(f"again, {len(over_use._under_s):,} above", look)
+    clock.now_s += 1_000
+    await timed("all evicted", look)
+    print(f"{count:>14,} quotas: {', '.join(found)} ({cluster.count:,} pods)", flush=True)
 
 
 def without_quotas() -> SchedulerConfig:
@@ -291,8 +395,12 @@ def main() -> None:
     for shape in SHAPES:
         measure(shape)
     measure(ODD_SHAPE, is_odd=True)
+    for shape in GUARANTEED_SHAPES:
+        guarantees(shape)
     for count in QUOTA_COUNTS:
         checks(count)
+    for count in LOOPED_QUOTAS:
+        asyncio.run(loops(count))
     placements()
 
 

@@ -91,7 +91,7 @@ class QuotaTree:
         )
 
     def take_touched(self) -> set[str]:
-        """Quotas whose figures changed since the last call: sums, specs, runtimes as far as anybody asked."""
+        """Quotas whose sums or specs changed since the last call."""
         touched, self._touched = self._touched, set()
         return touched
 
@@ -443,10 +443,7 @@ class QuotaTree:
                     level.set_total(self._total_for(parent))
                     level.set_names(self._names(parent))
                     known = self._quotas[each]
-                    before = known.runtime
                     level.refresh(known)
-                    if known.runtime is not before:
-                        self._touched.add(each)
                     if not self._as_reference:
                         known.fresh_version = self.version
                 parent = each
