@@ -122,6 +122,14 @@ def test_a_gang_is_placed_as_a_whole_or_leaves_the_room_to_those_behind_it() -> 
     ]
 
 
+def test_every_member_of_a_gang_that_does_not_fit_says_why() -> None:
+    pods = [member(f"big-{number}", "big", 8, cpu="20") for number in range(8)]
+
+    result = played([node(f"n-{number}", cpu="32") for number in range(5)], pods)
+
+    assert all(any(each.reasons) for each in result.outcomes)
+
+
 def test_members_of_a_gang_come_one_after_the_other_whoever_stands_between_them() -> None:
     pods = [member("a", "job", 2), pod("other", cpu="3"), member("b", "job", 2)]
 

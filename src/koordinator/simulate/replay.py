@@ -457,11 +457,11 @@ def given_back_reason(status: Status) -> str:
 
 
 def reasons_of(result: Unplaced) -> tuple[str, ...]:
-    """The distinct reasons of all nodes, sorted; of the pod as a whole when it was refused as a whole."""
+    """The distinct reasons of all nodes, sorted; of the pod as a whole, or of its gang, when no node was asked."""
     evaluation = result.evaluation
     if evaluation is None or not evaluation.status.is_success:
         return result.status.reasons
-    return tuple(sorted(evaluation.reason_counts))
+    return tuple(sorted(evaluation.reason_counts)) or result.status.reasons
 
 
 def without_preemption(config: SchedulerConfig) -> SchedulerConfig:
