@@ -6,7 +6,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koordinator.api.decode import from_builtins
 from koordinator.api.network_topology import NetworkTopologySpec
+from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import PluginConfig, SchedulerConfig
 from koordinator.scheduler.explain.answer import GangAnswer, Verdict
@@ -79,7 +81,7 @@ def test_members_that_do_not_exist_yet_are_counted_and_nothing_is_tried() -> Non
     assert answer.sentence == "Gang default/job waits for members: default/job has 1 of at least 3 members."
     assert changes(answer) == [
         "create 2 more members of default/job",
-        "lower the minimum of default/job from 3 to 1",
+        "lower spec.minMember of default/job from 3 to 1",
     ]
     assert answer.gangs[0].missing == 2
 
@@ -249,7 +251,13 @@ def test_a_gang_that_must_be_together_is_short_where_it_comes_nearest() -> None:
         "at least 2 nvidia.com/gpu on every node in SpineLayer spine-3."
     )
     assert [(each.name, each.fitting) for each in answer.domains] == [("spine-3", 7), ("spine-1", 2)]
-    assert changes(answer) == ["lower spec.minMember of default/train from 8 to 7: 7 members would start"]
+    assert changes(answer) == [
+        "lower spec.minMember of default/train from 8 to 7: 7 members would start",
+        "let the members be outside of SpineLayer spine-3, too (MustGather)",
+        f"free 2 of {GPU} on spine-3-b",
+        f"free 4 of {GPU} on spine-3-a",
+        "add a node like spine-3-a to SpineLayer spine-3: empty, it takes the member",
+    ]
     less = spines({"spine-1/a": "8", "spine-3/a": "16", "spine-3/b": "14"})
     less.pod_group("train", 7, **TOGETHER).members("train", 8, requests={GPU: "4"})
     assert less.gang("train").verdict is Verdict.SCHEDULABLE
@@ -277,6 +285,27 @@ def test_a_gang_that_finds_its_place_in_the_network_says_which() -> None:
 
     assert answer.verdict is Verdict.SCHEDULABLE
     assert "all 8 members find a place on 2 nodes of SpineLayer spine-3" in answer.sentence
+
+
+def test_a_gang_that_nodes_and_quota_refuse_is_told_of_both() -> None:
+    cluster = bench(2, cpu="5")
+    meta = {"namespace": "default", "name": "ads"}
+    quota = {"metadata": meta, "spec": {"min": {"cpu": "4"}, "max": {"cpu": "9"}}}
+    cluster.seen(from_builtins(quota, ElasticQuota))
+    cluster.pod_group("job", 4)
+    for number in range(4):
+        body = world.pod(f"job-{number}", cpu="3")
+        own = {"pod-group.scheduling.sigs.k8s.io": "job", "quota.scheduling.koordinator.sh/name": "ads"}
+        body["metadata"]["labels"] = own
+        cluster.seen(cluster.of(body).pod)
+
+    answer = cluster.gang("job")
+
+    assert "2 of 4 members fit; the 3rd (default/job-2) lacks 1 cpu on every node" in answer.sentence
+    [note] = answer.notes
+    assert note.startswith("nodes are not all: their quota has no room for them either: queue at root/ads: ")
+    assert "4 members ask 12" in note
+    assert changes(answer) == ["lower spec.minMember of default/job from 4 to 2: 2 members would start"]
 
 
 def test_a_network_that_nobody_looks_at_is_told() -> None:
@@ -320,7 +349,7 @@ def test_a_gang_that_has_started_is_placed_one_by_one() -> None:
     answer = cluster.gang("job")
 
     assert answer.state == "started"
-    assert "0 of 1 that wait find a place; the 2nd (default/job-b) lacks 5 cpu" in answer.sentence
+    assert "0 of 1 that wait find a place; default/job-b lacks 5 cpu" in answer.sentence
 
 
 def test_nobody_knows_a_gang_that_nobody_names() -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import msgspec
+import numpy as np
 
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
@@ -64,6 +65,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What to free for that one, on nodes or in its quota."""
     is_room_for_all: bool = False
     """Whether `rooms` are for all members that are needed."""
+    quota_full: str = ""
+    """What else is missing, where nodes are what is short first."""
     unasked: tuple[str, ...] = ()
     """Plugins that book something in Reserve, which was not tried."""
 
@@ -118,6 +121,7 @@ class _Progress:
         self._lacks = ""
         self._rooms: tuple[Remedy, ...] = ()
         self._is_room_for_all = False
+        self._quota_full = ""
         self._unasked: set[str] = set()
 
     @property
@@ -133,6 +137,7 @@ class _Progress:
             lacks=self._lacks,
             rooms=self._rooms,
             is_room_for_all=self._is_room_for_all,
+            quota_full=self._quota_full,
             unasked=tuple(sorted(self._unasked)),
         )
 
@@ -162,10 +167,9 @@ class _Progress:
         self.is_over = True
 
     def see_quota(self) -> None:
-        """What the quota of the first that was missed says to all members that are needed, where these ask for the
-        same and are alone with their demand."""
+        """What their quota says to all members that are needed, where these ask for the same."""
         found = self._survey
-        if found is None or self._status is None or not refused_by_quota(self._status):
+        if found is None or self._status is None:
             return
         kinds = {kind_of(self._engine, each.pod) for each in self._job.singly}
         if self._job.counted is not None:
@@ -176,6 +180,9 @@ class _Progress:
         needed = sum(min(need, there[gang_id]) for gang_id, need in self._needs.items())
         quota = explain_quota(found.profile, found.pod, needed)
         if quota is None or quota.fits:
+            return
+        if not refused_by_quota(self._status):
+            self._quota_full = quota.sentence
             return
         self._lacks = f"finds its quota full: {quota.sentence}"
         self._rooms = tuple(quota_remedies(found.profile, found.pod, needed))
@@ -209,7 +216,7 @@ class _Progress:
             return
         self._survey = survey or _survey(self._engine, member.pod)
         self._lacks = _lacks(self._survey, status, self._asked)
-        self._rooms = _rooms(self._survey, status)
+        self._rooms = _rooms(self._survey, status, self._asked.rows)
 
     def _count(self, counted: Counted) -> None:
         profile = self._engine.profiles[counted.pod.pod.spec.scheduler_name]
@@ -246,10 +253,11 @@ def _lacks(found: Survey | None, status: Status, asked: Question) -> str:
     return lacks(found, status, asked.rows, asked.where)
 
 
-def _rooms(found: Survey | None, status: Status) -> tuple[Remedy, ...]:
+def _rooms(found: Survey | None, status: Status, rows: Rows | None) -> tuple[Remedy, ...]:
     """Next to the members before it."""
     if found is None:
         return ()
     if refused_by_quota(status):
         return tuple(quota_remedies(found.profile, found.pod))
-    return tuple(room(found)) if found.rows.size else ()
+    inside = None if rows is None else np.isin(found.rows, rows)
+    return tuple(room(found, inside)) if found.rows.size else ()

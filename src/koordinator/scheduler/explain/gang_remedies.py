@@ -10,6 +10,7 @@ from koordinator.api import resources
 from koordinator.api.affinity import Toleration
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import Preemption, Remedy
@@ -18,7 +19,7 @@ from koordinator.scheduler.explain.gang_group import Group, Member
 from koordinator.scheduler.explain.gang_members import Job, kind_of
 from koordinator.scheduler.explain.gang_rehearsal import Outcome, Prepare, Question, rehearse
 from koordinator.scheduler.explain.quotas import refused_by_quota
-from koordinator.scheduler.explain.remedies import model_row, variants_of, wanted_amounts
+from koordinator.scheduler.explain.remedies import Mask, model_row, variants_of, wanted_amounts
 from koordinator.scheduler.explain.slices import Steps
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.explain.tries import Tries
@@ -57,6 +58,8 @@ def remedies(engine: Engine, group: Group, outcome: Outcome, *, is_live: bool) -
         own = [each for each in outcome.rooms if each.kind != "requests"]  # that would be of one member
         rooms = list(outcome.rooms) if outcome.is_room_for_all else own if is_last else []
         return [*rooms, *_lower_minimum(group, outcome)]
+    if outcome.quota_full:
+        return _lower_minimum(group, outcome)  # no other change is enough by itself
     try_it = _Attempts(engine, group, outcome.job, is_live=is_live)
     made = yield from _changed_members(try_it, found)
     made += yield from _lower_requests(try_it, found, outcome)
@@ -66,6 +69,23 @@ def remedies(engine: Engine, group: Group, outcome: Outcome, *, is_live: bool) -
     made += yield from _leaving(try_it)
     made += yield from _uncordon(try_it, found)
     return made + _new_nodes(try_it, found, outcome)
+
+
+def remedies_together(
+    engine: Engine, group: Group, outcome: Outcome, rows: Rows, where: str, *, is_live: bool
+) -> Steps[list[Remedy]]:
+    """For a gang that must be in one part of the network, of which `rows` (called `where`) take most members."""
+    found = outcome.survey
+    if found is None or outcome.status is None or refused_by_quota(outcome.status) or outcome.quota_full:
+        return _lower_minimum(group, outcome)
+    try_it = _Attempts(engine, group, outcome.job, is_live=is_live)
+    anywhere = yield from try_it.as_they_are()
+    made = _lower_minimum(group, outcome)
+    if anywhere.is_enough:
+        made.append(_remedy("network", f"let the members be outside of {where}, too (MustGather)", anywhere))
+    if _short_in_all(group, outcome) == 1:
+        made += outcome.rooms
+    return made + _new_nodes(try_it, found, outcome, inside=np.isin(found.rows, rows), where=where)
 
 
 class _Attempts:
@@ -86,6 +106,10 @@ class _Attempts:
         except KoordinatorError:
             return None
         return (yield from self._tried(changed))
+
+    def as_they_are(self) -> Steps[Outcome]:
+        """Without any change, on all nodes."""
+        return (yield from self._tried(self.job))
 
     def prepared(self, prepare: Prepare) -> Steps[Outcome]:
         """With pods taken away beforehand."""
@@ -213,7 +237,7 @@ def _lower_minimum(group: Group, outcome: Outcome) -> list[Remedy]:
             return []
         if short:
             made.append(
-                f"{_minimum_of(gang.config.source)} of {gang_id} from {gang.config.minimum} to {minimum}"
+                f"{minimum_of(gang.config.source)} of {gang_id} from {gang.config.minimum} to {minimum}"
             )
     if not made:
         return []
@@ -223,7 +247,8 @@ def _lower_minimum(group: Group, outcome: Outcome) -> list[Remedy]:
     return [Remedy(kind="minimum", change=change, node_count=len(nodes), examples=nodes[:3])]
 
 
-def _minimum_of(source: GangSource) -> str:
+def minimum_of(source: GangSource) -> str:
+    """Where the minimum of a gang is written."""
     return "spec.minMember" if source is GangSource.POD_GROUP else "annotation min-available"
 
 
@@ -282,10 +307,13 @@ def _uncordon(attempts: _Attempts, found: Survey) -> Steps[list[Remedy]]:
     return [Remedy(kind="uncordon", change=change, node_count=len(cordoned), examples=cordoned[:3])]
 
 
-def _new_nodes(attempts: _Attempts, found: Survey, outcome: Outcome) -> list[Remedy]:
-    """How many empty nodes like one that exists would hold the members that found no place."""
+def _new_nodes(
+    attempts: _Attempts, found: Survey, outcome: Outcome, inside: Mask | None = None, where: str = ""
+) -> list[Remedy]:
+    """How many empty nodes like one that exists would hold the members that found no place; `inside` (rows of `found`)
+    of a part of the cluster."""
     short = _short_in_all(attempts.group, outcome)
-    row = model_row(found)
+    row = model_row(found, inside)
     if row is None or not short or len({each.pod.request_key for each in outcome.missed}) > 1:
         return []
     table = attempts.engine.table
@@ -305,7 +333,9 @@ def _new_nodes(attempts: _Attempts, found: Survey, outcome: Outcome) -> list[Rem
     each = f"each takes {slots} of the members" if slots > 1 else "each takes one member"
     if count == 1:
         each = f"empty, it takes the {short} members" if short > 1 else "empty, it takes the member"
-    return [Remedy(kind="node", change=f"add {nodes} like {name}: {each}", node_count=count, examples=[name])]
+    to = f" to {where}" if where else ""
+    change = f"add {nodes} like {name}{to}: {each}"
+    return [Remedy(kind="node", change=change, node_count=count, examples=[name])]
 
 
 # Evictions

@@ -78,8 +78,11 @@ def explain_group(
     base = _with(base, Verdict.UNSCHEDULABLE, "", fit)
     if ground is not None and ground.message:
         told = _not_together(base, group, outcome, fit, ground)
-        if with_remedies and ground.where and not ground.is_about_multiples:
-            told = msgspec.structs.replace(told, remedies=gang_remedies.start_with_less(group, outcome))
+        if with_remedies and ground.rows is not None and ground.where and not ground.is_about_multiples:
+            made = yield from gang_remedies.remedies_together(
+                engine, group, outcome, ground.rows, ground.where, is_live=is_live
+            )
+            told = msgspec.structs.replace(told, remedies=made)
         if outcome.survey is not None and gang_remedies.makes_room_for_all(outcome.survey.profile):
             room = yield from gang_remedies.preemption(engine, group, outcome)
             verdict = Verdict.PREEMPTION if room is not None and room.nodes else told.verdict
@@ -110,6 +113,8 @@ def _on(engine: Engine, group: Group, job: Job, ground: Ground | None, *, is_liv
 def _left_out(group: Group, outcome: Outcome, ground: Ground | None) -> list[str]:
     """What was not looked at."""
     notes = [ground.note] if ground is not None and ground.note else []
+    if outcome.quota_full:
+        notes.append(f"nodes are not all: their quota has no room for them either: {outcome.quota_full}")
     if outcome.unasked:
         names = ", ".join(outcome.unasked)
         notes.append(f"not looked at: what {names} books for each member (Reserve); a node may still refuse")
@@ -245,7 +250,8 @@ def _complete(group: Group) -> list[Remedy]:
         if not gang.config.is_initialised or missing <= 0:
             continue
         more = f"create {missing} more member{'s' if missing > 1 else ''} of {gang_id}"
-        less = f"lower the minimum of {gang_id} from {gang.config.minimum} to {gang.able_count}"
+        where = gang_remedies.minimum_of(gang.config.source)
+        less = f"lower {where} of {gang_id} from {gang.config.minimum} to {gang.able_count}"
         for kind, change in (("members", more), ("minimum", less if gang.able_count else "")):
             if change:
                 made.append(Remedy(kind=kind, change=change, node_count=0, examples=[]))
@@ -324,7 +330,12 @@ def _one_by_one(base: GangAnswer, group: Group, outcome: Outcome, fit: GangFit) 
     if outcome.is_whole:
         sentence = f"{begin}: all {count} that wait find a place."
         return _with(base, Verdict.SCHEDULABLE, sentence, fit)
-    rest = _missing_one(fit) if outcome.missed else f"the other {outcome.untried} were not tried"
+    rest = f"the other {outcome.untried} were not tried"
+    if outcome.missed:
+        rest = f"{fit.stuck} {fit.lacks}"
+        namespace, _, name = fit.stuck.partition("/")
+        ask = f"what would help one of them: koordinator explain pod {name} -n {namespace}"
+        base = msgspec.structs.replace(base, notes=[*base.notes, ask])
     sentence = f"{begin}: {len(outcome.placed)} of {count} that wait find a place; {rest}."
     verdict = Verdict.UNSCHEDULABLE if outcome.missed else Verdict.UNDECIDED
     return _with(base, verdict, sentence, fit)

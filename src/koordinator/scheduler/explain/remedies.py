@@ -246,11 +246,13 @@ def _has_pod_slot(found: Survey) -> Mask:
     return np.asarray(found.free_pods > 0)
 
 
-def room(found: Survey) -> list[Remedy]:
-    """What to free on the nodes that lack least, where nothing but room is missing."""
+def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
+    """What to free on the nodes (rows that are `inside`) that lack least, where nothing but room is missing."""
     wanted = wanted_amounts(found)
     columns = list(wanted)
     only_fit = _only(found, "NodeResourcesFit")
+    if inside is not None:
+        only_fit &= inside
     if not only_fit.any():
         return []
     table = found.engine.table
@@ -342,12 +344,12 @@ def _new_node(found: Survey) -> list[Remedy]:
     ]
 
 
-def model_row(found: Survey) -> int | None:
-    """The node with fewest pods that nothing but its pods can be in the way of."""
+def model_row(found: Survey, inside: Mask | None = None) -> int | None:
+    """The node (of the rows that are `inside`) with fewest pods that nothing but its pods can be in the way of."""
     table = found.engine.table
     if not found.evaluation.status.is_success:
         return None
-    hopeless = found.left_out.copy()
+    hopeless = found.left_out.copy() if inside is None else found.left_out | ~inside
     for index in range(len(found.filters)):
         codes = found.codes[index]
         for code in np.unique(codes[codes != 0]).tolist():
