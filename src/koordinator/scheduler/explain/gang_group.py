@@ -57,16 +57,19 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """How many places each gang lacks to start."""
         return {gang_id: self.short_of(gang) for gang_id, gang in self.gangs.items()}
 
-    def pending(self) -> Iterator[Member]:
+    def pending(self) -> Iterator[Member | str]:
         """Members without a place, in the order in which a round tries them: the one that stands for the group
-        first, then gang by gang, by name."""
+        first, then gang by gang, by name. Of those whose requests cannot be read the name alone."""
         first = self.gang.group.representative
         keys = [(gang_id, key) for gang_id, gang in sorted(self.gangs.items()) for key in gang.startable()]
-        keys.sort(key=lambda each: (each[1] != first, each))
+        keys.sort()
+        keys.sort(key=lambda each: each[1] != first)
         for gang_id, key in keys:
             info = self.books.info(key)
             if info is not None:
                 yield Member(gang_id, info)
+            elif self.books.pod(key) is not None:
+                yield key
 
 
 def books_of(engine: Engine) -> RunningGangs | None:

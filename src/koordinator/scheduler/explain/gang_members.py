@@ -34,6 +34,8 @@ class Job(msgspec.Struct, frozen=True):
     """First, in the order in which a round tries them."""
     counted: Counted | None = None
     """Then these, at once: the largest kind of a large job."""
+    unreadable: tuple[str, ...] = ()
+    """Members whose requests cannot be read: they are in no queue."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -60,24 +62,30 @@ class Job(msgspec.Struct, frozen=True):
 def job_of(engine: Engine, group: Group, *, is_live: bool) -> Steps[Job]:
     """The pending members. Of a live scheduler's large gang the largest kind is counted, where that tells as much."""
     members: list[Member] = []
+    unreadable: list[str] = []
     for number, member in enumerate(group.pending(), 1):
-        members.append(member)
+        if isinstance(member, str):
+            unreadable.append(member)
+        else:
+            members.append(member)
         if number % MEMBERS_PER_SLICE == 0:
             yield
     if not is_live or len(members) <= SINGLY_MAX:
-        return Job(tuple(members))
-    kinds: list[Kind] = []
+        return Job(tuple(members), unreadable=tuple(unreadable))
+    numbers: dict[Kind, int] = {}  # comparing kinds takes longer than comparing numbers
+    kinds: list[int] = []
     for number, member in enumerate(members, 1):
-        kinds.append(kind_of(engine, member.pod))
+        kinds.append(numbers.setdefault(kind_of(engine, member.pod), len(numbers)))
         if number % MEMBERS_PER_SLICE == 0:
             yield
     [(largest, count)] = Counter(kinds).most_common(1)
     alike = tuple(each for each, kind in zip(members, kinds, strict=True) if kind == largest)
     profile = engine.profiles.get(alike[0].pod.pod.spec.scheduler_name)
     if count <= SINGLY_MAX // 2 or profile is None or not can_count(engine, profile, alike[0].pod):
-        return Job(tuple(members))
+        return Job(tuple(members), unreadable=tuple(unreadable))
+    yield
     others = tuple(each for each, kind in zip(members, kinds, strict=True) if kind != largest)
-    return Job(others, Counted(alike[0].pod, alike))
+    return Job(others, Counted(alike[0].pod, alike), tuple(unreadable))
 
 
 def kind_of(engine: Engine, pod: PodInfo) -> Kind:

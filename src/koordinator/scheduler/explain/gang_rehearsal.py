@@ -223,15 +223,16 @@ class _Progress:
         left = [each for each in counted.members if self._engine.table.place_of(each.pod.uid) is None]
         found = count(self._engine, profile, counted.pod, len(left), self._asked.rows)
         names = [self._engine.table.name_of(row) for row in found.rows.tolist()]
-        for member, node in zip(left, names, strict=False):
-            self._place(member, node)
-        if len(names) == len(left):
-            return
-        survey = None
-        if not self._asked.is_brief:
-            survey = surveys.survey(self._engine, profile, counted.pod, found.taken)
-        for member in left[len(names) :]:
-            self._miss(member, found.status, survey)
+        fitting, missed = left[: len(names)], left[len(names) :]
+        self._placed.update(zip((each.pod.key for each in fitting), names, strict=True))
+        self._by_gang.update(each.gang_id for each in fitting)
+        if not self._missed or not self._group.is_strict:
+            self._is_enough = self._is_enough or self._has_all()
+        if missed:
+            is_brief = self._asked.is_brief
+            survey = None if is_brief else surveys.survey(self._engine, profile, counted.pod, found.taken)
+            self._miss(missed[0], found.status, survey)
+            self._missed += missed[1:]
 
     def _has_all(self) -> bool:
         """Whether every gang has its minimum."""

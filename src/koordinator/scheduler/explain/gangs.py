@@ -61,6 +61,9 @@ def explain_group(
     if unready := _unready(group):
         return Told(_incomplete(base, group, unready))
     job = yield from job_of(engine, group, is_live=is_live)
+    if job.unreadable:
+        unreadable = f"requests that cannot be read: {_named(job.unreadable)}"
+        base = msgspec.structs.replace(base, notes=[*base.notes, unreadable])
     if not len(job):
         return Told(_nobody_pending(base, group))
     ground = yield from ground_of(engine, group)
@@ -199,14 +202,6 @@ def _notes(group: Group) -> list[str]:
             )
     if group.gang.gang_id not in group.ids:
         notes.append(f"the group does not name {group.gang.gang_id} itself")
-    unreadable = [
-        key
-        for gang in group.gangs.values()
-        for key in sorted(gang.pending)
-        if group.books.pod(key) is not None and group.books.info(key) is None
-    ]
-    if unreadable:
-        notes.append(f"requests that cannot be read: {_named(unreadable)}")
     return notes
 
 
