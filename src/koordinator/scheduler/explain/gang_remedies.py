@@ -77,10 +77,10 @@ def remedies_together(
     """For a gang that must be in one part of the network, of which `rows` (called `where`) take most members."""
     found = outcome.survey
     if found is None or outcome.status is None or refused_by_quota(outcome.status) or outcome.quota_full:
-        return _lower_minimum(group, outcome)
+        return _start_with_less(group, outcome)
     try_it = _Attempts(engine, group, outcome.job, is_live=is_live)
     anywhere = yield from try_it.as_they_are()
-    made = _lower_minimum(group, outcome)
+    made = _start_with_less(group, outcome)
     if anywhere.is_enough:
         made.append(_remedy("network", f"let the members be outside of {where}, too (MustGather)", anywhere))
     if _short_in_all(group, outcome) == 1:
@@ -217,7 +217,7 @@ def _placed_by_gang(group: Group, outcome: Outcome) -> Counter[str]:
     )
 
 
-def start_with_less(group: Group, outcome: Outcome) -> list[Remedy]:
+def _start_with_less(group: Group, outcome: Outcome) -> list[Remedy]:
     """For a gang that one part of the network cannot take. Nothing where it takes members by multiples only."""
     topology = group.gang.config.topology
     if topology is None or any(each.pod_count_multiple > 1 for each in topology.gather_strategy):
