@@ -4,7 +4,9 @@ from collections.abc import Hashable
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache, evaluate
 from koordinator.scheduler.framework import FilterPlugin
@@ -22,8 +24,9 @@ class Foresight(msgspec.Struct, frozen=True, eq=False):
 
     foreseen: list[tuple[FilterPlugin[Any], Any]]
     blind: frozenset[str] | None
-    only_shrinks: bool = True
-    """Whether more pods, wherever they are, only take room: what is refused now stays refused."""
+    may_yield: frozenset[str] | None = frozenset()
+    """Those of the blind that may let a pod onto a node that they refuse now once other pods are somewhere; None: nodes
+    that nobody was asked about may come into question then."""
 
     @property
     def is_complete(self) -> bool:
@@ -78,18 +81,25 @@ class Prospects:
     def foresight(self, evaluation: Evaluation) -> Foresight:
         """Which filters can tell what pods of the class on a row mean for the next one there."""
         if not evaluation.is_of_table:
-            return Foresight([], None, only_shrinks=False)
+            return Foresight([], None, None)
         foreseen: list[tuple[FilterPlugin[Any], Any]] = []
         blind: set[str] = set()
-        only_shrinks = not any(map(self._is_changing, evaluation.narrowed_by))
+        may_yield: set[str] = set()
         for plugin, state in evaluation.active_filters() or ():
             looks_around = self._profile.has_epoch(plugin) and plugin.epoch(state) is not None
             if looks_around or not plugin.foresees(state):
                 blind.add(plugin.name)
-                only_shrinks = only_shrinks and plugin.fewer_pods_help
+                if not plugin.fewer_pods_help:
+                    may_yield.add(plugin.name)
             elif int(plugin.reads) & BY_PLACEMENT:
                 foreseen.append((plugin, state))
-        return Foresight(foreseen, frozenset(blind), only_shrinks)
+        is_fixed = not any(map(self._is_changing, evaluation.narrowed_by))
+        return Foresight(foreseen, frozenset(blind), frozenset(may_yield) if is_fixed else None)
+
+    def refused_by(self, evaluation: Evaluation, names: frozenset[str]) -> Rows:
+        """Rows that one of these filters refuses, and none before it."""
+        numbers = [at + 1 for at, plugin in enumerate(self._profile.filters) if plugin.name in names]
+        return np.flatnonzero(np.isin(evaluation.refused_by, numbers))
 
     def _is_changing(self, name: str) -> bool:
         """Whether a plugin may say something else of the same pod later."""

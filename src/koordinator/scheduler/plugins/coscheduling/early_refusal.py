@@ -55,7 +55,7 @@ class Shortage(msgspec.Struct, frozen=True, eq=False):
 
     def slots_of(self, row: int) -> int:
         """How many members a node takes by itself."""
-        return int(self.about.slots.counts[row])
+        return int(self.about.slots.counts[row]) if self.about.slots.evaluation.is_feasible(row) else 0
 
     def refusal_of(self, pod: PodInfo, *, is_for_jobs: bool) -> JobRefusal:
         """For the member that is tried. PostFilter plugins shall make room for it only if they do so for whole jobs
@@ -90,7 +90,7 @@ class EarlyRefusals:
         prospects = self._handle.prospects(pod)
         if total < 2 or prospects is None or self._is_ample(prospects, pod, gangs, total):
             return None
-        return self._look(pod, [gang for gang in gangs if gang.gang_id in needed], needed)
+        return self._look(prospects, pod, [gang for gang in gangs if gang.gang_id in needed], needed)
 
     def _may_judge(self, gangs: Sequence[Gang]) -> bool:
         if all(gang.config.mode is GangMode.NON_STRICT for gang in gangs):
@@ -145,45 +145,55 @@ class EarlyRefusals:
 
     # All members
 
-    def _look(self, pod: PodInfo, gangs: Sequence[Gang], needed: Mapping[str, int]) -> Shortage | None:
-        found: dict[tuple[str, Hashable, Hashable], list[PodInfo]] = {}
-        numbers: dict[tuple[str, Hashable, Hashable], int] = {}
-        members: dict[str, Counter[int]] = {}
-        for gang in gangs:
-            members[gang.gang_id] = Counter()
-            for info in map(self._gangs.info, gang.startable()):
-                prospects = self._handle.prospects(info) if info is not None else None
-                if info is None or prospects is None:
-                    return None
-                lasting_key = self._lasting_key(prospects, info)
-                key = (info.pod.spec.scheduler_name, lasting_key, prospects.live_key(info))
-                number = numbers.setdefault(key, len(numbers))
-                if number == KINDS_MAX:
-                    return None
-                found.setdefault(key, []).append(info)
-                members[gang.gang_id][number] += 1
-        total = sum(needed.values())
-        kinds = [
-            kind for key, alike in found.items() if (kind := self._kind(key[1], alike, total)) is not None
-        ]
-        if len(kinds) < len(found):
+    def _look(
+        self, prospects: Prospects, pod: PodInfo, gangs: Sequence[Gang], needed: Mapping[str, int]
+    ) -> Shortage | None:
+        sorted_out = self._by_kind(prospects, pod, gangs)
+        if sorted_out is None:
             return None
-        demand = head_room.Demand(needed, members)
+        alike, members = sorted_out
+        demand = Demand(needed, members)
+        kinds: list[Kind] = []
+        for (lasting_key, _), pods in alike.items():
+            kind = self._kind(prospects, lasting_key, pods, demand.total)
+            if kind is None:
+                return None
+            kinds.append(kind)
         missing = head_room.lack(demand, head_room.as_is(self._handle.table, kinds), kinds)
         if missing is None:
             return None
         preemption = "" if self._is_for_jobs else self._why_no_eviction(demand, kinds)
         if preemption is None:
             return None
-        prospects = self._handle.prospects(pod)
-        active = prospects.evaluate(pod).active_filters() if prospects is not None else None
-        filters = frozenset(plugin.name for plugin, _ in active or ())
-        return self._told(missing, gangs, kinds, filters, preemption)
+        active = prospects.evaluate(pod).active_filters() or ()
+        filters = frozenset(plugin.name for plugin, _ in active)
+        return _told(missing, gangs, kinds, filters, preemption)
 
-    def _kind(self, lasting_key: Hashable, alike: Sequence[PodInfo], total: int) -> Kind | None:
-        """None when nodes can take more of them than anybody can tell."""
-        prospects = self._handle.prospects(alike[0])
-        assert prospects is not None, alike[0].key
+    def _by_kind(
+        self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang]
+    ) -> tuple[dict[tuple[Hashable, Hashable], list[PodInfo]], dict[str, Counter[int]]] | None:
+        """Members without a place by what nodes say to them, and for each gang how many there are of which of these
+        kinds, by number; None for members of several profiles, and for too many kinds."""
+        alike: dict[tuple[Hashable, Hashable], list[PodInfo]] = {}
+        numbers: dict[tuple[Hashable, Hashable], int] = {}
+        members: dict[str, Counter[int]] = {}
+        for gang in gangs:
+            members[gang.gang_id] = Counter()
+            for info in map(self._gangs.info, gang.startable()):
+                if info is None or info.pod.spec.scheduler_name != pod.pod.spec.scheduler_name:
+                    return None
+                key = self._lasting_key(prospects, info), prospects.live_key(info)
+                number = numbers.setdefault(key, len(numbers))
+                if number == KINDS_MAX:
+                    return None
+                alike.setdefault(key, []).append(info)
+                members[gang.gang_id][number] += 1
+        return alike, members
+
+    def _kind(
+        self, prospects: Prospects, lasting_key: Hashable, alike: Sequence[PodInfo], total: int
+    ) -> Kind | None:
+        """None when nodes may take more of them than anybody can tell."""
         evaluation = prospects.evaluate(alike[0], lasting_key)
         found = slots.bound(self._handle, prospects, evaluation, total)
         filters = evaluation.active_filters() or ()
@@ -205,9 +215,8 @@ class EarlyRefusals:
         columns = sorted({column for kind in kinds for column in kind.wanted or ()})
         table = self._handle.table
         held, held_pods = table.shared(Residents).freed(priority, columns)
-        is_open = np.logical_or.reduce([~kind.slots.evaluation.unresolvable_rows() for kind in kinds])[
-            table.rows
-        ]
+        hopeless = np.logical_and.reduce([kind.slots.evaluation.unresolvable_rows() for kind in kinds])
+        is_open = ~hopeless[table.rows]
         if not held_pods[table.rows][is_open].any():
             open_count = int(is_open.sum())
             reasons = {NO_VICTIMS.message: open_count, NOT_HELPFUL: is_open.size - open_count}
@@ -222,31 +231,29 @@ class EarlyRefusals:
         """Plugins of the profile beside this one."""
         return (each for each in self._handle.profile.plugins if each.name != NAME)
 
-    def _told(
-        self,
-        missing: Lack,
-        gangs: Sequence[Gang],
-        kinds: Sequence[Kind],
-        filters: frozenset[str],
-        preemption: str,
-    ) -> Shortage:
-        by_id = {gang.gang_id: gang for gang in gangs}
-        concerned = [by_id[gang_id] for gang_id in missing.gangs]
-        # Of all kinds together, the one that most nodes take hears of most of what can help.
-        about = (
-            kinds[missing.kind]
-            if missing.kind is not None
-            else max(kinds, key=lambda kind: int(kind.slots.counts.sum()))
-        )
-        needs = (
-            f"gangs {', '.join(missing.gangs)} need"
-            if len(concerned) > 1
-            else f"gang {missing.gangs[0]} needs"
-        )
-        more = "more " if any(gang.placed_count or gang.waiting_count for gang in concerned) else ""
-        like = f" like {about.members[0].key}" if missing.kind is not None and len(kinds) > len(gangs) else ""
-        text = (
-            f"{needs} {missing.needed} {more}member{'s' * (missing.needed > 1)}{like}, "
-            f"at most {missing.fitting} fit{'s' * (missing.fitting == 1)} now"
-        )
-        return Shortage(text, about, about.slots.rejected_by(), filters, preemption)
+
+def _told(
+    missing: Lack,
+    gangs: Sequence[Gang],
+    kinds: Sequence[Kind],
+    filters: frozenset[str],
+    preemption: str,
+) -> Shortage:
+    by_id = {gang.gang_id: gang for gang in gangs}
+    concerned = [by_id[gang_id] for gang_id in missing.gangs]
+    # Of all kinds together, the one that most nodes take hears of most of what can help.
+    about = (
+        kinds[missing.kind]
+        if missing.kind is not None
+        else max(kinds, key=lambda kind: int(kind.slots.counts.sum()))
+    )
+    needs = (
+        f"gangs {', '.join(missing.gangs)} need" if len(concerned) > 1 else f"gang {missing.gangs[0]} needs"
+    )
+    more = "more " if any(gang.placed_count or gang.waiting_count for gang in concerned) else ""
+    like = f" like {about.members[0].key}" if missing.kind is not None and len(kinds) > len(gangs) else ""
+    text = (
+        f"{needs} {missing.needed} {more}member{'s' * (missing.needed > 1)}{like}, "
+        f"at most {missing.fitting} fit{'s' * (missing.fitting == 1)} now"
+    )
+    return Shortage(text, about, about.slots.rejected_by(), filters, preemption)

@@ -110,16 +110,21 @@ def count(
 
 
 def bound(handle: Handle, prospects: Prospects, evaluation: Evaluation, wanted: int) -> Slots | None:
-    """As `count` for pods of that class, without trials: nodes take no more than that, and perhaps fewer. None where
-    nobody can tell: where pods beside one, or elsewhere, may make a node take it that refuses it now."""
+    """As `count` for pods of that class, without trials: nodes take no more than that, and perhaps fewer, whatever
+    other pods there are. None where nobody can tell."""
     if evaluation.failure is not None or not evaluation.status.is_success:
         return None
     foresight = prospects.foresight(evaluation)
-    if not foresight.only_shrinks:
+    if foresight.may_yield is None:
         return None
     counts = np.zeros(handle.table.capacity, np.int64)
     rows = evaluation.feasible
     counts[rows] = _counts_ahead(foresight, rows, wanted)
+    if foresight.may_yield:
+        rows = prospects.refused_by(evaluation, foresight.may_yield)
+        for plugin, state in foresight.foreseen:
+            rows = rows[plugin.filter(state, rows) == 0]
+        counts[rows] = _counts_ahead(foresight, rows, wanted)
     return Slots(evaluation, counts, wanted, foresight)
 
 
