@@ -181,6 +181,49 @@ def test_members_with_a_host_port_take_a_node_each(inline: str) -> None:
     play(story, gates=FeatureGates.of(Component.SCHEDULER, f"EnableInlineBatchSchedule={inline}"))
 
 
+def gpu_node(name: str, count: int) -> Json:
+    amounts = {
+        "koordinator.sh/gpu-core": str(100 * count),
+        "koordinator.sh/gpu-memory-ratio": str(100 * count),
+    }
+    return node(name, cpu="32", memory="64Gi", extra=amounts)
+
+
+def gpus(name: str, count: int) -> Json:
+    full = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+    devices = [
+        {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True, "resources": full}
+        for minor in range(count)
+    ]
+    return {"metadata": {"name": name}, "spec": {"devices": devices}}
+
+
+def test_members_that_want_devices_are_counted_by_what_nodes_offer() -> None:
+    async def story(world: World) -> None:
+        places = Places(world)
+        for name, count in (("large", 4), ("small", 1)):
+            world.api.put("Device", gpus(name, count))
+            world.api.put("Node", gpu_node(name, count))
+        for number in range(6):
+            requests = {
+                "cpu": "1",
+                "koordinator.sh/gpu-core": "100",
+                "koordinator.sh/gpu-memory-ratio": "100",
+            }
+            body = member(f"job-{number}", "job", 6)
+            body["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": requests}
+            world.api.put("Pod", body)
+        await world.settle(1)
+        assert places.taken == []
+        assert all("needs 6 members, at most 5 fit now" in condition(world, f"job-{n}") for n in range(6))
+        world.api.put("Device", gpus("other", 1))
+        world.api.put("Node", gpu_node("other", 1))
+        await world.settle(15)
+        assert len(placed(world)) == 6
+
+    play(story)
+
+
 def test_nobody_is_evicted_for_a_gang_that_would_not_fit_even_then() -> None:
     async def story(world: World) -> None:
         places = Places(world)
@@ -227,47 +270,81 @@ def test_a_gang_is_refused_while_its_pods_would_evict_nobody_at_all() -> None:
 
 
 CPUS = st.sampled_from(("500m", "1", "2", "3"))
+POOLS = st.sampled_from(("left", "right"))
+GANGS = st.tuples(
+    st.lists(CPUS, min_size=1, max_size=5), st.integers(0, 2), st.sampled_from(("", "left", "right"))
+)
+"""What members ask for, how many of them are beyond the minimum, and where they have to go."""
+WISHES = st.sampled_from(("none", "ports", "apart", "beside"))
+
+
+def dressed(body: Json, wish: str, pool: str) -> Json:
+    """The member with what it wants beside room."""
+    if pool:
+        in_pool(body, pool)
+    if wish == "ports":
+        body["spec"]["containers"][0]["ports"] = [{"hostPort": 80, "containerPort": 80}]
+    if wish in ("apart", "beside"):
+        body["metadata"]["labels"] = {"app": "gang"}
+        term = {"labelSelector": {"matchLabels": {"app": "gang"}}, "topologyKey": "pool"}
+        kind = "podAntiAffinity" if wish == "apart" else "podAffinity"
+        body["spec"]["affinity"] = {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return body
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    nodes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    nodes=st.lists(st.tuples(st.integers(1, 6), POOLS), min_size=1, max_size=4),
+    later=st.tuples(st.integers(1, 6), POOLS),
     residents=st.lists(st.tuples(CPUS, st.booleans()), max_size=3),
-    gangs=st.lists(
-        st.tuples(st.lists(CPUS, min_size=1, max_size=5), st.integers(0, 2)), min_size=1, max_size=2
-    ),
-    spread=st.booleans(),
+    gangs=st.lists(GANGS, min_size=1, max_size=2),
+    wish=WISHES,
 )
-@example(nodes=[3, 3], residents=[], gangs=[(["2", "1", "2", "1"], 0)], spread=False)
-@example(nodes=[2, 2], residents=[("1", True)], gangs=[(["1", "1", "2"], 1), (["1"], 0)], spread=False)
+@example(
+    nodes=[(3, "left"), (3, "left")],
+    later=(1, "right"),
+    residents=[],
+    gangs=[(["2", "1", "2", "1"], 0, "")],
+    wish="none",
+)
+@example(
+    nodes=[(2, "left"), (2, "left")],
+    later=(1, "left"),
+    residents=[("1", True)],
+    gangs=[(["1", "1", "2"], 1, ""), (["1"], 0, "left")],
+    wish="none",
+)
 def test_a_gang_starts_exactly_when_it_would_if_it_were_tried(
-    nodes: list[int],
+    nodes: list[tuple[int, str]],
+    later: tuple[int, str],
     residents: list[tuple[str, bool]],
-    gangs: list[tuple[list[str], int]],
-    spread: bool,
+    gangs: list[tuple[list[str], int, str]],
+    wish: str,
 ) -> None:
-    """`gangs` are the requests of members, and how many of these are beyond the minimum."""
+    def bound(tries_always: bool) -> list[list[str]]:
+        found: list[list[str]] = []
 
-    def bound(tries_always: bool) -> list[str]:
-        found: list[str] = []
+        def look(world: World) -> None:
+            found.append([name for name in placed(world) if name.startswith("gang")])
 
         async def story(world: World) -> None:
-            for number, cpu in enumerate(nodes):
-                world.api.put("Node", node(f"node-{number}", cpu=str(cpu)))
+            for number, (cpu, pool) in enumerate(nodes):
+                world.api.put("Node", labelled(f"node-{number}", pool, str(cpu)))
             for number, (cpu, is_lesser) in enumerate(residents):
                 world.api.put("Pod", pod(f"other-{number}", cpu=cpu, priority=0 if is_lesser else 9))
             await world.settle(1)
             names = roles(*(f"gang{number}" for number in range(len(gangs))))
-            for number, (cpus, surplus) in enumerate(gangs):
+            for number, (cpus, surplus, pool) in enumerate(gangs):
+                least = max(1, len(cpus) - surplus)
                 for index, cpu in enumerate(cpus):
-                    least = max(1, len(cpus) - surplus)
                     body = member(f"gang{number}-{index}", f"gang{number}", least, cpu, groups=names)
                     body["spec"]["priority"] = 9
-                    if spread:
-                        body["spec"]["containers"][0]["ports"] = [{"hostPort": 80, "containerPort": 80}]
-                    world.api.put("Pod", body)
-            await world.settle(200)
-            found.extend(name for name in placed(world) if name.startswith("gang"))
+                    world.api.put("Pod", dressed(body, wish, pool))
+            await world.settle(60)
+            look(world)
+            world.api.put("Node", labelled("later", later[1], str(later[0])))
+            await world.settle(60)
+            look(world)
 
         with pytest.MonkeyPatch.context() as patch:
             if tries_always:
