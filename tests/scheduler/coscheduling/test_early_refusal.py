@@ -1,14 +1,20 @@
 """Gangs that cannot start as things are take no place at all, and start whenever they could have without that."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from koordinator.api.core import Pod
 from koordinator.api.feature_gates import Component, FeatureGates
-from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals
+from koordinator.scheduler.plugins.coscheduling.decisions import EndReason, Permit
+from koordinator.scheduler.plugins.coscheduling.early_refusal import EarlyRefusals, Shortage
+from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.pod_info import PodInfo
 from tests.scheduler.coscheduling.gang_builders import condition, in_group, pod_group
 from tests.scheduler.coscheduling.test_backoff import Attempts, put_gang
 from tests.scheduler.coscheduling.test_plugin import Json, member, placed
@@ -292,67 +298,95 @@ def dressed(body: Json, wish: str, pool: str) -> Json:
     return body
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+class Case(msgspec.Struct):
+    """A cluster, its group of gangs, and a node that comes later."""
+
+    nodes: list[tuple[int, str]]
+    later: tuple[int, str]
+    residents: list[tuple[str, bool]]
+    """What pods ask for that are there before, and whether the gangs are more important than these."""
+    gangs: list[tuple[list[str], int, str]]
+    wish: str = "none"
+
+    def play(self, **options: Any) -> list[list[str]]:
+        """The members that are bound before and after the last node came."""
+        found: list[list[str]] = []
+
+        async def story(world: World) -> None:
+            for number, (cpu, pool) in enumerate(self.nodes):
+                world.api.put("Node", labelled(f"node-{number}", pool, str(cpu)))
+            for number, (cpu, is_lesser) in enumerate(self.residents):
+                world.api.put("Pod", pod(f"other-{number}", cpu=cpu, priority=0 if is_lesser else 9))
+            await world.settle(1)
+            for body in self.members():
+                world.api.put("Pod", body)
+            for _ in range(2):
+                await world.settle(60)
+                found.append([name for name in placed(world) if name.startswith("gang")])
+                world.api.put("Node", labelled("later", self.later[1], str(self.later[0])))
+
+        play(story, **options)
+        return found
+
+    def members(self) -> Iterator[Json]:
+        names = roles(*(f"gang{number}" for number in range(len(self.gangs))))
+        for number, (cpus, surplus, pool) in enumerate(self.gangs):
+            least = max(1, len(cpus) - surplus)
+            for index, cpu in enumerate(cpus):
+                body = member(f"gang{number}-{index}", f"gang{number}", least, cpu, groups=names)
+                body["spec"]["priority"] = 9
+                yield dressed(body, self.wish, pool)
+
+
+CASES = st.builds(
+    Case,
     nodes=st.lists(st.tuples(st.integers(1, 6), POOLS), min_size=1, max_size=4),
     later=st.tuples(st.integers(1, 6), POOLS),
     residents=st.lists(st.tuples(CPUS, st.booleans()), max_size=3),
     gangs=st.lists(GANGS, min_size=1, max_size=2),
     wish=WISHES,
 )
+
+
+@settings(max_examples=25, deadline=None)
+@given(CASES)
+@example(Case([(3, "left"), (3, "left")], (1, "right"), [], [(["2", "1", "2", "1"], 0, "")]))
 @example(
-    nodes=[(3, "left"), (3, "left")],
-    later=(1, "right"),
-    residents=[],
-    gangs=[(["2", "1", "2", "1"], 0, "")],
-    wish="none",
+    Case([(2, "left"), (2, "left")], (1, "left"), [("1", True)], [(["1", "1", "2"], 1, ""), (["1"], 0, "")])
 )
-@example(
-    nodes=[(2, "left"), (2, "left")],
-    later=(1, "left"),
-    residents=[("1", True)],
-    gangs=[(["1", "1", "2"], 1, ""), (["1"], 0, "left")],
-    wish="none",
-)
-def test_a_gang_starts_exactly_when_it_would_if_it_were_tried(
-    nodes: list[tuple[int, str]],
-    later: tuple[int, str],
-    residents: list[tuple[str, bool]],
-    gangs: list[tuple[list[str], int, str]],
-    wish: str,
+def test_no_round_succeeds_that_would_have_been_refused(case: Case) -> None:
+    refused: list[Shortage | None] = []
+    wrong: list[Shortage] = []
+    ask, permit = EarlyRefusals.shortage, RunningGangs.permit
+
+    def asking(self: EarlyRefusals, pod: PodInfo) -> None:
+        refused.append(ask(self, pod))
+
+    def permitting(self: RunningGangs, pod: Pod) -> Permit:
+        answer = permit(self, pod)
+        if answer.ended is EndReason.SUCCEEDED and (found := refused[-1]) is not None:
+            wrong.append(found)
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EarlyRefusals, "shortage", asking)
+        patch.setattr(RunningGangs, "permit", permitting)
+        case.play()
+    assert not wrong
+
+
+@settings(max_examples=12, deadline=None)
+@given(CASES, st.integers(1, 6), CPUS, st.booleans())
+def test_gangs_of_equal_members_start_when_they_would_if_they_were_tried(
+    case: Case, count: int, cpu: str, inline: bool
 ) -> None:
-    def bound(tries_always: bool) -> list[list[str]]:
-        found: list[list[str]] = []
-
-        def look(world: World) -> None:
-            found.append([name for name in placed(world) if name.startswith("gang")])
-
-        async def story(world: World) -> None:
-            for number, (cpu, pool) in enumerate(nodes):
-                world.api.put("Node", labelled(f"node-{number}", pool, str(cpu)))
-            for number, (cpu, is_lesser) in enumerate(residents):
-                world.api.put("Pod", pod(f"other-{number}", cpu=cpu, priority=0 if is_lesser else 9))
-            await world.settle(1)
-            names = roles(*(f"gang{number}" for number in range(len(gangs))))
-            for number, (cpus, surplus, pool) in enumerate(gangs):
-                least = max(1, len(cpus) - surplus)
-                for index, cpu in enumerate(cpus):
-                    body = member(f"gang{number}-{index}", f"gang{number}", least, cpu, groups=names)
-                    body["spec"]["priority"] = 9
-                    world.api.put("Pod", dressed(body, wish, pool))
-            await world.settle(60)
-            look(world)
-            world.api.put("Node", labelled("later", later[1], str(later[0])))
-            await world.settle(60)
-            look(world)
-
-        with pytest.MonkeyPatch.context() as patch:
-            if tries_always:
-                patch.setattr(EarlyRefusals, "shortage", lambda self, pod: None)
-            play(story)
-        return found
-
-    assert bound(tries_always=False) == bound(tries_always=True)
+    [(_, surplus, pool), *_] = case.gangs
+    case.gangs = [([cpu] * count, surplus, pool)]
+    gates = FeatureGates.of(Component.SCHEDULER, f"EnableInlineBatchSchedule={str(inline).lower()}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EarlyRefusals, "shortage", lambda self, pod: None)
+        tried = case.play(gates=gates)
+    assert case.play(gates=gates) == tried
 
 
 def test_a_pod_group_shows_the_same_phase_as_when_its_members_were_tried() -> None:

@@ -81,7 +81,7 @@ def _with(
             yield [*rows[:number], left, *rows[number + 1 :]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     wanted=st.lists(AMOUNTS, min_size=3, max_size=3),
     rows=ROWS,
