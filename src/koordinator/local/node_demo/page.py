@@ -1,19 +1,18 @@
 """The report: one HTML file that needs no network."""
 
 import html
-from importlib import resources
-from string import Template
 
 import numpy as np
 import plotly.graph_objects as go
-import plotly.offline
 
-from koordinator import __version__
 from koordinator.local.node_demo import results, texts, verdicts
 from koordinator.local.node_demo.measure import Measured
 from koordinator.local.node_demo.plan import Mode, Scenario, alone_like
 from koordinator.local.node_demo.results import Row
 from koordinator.local.node_demo.show import Shown
+from koordinator.report.figures import div
+from koordinator.report.figures import figure as new_figure
+from koordinator.report.page import body, page, table
 
 # Okabe and Ito's palette: distinguishable with any colour vision, and in print.
 _COLOURS = {Mode.ALONE: "#7F7F7F", Mode.UNMANAGED: "#D55E00", Mode.MANAGED: "#0072B2"}
@@ -24,12 +23,17 @@ _BIN_S = 0.25
 _NS_PER_MS, _NS_PER_S = 1e6, 1e9
 
 
+_STYLE = """
+  .kept { color: #009E73; } .missed { color: #D55E00; }
+  .warning { border-left: 4px solid #E69F00; padding-left: 1rem; }
+"""
+
+
 def render(shown: Shown, rows: list[Row]) -> str:
     """The whole page as HTML text, plotting library included."""
-    page = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     found = results.disturbances(shown.measured)
-    return page.substitute(
-        title="A service and batch on one machine",
+    text = body(
+        __package__,
         facts=html.escape(_facts(shown)),
         warnings="".join(
             f'<p class="warning">The machine was not quiet. {html.escape(t)}</p>' for t in found
@@ -38,9 +42,8 @@ def render(shown: Shown, rows: list[Row]) -> str:
         scenarios="\n".join(_scenario(each, shown, rows) for each in sorted({row.scenario for row in rows})),
         evidence=_evidence(shown),
         method=html.escape(texts.METHOD),
-        plotly=plotly.offline.get_plotlyjs(),
-        version=html.escape(__version__),
     )
+    return page("A service and batch on one machine", text, style=_STYLE)
 
 
 def _facts(shown: Shown) -> str:
@@ -58,14 +61,10 @@ def _verdict(verdict: verdicts.Verdict) -> str:
 
 def _scenario(scenario: Scenario, shown: Shown, rows: list[Row]) -> str:
     own = [row for row in rows if row.scenario == scenario]
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in texts.HEADER)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in texts.cells(row)) + "</tr>"
-        for row in own
-    )
+    lines = table(list(texts.HEADER), [list(texts.cells(row)) for row in own])
     return (
-        f"<h2>{html.escape(str(scenario))}</h2><table><tr>{head}</tr>{body}</table>"
-        f"{_div(_tails(scenario, shown.measured))}{_div(_over_time(scenario, shown.measured))}{_div(_cpus(own))}"
+        f"<h2>{html.escape(str(scenario))}</h2>{lines}"
+        f"{div(_tails(scenario, shown.measured))}{div(_over_time(scenario, shown.measured))}{div(_cpus(own))}"
     )
 
 
@@ -85,7 +84,7 @@ def _runs(scenario: Scenario, mode: Mode, measured: list[Measured]) -> list[Meas
 
 def _tails(scenario: Scenario, measured: list[Measured]) -> go.Figure:
     """Latency by percentile, of all requests of all runs; the axis gives each further nine the same room."""
-    figure = _figure("latency, ms", "percentile")
+    figure = new_figure("latency, ms", "percentile")
     for mode in Mode:
         runs = _runs(scenario, mode, measured)
         if not runs:
@@ -104,7 +103,9 @@ def _tails(scenario: Scenario, measured: list[Measured]) -> go.Figure:
 
 def _over_time(scenario: Scenario, measured: list[Measured]) -> go.Figure:
     """The slowest one percent in each quarter of a second, run after run."""
-    figure = _figure("p99 of ¼ s, ms", "seconds of the measurement; the runs of a mode one after the other")
+    figure = new_figure(
+        "p99 of ¼ s, ms", "seconds of the measurement; the runs of a mode one after the other"
+    )
     for mode in Mode:
         times, values, offset_s = [], [], 0.0
         for each in _runs(scenario, mode, measured):
@@ -126,7 +127,7 @@ def _over_time(scenario: Scenario, measured: list[Measured]) -> go.Figure:
 
 def _cpus(rows: list[Row]) -> go.Figure:
     """Who used the CPUs."""
-    figure = _figure("% of all CPUs", "")
+    figure = new_figure("% of all CPUs", "")
     names = [texts.MODES[row.mode] for row in rows]
     service = [100 * row.service_ratio for row in rows]
     batch = [100 * row.batch_ratio for row in rows]
@@ -144,20 +145,3 @@ def _cpus(rows: list[Row]) -> go.Figure:
     figure.update_xaxes(title="% of all CPUs", range=[0, 100])
     figure.update_yaxes(title="", autorange="reversed")
     return figure
-
-
-def _figure(y: str, x: str) -> go.Figure:
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white", height=360, margin={"l": 60, "r": 20, "t": 20, "b": 50},
-        legend={"orientation": "h", "y": 1.12}, font={"family": "system-ui, sans-serif", "size": 14},
-    )  # fmt: skip
-    figure.update_xaxes(title=x)
-    figure.update_yaxes(title=y)
-    return figure
-
-
-def _div(figure: go.Figure) -> str:
-    config = {"displaylogo": False, "responsive": True}
-    text: str = figure.to_html(full_html=False, include_plotlyjs=False, config=config)
-    return text

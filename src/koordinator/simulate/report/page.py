@@ -1,38 +1,40 @@
 """Puts the report together."""
 
 import html
-from importlib import resources
-from string import Template
 
-import plotly.graph_objects as go
-import plotly.offline
-
-from koordinator import __version__
+from koordinator.report.figures import div
+from koordinator.report.page import body, page
 from koordinator.simulate import summary
 from koordinator.simulate.compare import Comparison
 from koordinator.simulate.report import plots
 from koordinator.simulate.summary import Summary
+
+_STYLE = """
+  .verdict { font-size: 1.15rem; border-left: 4px solid #D55E00; padding-left: 1rem; }
+  th { text-align: left; font-weight: 500; }
+  thead th { font-weight: 700; }
+  thead th + th { text-align: right; }
+  tr.part th { padding-left: 2rem; color: #555; font-weight: 400; }
+"""
 
 
 def render(comparison: Comparison) -> str:
     """The whole page as HTML text, plotting library included."""
     before, after = comparison.before, comparison.after
     old, new = summary.summarise(before), summary.summarise(after)
-    page = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
-    return page.substitute(
-        title=f"Co-location on {comparison.scenario.nodes} nodes",
+    text = body(
+        __package__,
         scenario=_scenario(comparison),
         verdict=_verdict(old, new),
         table=_table(old, new),
-        use_before=_div(plots.use_over_time(before)),
-        use_after=_div(plots.use_over_time(after)),
-        cpu_use=_div(plots.cpu_use(before, after)),
-        queue=_div(plots.queue(before, after)),
-        latency=_div(plots.latency(before, after)),
-        utilisation=_div(plots.utilisation(before, after)),
-        plotly=plotly.offline.get_plotlyjs(),
-        version=html.escape(__version__),
+        use_before=div(plots.use_over_time(before)),
+        use_after=div(plots.use_over_time(after)),
+        cpu_use=div(plots.cpu_use(before, after)),
+        queue=div(plots.queue(before, after)),
+        latency=div(plots.latency(before, after)),
+        utilisation=div(plots.utilisation(before, after)),
     )
+    return page(f"Co-location on {comparison.scenario.nodes} nodes", text, style=_STYLE)
 
 
 def _scenario(comparison: Comparison) -> str:
@@ -75,9 +77,3 @@ def _table(old: Summary, new: Summary) -> str:
         cells = "".join(f"<td>{html.escape(text)}</td>" for text in (row.before, row.after, row.change))
         lines.append(f"<tr{kind}><th>{name}</th>{cells}</tr>")
     return "\n".join(lines)
-
-
-def _div(figure: go.Figure) -> str:
-    config = {"displaylogo": False, "responsive": True}
-    text: str = figure.to_html(full_html=False, include_plotlyjs=False, config=config)
-    return text

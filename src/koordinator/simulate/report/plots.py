@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from koordinator.report import figures
 from koordinator.simulate.recorder import UTILISATION_BINS, Series
 from koordinator.simulate.run import RunResult
 
@@ -105,11 +106,6 @@ def _use_ratio(run: RunResult) -> Sequence[float]:
 
 
 def _figure(y: str, x: str = "hour of the simulation") -> go.Figure:
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white", height=380, margin={"l": 60, "r": 20, "t": 20, "b": 50}, hovermode="x unified",
-        legend={"orientation": "h", "y": 1.12}, font={"family": "system-ui, sans-serif", "size": 14},
-    )  # fmt: skip
-    figure.update_xaxes(title=x)
-    figure.update_yaxes(title=y)
+    figure = figures.figure(y, x)
+    figure.update_layout(hovermode="x unified")
     return figure

@@ -1,0 +1,1 @@
+"""Pages with figures: single files that need no network."""
