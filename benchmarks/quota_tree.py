@@ -257,7 +257,7 @@ def checks(count: int) -> None:
         gang_s = best_s(gangs, REPEATS)
         began_s = time.process_time()
         for each in pods:
-            plugin.pod_assigned(0, each)
+            plugin.accounts.pod_assigned(0, each)
         reserved_us = (time.process_time() - began_s) / CHECKS * 1e6
         stale = []
         for each, new in zip(pods, more, strict=False):
@@ -293,7 +293,7 @@ async def loops(count: int) -> None:
     for each in pods:
         plugin.book.set_pod(each)
         plugin.book.reserve(each.key)
-    news, over_use = plugin._controllers.news, plugin._controllers._over_use
+    news, over_use = plugin.accounts.news, plugin.accounts.controllers.over_use
     listener = news.listen()
     found: list[str] = []
 

@@ -20,7 +20,7 @@ from koordinator.scheduler.plugins.elastic_quota.admission import (
 from koordinator.scheduler.plugins.elastic_quota.amounts import Nanos, amounts_of, masked, nanos_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
-from koordinator.scheduler.plugins.elastic_quota.places import Place, Places
+from koordinator.scheduler.plugins.elastic_quota.places import Place, Places, limit_of
 from koordinator.scheduler.plugins.elastic_quota.pods import QuotaRef
 from koordinator.scheduler.plugins.elastic_quota.quota import OUTSIDE_THE_SHARES, Quota
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
@@ -41,9 +41,7 @@ class QuotaChecks:
 
     def limit_of(self, quota: Quota) -> Nanos:
         """What a quota may use now, as far as it is up to date."""
-        if not self._has_runtime or quota.spec.name in OUTSIDE_THE_SHARES:
-            return quota.max
-        return quota.runtime
+        return limit_of(quota, has_runtime=self._has_runtime)
 
     def place_of(self, pod: Pod) -> Place | Status:
         """Where a pod belongs, brought up to date; Skip for one without a quota, an error where its quota is out of

@@ -36,12 +36,13 @@ class Listener:
 
 
 class QuotaNews:
-    """Tells listeners what changed in the book. `on_change` hears of it first."""
+    """Tells listeners what changed in the book."""
 
-    def __init__(self, book: QuotaBook, *, has_runtime: bool, on_change: Callable[[set[str]], None]) -> None:
+    def __init__(self, book: QuotaBook, *, has_runtime: bool) -> None:
         self._book = book
         self._has_runtime = has_runtime
-        self._on_change = on_change
+        self.on_change: list[Callable[[set[str]], None]] = []
+        """Who hears first which quotas changed."""
         self._listeners: list[Listener] = []
 
     def happened(self) -> None:
@@ -81,4 +82,5 @@ class QuotaNews:
             each.touched |= touched
             each.drifted |= drifted
             each.bell.set()
-        self._on_change(changed)
+        for hear in self.on_change:
+            hear(changed)

@@ -16,8 +16,8 @@ from koordinator.scheduler.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import revoke
 from koordinator.scheduler.plugins.elastic_quota.amounts import above, amounts_of
 from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
-from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
 from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
+from koordinator.scheduler.plugins.elastic_quota.places import limit_of
 from koordinator.scheduler.plugins.elastic_quota.preempt import Rival
 from koordinator.scheduler.plugins.elastic_quota.quota import ROOT, SYSTEM, Quota
 
@@ -32,14 +32,11 @@ EVICTIONS_AT_ONCE = 16
 class OverUse:
     """Evicts pods of quotas that stay above their runtime for `delayEvictTime`."""
 
-    def __init__(
-        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, checks: QuotaChecks, news: QuotaNews
-    ) -> None:
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, news: QuotaNews) -> None:
         self._period_s = max(duration.parse(args.revoke_pod_interval), PERIOD_MIN_S)
         self._delay_s = duration.parse(args.delay_evict_time)
         self._handle = handle
         self._book = book
-        self._checks = checks
         self._news = news
         self._under_s: dict[str, float] = {}
         """Quota above its runtime → when it was last seen within it, or last evicted from."""
@@ -86,11 +83,11 @@ class OverUse:
             return None
         tree, quota = place
         tree.bring_up_to_date(name)
-        return quota if above(quota.below.used, self._checks.limit_of(quota)) else None
+        return quota if above(quota.below.used, limit_of(quota, has_runtime=True)) else None
 
     async def _take_back(self, quota: Quota) -> None:
         """Evicts as long as the quota stays above: it may get more, or others may go, before the last one's turn."""
-        used, runtime = amounts_of(quota.below.used), amounts_of(self._checks.limit_of(quota))
+        used, runtime = amounts_of(quota.below.used), amounts_of(limit_of(quota, has_runtime=True))
         decision = revoke.revoke(used, runtime, self._assigned(quota))
         for first in range(0, len(decision.evict), EVICTIONS_AT_ONCE):
             if self._above(quota.spec.name) is not quota:

@@ -17,6 +17,11 @@ REMEMBERED_MAX = 20_000
 """Labels and namespaces; pods may come with any number of them."""
 
 
+def limit_of(quota: Quota, *, has_runtime: bool) -> Nanos:
+    """What a quota may use now, as far as it is up to date. `has_runtime`: whether runtimes limit quotas."""
+    return quota.runtime if has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES else quota.max
+
+
 class Place(msgspec.Struct, frozen=True, eq=False):
     """A quota that pods belong to, with the ancestors that have a say."""
 

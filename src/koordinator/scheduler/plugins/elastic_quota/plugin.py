@@ -1,19 +1,12 @@
-"""The extension points of ElasticQuota: a pod may be placed while its quota has room for it. Source: spec 06.
-
-Requests are counted from the pods that the API knows; what is in use from the pods that count on nodes, assumed ones
-included. So a trial of the node table that takes pods away gives their quota its room back, too, and whoever asks
-whether a pod could be placed without them gets the true answer.
-"""
+"""The extension points of ElasticQuota: a pod may be placed while its quota has room for it. Source: spec 06."""
 
 from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
 
 from koordinator.api import labels, quota_labels
-from koordinator.api.core import Node, Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
-from koordinator.api.sigs import ElasticQuota as ElasticQuotaObject
 from koordinator.scheduler.capabilities import (
     ApiAnswer,
     ApiProvider,
@@ -34,20 +27,16 @@ from koordinator.scheduler.framework import (
     PreFilterResult,
     ReservePlugin,
     WakeIndex,
-    Watch,
 )
-from koordinator.scheduler.nodes import RowKeeper
 from koordinator.scheduler.plugin_args import ElasticQuotaArgs
 from koordinator.scheduler.plugins.elastic_quota import endpoint
+from koordinator.scheduler.plugins.elastic_quota.accounts import QuotaAccounts
 from koordinator.scheduler.plugins.elastic_quota.admission import AdmissionReason
-from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
 from koordinator.scheduler.plugins.elastic_quota.checks import QuotaChecks
-from koordinator.scheduler.plugins.elastic_quota.controllers import QuotaControllers
-from koordinator.scheduler.plugins.elastic_quota.hints import QueueHints, QuotaUpdate
-from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
-from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
+from koordinator.scheduler.plugins.elastic_quota.hints import QueueHints
 from koordinator.scheduler.plugins.elastic_quota.places import Place
 from koordinator.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
+from koordinator.scheduler.plugins.elastic_quota.refusals import Refusals
 from koordinator.scheduler.plugins.elastic_quota.report import PodStanding
 from koordinator.scheduler.plugins.elastic_quota.wake_index import QuotaIndex
 from koordinator.scheduler.pod_info import PodInfo
@@ -67,7 +56,6 @@ class ElasticQuota(
     ControllerProvider[QuotaState],
     ApiProvider[QuotaState],
     JobRoomPlugin[QuotaState],
-    RowKeeper,
 ):
     name = "ElasticQuota"
     args = ElasticQuotaArgs
@@ -79,59 +67,19 @@ class ElasticQuota(
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        hooks = self._hooks = Hooks.of(args.hook_plugins, handle)
-        self._has_hooks = bool(hooks)
-        book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
-        timed = Latencies(handle)
-        self.checks = QuotaChecks(args, book, timed)
+        self.accounts = QuotaAccounts.of(args, handle)
+        book, self._hooks = self.accounts.book, self.accounts.hooks
+        self.book = book
+        self._has_hooks = bool(self._hooks)
+        self.checks = QuotaChecks(args, book, self.accounts.timed)
+        self._refusals = Refusals(self.checks, self._wake)
+        self.accounts.news.on_change.append(self._refusals.look_again)
         self._preemption = QuotaPreemption(args, handle, book, self.checks.limit_of)
-        self._controllers = QuotaControllers(args, handle, book, self.checks, hooks, self._wake)
-        self._news = self._controllers.news
         self._hints = QueueHints(args, book, handle.clock) if args.enable_queue_hint else None
-        self._set_quota = timed.of("UpdateQuota", book.set_quota)
-        self._remove_quota = timed.of("DeleteQuota", book.remove_quota)
-        self._reserve = timed.of("ReservePod", book.reserve)
-        self._unreserve = timed.of("UnreservePod", book.unreserve)
-        added = self._news.after(timed.of("OnPodAdd", book.set_pod))
-        updated = self._news.after(timed.of("OnPodUpdate", book.set_pod))
-        deleted = self._news.after(timed.of("OnPodDelete", book.remove_pod))
-        set_node = self._news.after(book.set_node)
-        handle.watch(
-            Watch(ElasticQuotaObject, self._quota_set, lambda _, new: self._quota_set(new), self._quota_gone)
-        )
-        handle.watch(Watch(Pod, added, lambda _, new: updated(new), deleted))
-        handle.watch(Watch(Node, set_node, lambda _, new: set_node(new), self._news.after(book.remove_node)))
-
-    # What happens
-
-    def _quota_set(self, quota: ElasticQuotaObject) -> None:
-        name = quota.metadata.name
-        before, former = self.book.spec_of(name), self.book.objects.get(name)
-        if self._set_quota(quota):
-            after = self.book.spec_of(name)
-            update: QuotaUpdate | None = None
-            if before is not None and after is not None and former is not None and self._hints is not None:
-                tree_id = self.book.forest.tree_ids.get(name, "")
-                update = QuotaUpdate(before, after, tree_id, self._hooks.see_change(former, quota))
-            self.handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA, new=update))
-        self._news.happened()
-
-    def _quota_gone(self, quota: ElasticQuotaObject) -> None:
-        self._remove_quota(quota)
-        self.handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA))
-        self._news.happened()
 
     def _wake(self, names: frozenset[str]) -> None:
         """Pods that these quotas refused may fit now."""
         self.handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA, new=names))
-
-    def pod_assigned(self, row: int, pod: PodInfo) -> None:
-        self._reserve(pod.key)
-        self._news.happened()
-
-    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
-        self._unreserve(pod.key)
-        self._news.happened()
 
     # A pod
 
@@ -184,7 +132,7 @@ class ElasticQuota(
         if decision.reason is AdmissionReason.ANCESTOR_MISSING:
             return error(decision.message)
         if not self.handle.table.is_trial:  # else what is used is only supposed
-            self._controllers.refusals.add(place)
+            self._refusals.add(place)
         return unschedulable(decision.message)
 
     def _objection(self, pod: PodInfo, place: Place) -> Status:
@@ -194,7 +142,7 @@ class ElasticQuota(
     def room_for(self, pods: Iterable[PodInfo]) -> Status:
         status, places = self.checks.room_for(pods)
         for place in places:
-            self._controllers.refusals.add(place)
+            self._refusals.add(place)
         return SUCCESS if status.code is Code.SKIP else status
 
     def rivals(self, pod: PodInfo) -> Iterable[str]:
@@ -219,7 +167,7 @@ class ElasticQuota(
         return self._preemption.outlook(pod, diagnosis)
 
     def controllers(self) -> Sequence[BackgroundController]:
-        return self._controllers.loops()
+        return self.accounts.controllers.loops()
 
     def endpoints(self) -> Sequence[Endpoint]:
         def one(request: ApiRequest) -> ApiAnswer:

@@ -1,0 +1,102 @@
+"""What the instances of ElasticQuota in several profiles keep together: the books, the news of them, and the loops.
+
+Requests are counted from the pods that the API knows; what is in use from the pods that count on nodes, assumed ones
+included. So a trial of the node table that takes pods away gives their quota its room back, too, and whoever asks
+whether a pod could be placed without them gets the true answer.
+"""
+
+import msgspec
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.sigs import ElasticQuota
+from koordinator.scheduler.config_reader import ConfigError
+from koordinator.scheduler.events import ClusterEvent, Happening
+from koordinator.scheduler.framework import Handle, Watch
+from koordinator.scheduler.nodes import RowKeeper
+from koordinator.scheduler.plugin_args import ElasticQuotaArgs
+from koordinator.scheduler.plugins.elastic_quota.book import QuotaBook
+from koordinator.scheduler.plugins.elastic_quota.controllers import QuotaControllers
+from koordinator.scheduler.plugins.elastic_quota.hints import QuotaUpdate
+from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
+from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
+from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
+from koordinator.scheduler.pod_info import PodInfo
+
+OWN = frozenset(
+    (
+        "enable_check_parent_quota",
+        "disable_default_quota_preemption",
+        "enable_queue_hint",
+        "quota_snapshot_update_interval",
+    )
+)
+"""Arguments that each profile may have of its own; all others are about the quotas, of which there is one set."""
+
+
+class QuotaAccounts(RowKeeper):
+    """Follows quotas, pods, nodes and placements."""
+
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
+        self._args = args
+        self._handle = handle
+        hooks = self.hooks = Hooks.of(args.hook_plugins, handle)
+        book = self.book = QuotaBook(args, handle.gates, handle.clock, hooks)
+        news = self.news = QuotaNews(book, has_runtime=args.enable_runtime_quota)
+        timed = self.timed = Latencies(handle)
+        self.controllers = QuotaControllers(args, handle, book, news, hooks)
+        self._set_quota = timed.of("UpdateQuota", book.set_quota)
+        self._remove_quota = timed.of("DeleteQuota", book.remove_quota)
+        self._reserve = timed.of("ReservePod", book.reserve)
+        self._unreserve = timed.of("UnreservePod", book.unreserve)
+        added = news.after(timed.of("OnPodAdd", book.set_pod))
+        updated = news.after(timed.of("OnPodUpdate", book.set_pod))
+        deleted = news.after(timed.of("OnPodDelete", book.remove_pod))
+        set_node = news.after(book.set_node)
+        handle.watch(
+            Watch(ElasticQuota, self._quota_set, lambda _, new: self._quota_set(new), self._quota_gone)
+        )
+        handle.watch(Watch(Pod, added, lambda _, new: updated(new), deleted))
+        handle.watch(Watch(Node, set_node, lambda _, new: set_node(new), news.after(book.remove_node)))
+        handle.table.add_keeper(self)
+
+    @classmethod
+    def of(cls, args: ElasticQuotaArgs, handle: Handle) -> "QuotaAccounts":
+        """The scheduler's one.
+
+        Raises: ConfigError when another profile has other arguments that concern all; ValueError for hooks.
+        """
+        found = handle.shared(cls, lambda first: cls(args, first))
+        differing = [
+            field.encode_name
+            for field in msgspec.structs.fields(ElasticQuotaArgs)
+            if field.name not in OWN and getattr(args, field.name) != getattr(found._args, field.name)
+        ]
+        if differing:
+            reason = f"all profiles need the same arguments of ElasticQuota: {', '.join(differing)} differ"
+            raise ConfigError("profiles", reason)
+        return found
+
+    def _quota_set(self, quota: ElasticQuota) -> None:
+        name = quota.metadata.name
+        before, former = self.book.spec_of(name), self.book.objects.get(name)
+        if self._set_quota(quota):
+            after = self.book.spec_of(name)
+            update: QuotaUpdate | None = None
+            if before is not None and after is not None and former is not None:
+                tree_id = self.book.forest.tree_ids.get(name, "")
+                update = QuotaUpdate(before, after, tree_id, self.hooks.see_change(former, quota))
+            self._handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA, new=update))
+        self.news.happened()
+
+    def _quota_gone(self, quota: ElasticQuota) -> None:
+        self._remove_quota(quota)
+        self._handle.happened(Happening(ClusterEvent.ELASTIC_QUOTA))
+        self.news.happened()
+
+    def pod_assigned(self, row: int, pod: PodInfo) -> None:
+        self._reserve(pod.key)
+        self.news.happened()
+
+    def pod_unassigned(self, row: int, pod: PodInfo) -> None:
+        self._unreserve(pod.key)
+        self.news.happened()

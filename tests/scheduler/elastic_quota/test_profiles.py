@@ -1,0 +1,80 @@
+"""Several profiles with quotas: one set of books for all, checks of each its own."""
+
+from typing import Any
+
+import pytest
+
+from koordinator.clock import FixedClock
+from koordinator.scheduler import config
+from koordinator.scheduler.config import SchedulerConfig
+from koordinator.scheduler.config_reader import ConfigError
+from koordinator.scheduler.engine import Engine
+from tests.scheduler.elastic_quota.test_plugin import member, placed, quota
+from tests.scheduler.world import World, play
+
+
+def profiles(first: dict[str, Any], second: dict[str, Any]) -> SchedulerConfig:
+    """`koord-scheduler` and `other` with these arguments of ElasticQuota."""
+    return config.decode(
+        {
+            "profiles": [
+                {
+                    "schedulerName": name,
+                    "pluginConfig": [{"name": "ElasticQuota", "args": args}],
+                    "plugins": {"multiPoint": {"enabled": [{"name": "ElasticQuota"}]}},
+                }
+                for name, args in (("koord-scheduler", first), ("other", second))
+            ]
+        }
+    )
+
+
+def test_what_concerns_all_must_be_the_same_in_all_profiles() -> None:
+    differing = profiles({"delayEvictTime": "10s", "monitorAllQuotas": True}, {"delayEvictTime": "20s"})
+    with pytest.raises(ConfigError, match="ElasticQuota: delayEvictTime, monitorAllQuotas differ"):
+        Engine(differing, FixedClock())
+
+
+def test_each_profile_checks_as_it_is_told_and_all_count_in_the_same_quotas() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="20", memory="64Gi")
+        world.api.put("ElasticQuota", quota("ads", high=2, is_parent="true"))
+        world.api.put("ElasticQuota", quota("web", parent="ads", high=9))
+        world.api.put("ElasticQuota", quota("tiles", parent="ads", high=9))
+        world.api.put("Pod", member("a", "web"))
+        world.api.put("Pod", member("b", "tiles", schedulerName="other"))
+        await world.settle(2)
+        assert placed(world) == ["a", "b"]
+        world.api.put("Pod", member("c", "web"))
+        world.api.put("Pod", member("d", "tiles", schedulerName="other"))
+        await world.settle(3)
+
+        # The runtimes of both are used up: what `ads` has is shared, whoever places the pods.
+        assert placed(world) == ["a", "b"]
+        assert "Insufficient quotas" in world.condition("c")["message"]
+        assert "Insufficient quotas" in world.condition("d")["message"]
+        used = world.api.objects["ElasticQuota"]["quotas", "ads"]["status"]["used"]
+        assert used == {"cpu": "2"}
+
+    play(story, profiles({"enableCheckParentQuota": True}, {}))
+
+
+def test_pods_of_every_profile_are_told_when_their_quota_has_more_room() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8", memory="64Gi")
+        for name in ("search", "ads"):
+            world.api.put("ElasticQuota", quota(name, low=4, high=8))
+        for number in range(4):
+            world.api.put("Pod", member(f"search-{number}", "search", nodeSelector={"no": "where"}))
+        for number in range(6):
+            world.api.put("Pod", member(f"ads-{number}", "ads", schedulerName="other"))
+        await world.settle(2)
+        assert len(placed(world)) == 4
+
+        # No pod ends that had a place: what `ads` may use grows since others want less.
+        for number in range(4):
+            world.api.remove("Pod", f"search-{number}", "default")
+        await world.settle(5)
+        assert len(placed(world)) == 6
+
+    play(story, profiles({"enableCheckParentQuota": True}, {}))
