@@ -17,6 +17,7 @@ _STYLE = {
     Verdict.SCHEDULABLE: "green",
     Verdict.PREEMPTION: "yellow",
     Verdict.WAITING: "yellow",
+    Verdict.UNDECIDED: "yellow",
     Verdict.FINISHED: "dim",
 }
 

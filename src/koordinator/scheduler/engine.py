@@ -3,6 +3,7 @@
 # The capabilities are abstract on purpose; here they only tell instances apart.
 # mypy: disable-error-code="type-abstract"
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -91,6 +92,8 @@ class Engine:
         watch = BatchWatch(self.metrics, clock.now)
         self.cycle = Cycle(self.table, self.cache, seed, watch, self.nominations)
         self.seed = seed
+        self.explaining = asyncio.Lock()
+        """One long explanation at a time, so that there is one slice of it between two turns of others."""
 
     def prospects(self, pod: PodInfo) -> Prospects | None:
         """What nodes say to pods of the pod's profile; None for pods of other schedulers."""

@@ -1,5 +1,6 @@
 """Explanations of large gangs: equal members are counted, long answers come in slices, or are cut short and say so."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from koordinator.scheduler.explain.answer import GangAnswer, Verdict
 from koordinator.scheduler.explain.counting import spread
 from koordinator.scheduler.explain.gang_group import group_of
 from koordinator.scheduler.explain.gangs import explain_group
-from koordinator.scheduler.explain.slices import finish
+from koordinator.scheduler.explain.slices import Steps, finish, in_turns
 from koordinator.scheduler.plugins.network_topology import slots
 from tests.scheduler.explain.builders import Bench
 
@@ -124,6 +125,44 @@ def test_what_takes_too_long_is_cut_short_and_told(monkeypatch: pytest.MonkeyPat
     [note] = answer.notes
     assert "koordinator explain gang job -n default --dump -" in note
     assert (whole.verdict, whole.notes) == (Verdict.SCHEDULABLE, [])
+
+
+async def test_others_have_a_turn_after_each_slice_and_one_answer_is_worked_out_at_a_time() -> None:
+    cluster = Bench().node("n", cpu="400", memory="1Ti", pods=1_000)
+    for name in ("job", "other"):
+        cluster.pod_group(name, 300)
+        for number in range(300):
+            cluster.member(f"{name}-{number}", name, cpu="1")
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def steps(name: str, seen: list[str]) -> Steps[GangAnswer]:
+        group = group_of(cluster.engine, f"default/{name}")
+        assert group is not None
+        steps = explain_group(cluster.engine, group, is_live=True)
+        while True:
+            seen.append(name)
+            try:
+                next(steps)
+            except StopIteration as end:
+                answer: GangAnswer = end.value.answer
+                return answer
+            yield
+
+    seen: list[str] = []
+    task = asyncio.create_task(others())
+    both = [in_turns(steps(name, seen), cluster.engine) for name in ("job", "other")]
+    answers = await asyncio.gather(*both)
+    task.cancel()
+
+    assert [each.verdict for each in answers] == [Verdict.SCHEDULABLE] * 2
+    assert turns >= len(seen) - 2 > 4
+    assert seen == sorted(seen)
 
 
 def test_a_gang_that_can_start_with_those_that_were_tried_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ class ExplanationObjects:
         for profile in self._engine.profiles.values():
             self._engine.refresh(profile, self._clock.now())
         whole = group.explain_domain(self._engine, pods)
-        details = [await in_turns(with_wider_reasons(self._engine, pods, whole), self._engine.table)]
+        details = [await in_turns(with_wider_reasons(self._engine, pods, whole), self._engine)]
         key = topology_key(asked, found)
         if key:
             for domain in list(group.domains(self._engine, key))[:DOMAINS_MAX]:

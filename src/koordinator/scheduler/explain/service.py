@@ -79,7 +79,7 @@ async def _told_live(scheduler: Scheduler, group: Group, *, with_remedies: bool 
     for profile in engine.profiles.values():
         engine.refresh(profile, scheduler.clock.now())
     steps = explain_group(engine, group, with_remedies=with_remedies, is_live=True)
-    return await in_turns(steps, engine.table)
+    return await in_turns(steps, engine)
 
 
 async def explain_live(scheduler: Scheduler, pod: Pod, question: Question) -> PodAnswer:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
-from koordinator.scheduler.nodes import NodeTable
+from koordinator.scheduler.engine import Engine
 
 T = TypeVar("T")
 
@@ -25,13 +25,14 @@ def finish(steps: Steps[T]) -> T:
             return answer
 
 
-async def in_turns(steps: Steps[T], table: NodeTable) -> T:
+async def in_turns(steps: Steps[T], engine: Engine) -> T:
     """The answer; after each slice everybody else has a turn."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            answer: T = end.value
-            return answer
-        assert not table.is_trial, "a trial is open across slices"
-        await asyncio.sleep(0)
+    async with engine.explaining:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            assert not engine.table.is_trial, "a trial is open across slices"
+            await asyncio.sleep(0)
