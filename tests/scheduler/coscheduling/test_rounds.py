@@ -232,3 +232,19 @@ def test_a_look_at_the_gate_leaves_the_place_of_the_representative_free() -> Non
     assert rounds.look(pods["d/a"]).is_open
     assert rounds.pre_enqueue(pods["d/b"]).is_open
     assert rounds.look(pods["d/a"]).reason is GateReason.REPRESENTED
+
+
+def test_members_that_a_gang_lacks_are_tried_before_those_beyond_the_minimum_of_another() -> None:
+    rounds = GangRounds()
+    groups = {GROUPS: '["d/a","d/b"]', "gang.scheduling.koordinator.sh/match-policy": "waiting-and-running"}
+    for name, minimum in (("a", 1), ("b", 2)):
+        rounds.on_pod_group_add(pod_group(name, minimum, **groups))
+    for name, node in (("a0", "n"), ("a1", ""), ("a2", ""), ("b0", ""), ("b1", ""), ("b2", "")):
+        rounds.on_pod_add(pod(name, name[0], node))
+
+    rounds.begin(pod("b0", "b"))
+    order = []
+    while (found := rounds.next_pod()).pod:
+        order.append(found.pod)
+
+    assert order == ["d/b1", "d/a1", "d/a2", "d/b2"]

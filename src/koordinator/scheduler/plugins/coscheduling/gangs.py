@@ -331,8 +331,9 @@ class GangCache:
         return known is not None and uid_of(known) == uid_of(pod)
 
     def candidates(self, group: GangGroup, first: str = "") -> tuple[str, ...]:
-        """Some members without a place, for one of them to stand for the group; those of the gang `first` before."""
-        gangs = sorted(self.members_of(group), key=lambda gang: gang.gang_id != first)
+        """Some members without a place, for one of them to stand for the group; those of the gang `first` before,
+        those of gangs that have their minimum last."""
+        gangs = sorted(self.members_of(group), key=lambda gang: (gang.gang_id != first, gang.has_started))
         found = (key for gang in gangs for key in gang.startable())
         return tuple(islice(found, CANDIDATES_MAX))
 

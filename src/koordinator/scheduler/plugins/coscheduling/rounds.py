@@ -199,12 +199,17 @@ class GangRounds(GangEvents):
                 yield gang
 
     def _untried(self, now: Round) -> list[tuple[str, str]]:
-        return [
-            (key, gang.gang_id)
-            for gang in self._gangs_of(now)
-            for key in sorted(gang.pending)
-            if key not in now.tried
-        ]
+        """Members to be tried, with their gangs: those that gangs lack before those beyond a minimum, who might take
+        their room."""
+        first: list[tuple[str, str]] = []
+        others: list[tuple[str, str]] = []
+        for gang in self._gangs_of(now):
+            keys = [(key, gang.gang_id) for key in sorted(gang.pending) if key not in now.tried]
+            tried = sum(key in gang.pending for key in now.tried)
+            count = len(keys) if self._as_reference else max(0, self.lacking(gang) - tried)
+            first += keys[:count]
+            others += keys[count:]
+        return first + others
 
     def _is_untried(self, now: Round, key: str, gang_id: str) -> bool:
         gang = self.cache.get(gang_id)
