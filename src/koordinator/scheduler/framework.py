@@ -297,6 +297,10 @@ class Diagnosis(Protocol):
         """(capacity,): rows that no eviction can help."""
         ...
 
+    def wake_by(self, plugin_name: str) -> None:
+        """Events that a PostFilter plugin waits for wake the pod, too."""
+        ...
+
     def suggest(self, kind: SuggestionType, message: str) -> None:
         """Tell users what would help, behind what PostFilter plugins say. The first suggestion counts."""
         ...

@@ -82,6 +82,9 @@ class CycleDiagnosis:
         reasons = diagnosis.count_reasons(pair for pair in refusals if pair[1])
         return diagnosis.fit_error(count, reasons, "", post_filter_message)
 
+    def wake_by(self, plugin_name: str) -> None:
+        self.rejected_by |= {plugin_name}
+
     def suggest(self, kind: SuggestionType, message: str) -> None:
         if self.suggestion is None:
             self.suggestion = Suggestion(kind, message)

@@ -1,6 +1,8 @@
 """Random stories of jobs that evict each other: nobody goes in vain, and in the end everything is at rest. A failing
 seed fails again."""
 
+import random
+
 import pytest
 
 from tests.cluster import virtual_loop
@@ -14,7 +16,7 @@ async def story(seed: int, faults: Faults, death_ratio: float = 0.0) -> None:
         contest = await live(
             played, seed, faults, death_ratio=death_ratio, unrest_s=60.0, settle_s=200.0, calm_s=600.0
         )
-        assert contest.evicted
+        assert contest.departures
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -22,3 +24,13 @@ def test_jobs_take_the_place_of_less_important_ones_until_everybody_has_what_the
     seed: int,
 ) -> None:
     virtual_loop.run(story(seed, Faults()))
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_so_they_do_when_the_api_misbehaves(seed: int) -> None:
+    virtual_loop.run(story(seed, Faults.drawn(random.Random(seed))))
+
+
+@pytest.mark.parametrize("seed", range(200, 204))
+def test_so_they_do_when_schedulers_die_on_the_way(seed: int) -> None:
+    virtual_loop.run(story(seed, Faults(), death_ratio=0.02))

@@ -60,3 +60,25 @@ def test_a_victim_that_can_never_be_deleted_costs_an_attempt_per_backoff() -> No
         assert 5 < tried < 40
 
     play(story, with_preemption())
+
+
+def test_a_gang_is_tried_again_when_somebody_leaves_whom_it_could_not_evict() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2, cpu="4")
+        for name, priority in (("low-0", 1), ("noble-0", 5000), ("low-1", 1), ("noble-1", 5000)):
+            other = pod(name, cpu="2", priority=priority)
+            other["spec"]["nodeName"] = f"node-{name[-1]}"
+            world.api.put("Pod", other)
+        await world.settle(2)
+        gang(world, "high", 2, cpu="4", priority=1000)
+        await world.settle(10)
+        assert not victims(world)
+
+        for name in ("noble-0", "noble-1"):
+            world.api.remove("Pod", name, "default")
+        await world.settle(20)
+
+        assert len(placed(world, "high")) == 2
+        assert victims(world) == ["low-0", "low-1"]
+
+    play(story, with_preemption())

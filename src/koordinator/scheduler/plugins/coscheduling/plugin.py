@@ -106,7 +106,7 @@ class Coscheduling(
     name = NAME
     args = CoschedulingArgs
     normalizes = True
-    wakes_on = (ClusterEvent.NETWORK_TOPOLOGY,)
+    wakes_on = (ClusterEvent.NETWORK_TOPOLOGY, ClusterEvent.ASSIGNED_POD_DELETED)
     per_profile = True
 
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
@@ -229,6 +229,8 @@ class Coscheduling(
         return found
 
     def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        if happening.event is ClusterEvent.ASSIGNED_POD_DELETED:
+            return self.preemption.wakes(happening, pod)
         return self.planning.wakes(pod.pod)
 
     # No node

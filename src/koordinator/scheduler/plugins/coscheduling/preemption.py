@@ -22,7 +22,7 @@ from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.events import Round, is_on_its_own
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang
 from koordinator.scheduler.plugins.coscheduling.ground import TrialGround, is_preempted
-from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents
+from koordinator.scheduler.plugins.coscheduling.occupants import JobResidents, may_go
 from koordinator.scheduler.plugins.coscheduling.preempt import (
     JobMember,
     JobPreemption,
@@ -32,7 +32,7 @@ from koordinator.scheduler.plugins.coscheduling.preempt import (
     VictimAction,
     preempt,
 )
-from koordinator.scheduler.plugins.coscheduling.running import RunningGangs
+from koordinator.scheduler.plugins.coscheduling.running import NAME, RunningGangs
 from koordinator.scheduler.plugins.preemption.eviction import Eviction, Terms
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable, unschedulable
@@ -139,7 +139,24 @@ class GangPreemption:
         if now is not None and found.reason is not PreemptReason.ATTEMPTED:
             now.preemption_message = found.kept(pod.key)
         self._measure(job, found, began_s)
+        if found.reason is PreemptReason.NO_ROOM:
+            diagnosis.wake_by(NAME)
         return self._carry_out(job, found, victims, diagnosis.profile_name)
+
+    def wakes(self, happening: Happening, pod: PodInfo) -> bool:
+        """Whether somebody left who could not be evicted, from a node where one more member fits once all others went
+        who can: filters only look at what is free."""
+        gone, row, table = happening.old, happening.row, self._handle.table
+        if self._residents is None or gone is None or row is None or table.node_at(row) is None:
+            return False
+        if gone.priority < pod.priority and may_go(gone.pod):
+            return False
+        left = {column: amount - int(table.free[column, row]) for column, amount in pod.requests}
+        for other in table.pods_at(row).values():
+            if other.priority < pod.priority and may_go(other.pod):
+                for column, amount in other.requests:
+                    left[column] = left.get(column, 0) - amount
+        return all(amount <= 0 for amount in left.values())
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
         """What `post_filter` would do."""
