@@ -17,7 +17,7 @@ from koordinator.cluster.backend import (
     RecordList,
     WriteOptions,
 )
-from koordinator.cluster.protocol import EventType, PatchType
+from koordinator.cluster.protocol import EventType
 
 POD = Resource(group="", version="v1", kind="Pod", plural="pods")
 
@@ -157,27 +157,12 @@ class FakeBackend:
         return self.put(obj | {"metadata": {"namespace": namespace, **obj["metadata"]}})
 
     async def update(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        obj: dict[str, Any],
-        options: WriteOptions = WriteOptions(),
-        subresource: str = "",
+        self, resource: Resource, namespace: str, name: str, obj: dict[str, Any], *_: Any
     ) -> Record:
         self._called("update")
         return self.put(obj)
 
-    async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        patch: Any,
-        patch_type: PatchType,
-        options: WriteOptions = WriteOptions(),
-        subresource: str = "",
-    ) -> Record:
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Any, *_: Any) -> Record:
         self._called("patch")
         old = self.get(resource, namespace, name).obj
         merged = {k: v | patch.get(k, {}) if isinstance(v, dict) else v for k, v in old.items()}

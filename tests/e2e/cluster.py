@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 START_S = 90.0
 """Some seconds of CPU time, which take long on a machine that does much else."""
+
+
+def with_kubectl(*, timeout_s: int) -> list[pytest.MarkDecorator]:
+    """The marks of a module whose tests need kubectl."""
+    return [
+        pytest.mark.kubectl,
+        pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
+        pytest.mark.timeout(timeout_s),
+    ]
 
 
 class Cluster:

@@ -4,20 +4,15 @@ The manager's webhooks are called over TLS.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from koordinator import clock
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(120),
-]
+pytestmark = with_kubectl(timeout_s=120)
 
 GATES = (
     "NodeMutatingWebhook",

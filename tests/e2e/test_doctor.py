@@ -1,7 +1,6 @@
 """`koordinator doctor` on a running cluster: some thirty mistakes made with kubectl are found, and go when undone."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(240),
-]
+pytestmark = with_kubectl(timeout_s=240)
 
 SYSTEM = ("-n", "koordinator-system")
 CONFIG = "slo-controller-config"

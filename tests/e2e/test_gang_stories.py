@@ -2,21 +2,16 @@
 
 import itertools
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, scheduler_config, until
+from tests.e2e.cluster import Cluster, scheduler_config, until, with_kubectl
 from tests.e2e.test_scheduler_process import Process
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(120),
-]
+pytestmark = with_kubectl(timeout_s=120)
 
 PREFIX = "gang.scheduling.koordinator.sh"
 SLOW = """

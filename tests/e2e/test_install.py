@@ -13,13 +13,9 @@ import yaml
 
 from koordinator.install import objects
 from koordinator.install.values import Values
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(180),
-]
+pytestmark = with_kubectl(timeout_s=180)
 needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="no helm on the PATH")
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,6 @@
 """What people do with kubectl all day, on a running `koordinator up`: no word on stderr that they would not expect."""
 
 import json
-import shutil
 import signal
 import subprocess
 import time
@@ -10,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(120),
-]
+pytestmark = with_kubectl(timeout_s=120)
 
 
 @pytest.fixture(scope="module")

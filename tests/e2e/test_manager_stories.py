@@ -5,20 +5,15 @@ for them and nobody overwrites them (`test_up` has nodes that report of themselv
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(180),
-]
+pytestmark = with_kubectl(timeout_s=180)
 
 SYSTEM = ("-n", "koordinator-system")
 CONFIG = "slo-controller-config"

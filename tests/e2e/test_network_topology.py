@@ -1,20 +1,15 @@
 """A network described with kubectl on a running `koordinator up`, and gangs that are placed by it."""
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(120),
-]
+pytestmark = with_kubectl(timeout_s=120)
 
 TOPOLOGY = """
 apiVersion: scheduling.koordinator.sh/v1alpha1

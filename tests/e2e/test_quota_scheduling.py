@@ -1,20 +1,15 @@
 """Quotas with kubectl on a running `koordinator up` with room for ten pods of one core: lent, taken back, moved."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, scheduler_config, until
+from tests.e2e.cluster import Cluster, scheduler_config, until, with_kubectl
 from tests.e2e.test_quota_stories import Q, listed, quota
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(120),
-]
+pytestmark = with_kubectl(timeout_s=120)
 
 GANG = "gang.scheduling.koordinator.sh"
 NAMESPACE = ("-n", "quotas")

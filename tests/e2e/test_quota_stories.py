@@ -1,19 +1,14 @@
 """Quotas with kubectl on a running `koordinator up`, over TLS: a tree, each rule broken, a node pool."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(120),
-]
+pytestmark = with_kubectl(timeout_s=120)
 
 Q = "quota.scheduling.koordinator.sh"
 GATES = "MultiQuotaTree=true,EnableQuotaAdmission=true"

@@ -1,7 +1,6 @@
 """Two `koord-scheduler` processes on one cluster, as an installation runs them."""
 
 import json
-import shutil
 import signal
 import socket
 import ssl
@@ -14,13 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(180),
-]
+pytestmark = with_kubectl(timeout_s=180)
 
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1

@@ -1,7 +1,6 @@
 """A manager outside of the cluster, really called, and what kubectl says when it is gone."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import START_S, Cluster, until
+from tests.e2e.cluster import START_S, Cluster, until, with_kubectl
 
-pytestmark = [
-    pytest.mark.kubectl,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH"),
-    pytest.mark.timeout(180),
-]
+pytestmark = with_kubectl(timeout_s=180)
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 

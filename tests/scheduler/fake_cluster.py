@@ -10,7 +10,7 @@ from koordinator.api import decode
 from koordinator.api.meta import Object
 from koordinator.clock import Clock, rfc3339
 from koordinator.cluster import errors
-from koordinator.cluster.protocol import EventType, Page, PatchType, WatchEvent
+from koordinator.cluster.protocol import EventType, Page, WatchEvent
 
 T = TypeVar("T", bound=Object)
 Json = dict[str, Any]
@@ -69,9 +69,8 @@ class FakeCluster:
         view: type[T],
         namespace: str = "",
         *,
-        label_selector: str = "",
-        field_selector: str = "",
         transform: Callable[[T], T] | None = None,
+        **_: Any,
     ) -> Page[T]:
         if view.resource.kind in self.unserved:
             raise errors.NotFound("the server could not find the requested resource")
@@ -80,13 +79,7 @@ class FakeCluster:
         return Page([transform(obj) for obj in objects] if transform else objects, str(len(self.history)))
 
     async def watch(
-        self,
-        view: type[T],
-        namespace: str = "",
-        *,
-        resource_version: str,
-        label_selector: str = "",
-        field_selector: str = "",
+        self, view: type[T], namespace: str = "", *, resource_version: str, **_: Any
     ) -> AsyncIterator[Sequence[WatchEvent[T]]]:
         position = int(resource_version)
         while True:
@@ -107,17 +100,7 @@ class FakeCluster:
         body["metadata"] = {**body["metadata"], "namespace": namespace}
         return decode.from_builtins(self.put(view.resource.kind, body), view)
 
-    async def patch(
-        self,
-        view: type[T],
-        name: str,
-        patch: Any,
-        namespace: str = "",
-        *,
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: str = "",
-        field_manager: str = "",
-    ) -> T:
+    async def patch(self, view: type[T], name: str, patch: Any, namespace: str = "", **_: Any) -> T:
         self._called("patch")
         obj = copy.deepcopy(self._find(view, name, namespace))
         if patch.get("metadata", {}).get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
@@ -126,16 +109,7 @@ class FakeCluster:
         _merge(obj, patch)
         return decode.from_builtins(self.put(view.resource.kind, obj), view)
 
-    async def delete(
-        self,
-        view: type[T],
-        name: str,
-        namespace: str = "",
-        *,
-        uid: str = "",
-        grace_period_s: int | None = None,
-        propagation: str = "",
-    ) -> None:
+    async def delete(self, view: type[T], name: str, namespace: str = "", **_: Any) -> None:
         self._called("delete")
         if self.hold_deletions:
             obj = copy.deepcopy(self._find(view, name, namespace))
@@ -157,18 +131,10 @@ class FakeCluster:
         self.bindings.append((pod, node))
         self.put("Pod", {**found, "spec": {**found["spec"], "nodeName": node}})
 
-    async def evict(
-        self, namespace: str, pod: str, *, uid: str = "", grace_period_s: int | None = None
-    ) -> None:
+    async def evict(self, namespace: str, pod: str, **_: Any) -> None:
         self.remove("Pod", pod, namespace)
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, str] | None = None,
-    ) -> Json:
+    async def request(self, method: str, path: str, *_: Any) -> Json:
         raise errors.NotFound(path)
 
     def _find(self, view: type[Object], name: str, namespace: str) -> Json:

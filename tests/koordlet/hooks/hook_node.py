@@ -3,11 +3,12 @@
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.api.meta import Object
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.slo import NodeSLOSpec
 from koordinator.clock import FixedClock
@@ -33,6 +34,8 @@ from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView, Topic
 from koordinator.local import registry
 from tests.host import host_tree
+
+T = TypeVar("T", bound=Object)
 
 ROOT, BURSTABLE, BEST_EFFORT = "kubepods", "kubepods/burstable", "kubepods/besteffort"
 IDLE = {"cpu": {"cpu.idle": "0"}, "memory": {}, "blkio": {}}
@@ -198,26 +201,12 @@ class HookNode:
 
     def node(self, **annotations: str) -> None:
         """The Node changes."""
-        prefix = "node.koordinator.sh/"
-        raw = {
-            "metadata": {
-                "name": "n1",
-                "annotations": {prefix + key.replace("_", "-"): value for key, value in annotations.items()},
-            }
-        }
-        self.view.node = from_builtins(raw, Node)
+        self.view.node = _about_n1(Node, annotations)
         self.view.changed(Topic.NODE)
 
     def topology(self, **annotations: str) -> None:
         """A topology is known: `cpu_shared_pools=…`."""
-        prefix = "node.koordinator.sh/"
-        raw = {
-            "metadata": {
-                "name": "n1",
-                "annotations": {prefix + key.replace("_", "-"): value for key, value in annotations.items()},
-            }
-        }
-        self.view.topology = from_builtins(raw, NodeResourceTopology)
+        self.view.topology = _about_n1(NodeResourceTopology, annotations)
         self.view.changed(Topic.TOPOLOGY)
 
     def says(self, knob: Knob, group: str) -> str:
@@ -240,3 +229,9 @@ class HookNode:
             self.view.topology,
         )
         return again
+
+
+def _about_n1(view: type[T], annotations: dict[str, str]) -> T:
+    """An object called as the node, with annotations of the prefix for nodes."""
+    named = {f"node.koordinator.sh/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return from_builtins({"metadata": {"name": "n1", "annotations": named}}, view)

@@ -1,5 +1,6 @@
 """A node for tests of parts that predict and report: a tree for a host, an API in memory, a clock that stands."""
 
+import asyncio
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,3 +197,23 @@ def _unsupported() -> None:
 def cards() -> Cards:
     """Cards of 80 GiB each."""
     return Cards()
+
+
+class Reporting:
+    """A node with a reporter whose cache runs."""
+
+    def __init__(self, node: AgentNode, cluster: FaultyCluster, reporter: Any) -> None:
+        self.node, self.cluster, self.reporter = node, cluster, reporter
+
+    async def round(self, seconds: float = 3.0) -> None:
+        """Some seconds later, when the cache has caught up, one round."""
+        self.node.fixed.now_s += seconds
+        await settle()
+        await self.reporter.run()
+        await settle()
+
+
+async def settle() -> None:
+    """All that is ready to run has run."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -21,22 +21,24 @@ from koordinator.koordlet.report import all as reports
 from koordinator.koordlet.report.device_reporter import DeviceReporter
 from koordinator.koordlet.report.gpu_health import QUIET_S, GPUHealth
 from tests.host import host_tree
-from tests.koordlet.report.agent_node import NAME, NOW_S, AgentNode, api, cards, node_object
+from tests.koordlet.report.agent_node import (
+    NAME,
+    NOW_S,
+    AgentNode,
+    Reporting,
+    api,
+    cards,
+    node_object,
+    settle,
+)
 from tests.koordlet.report.faulty_cluster import FaultyCluster
 
 ACCELERATORS, RDMA = "Accelerators=true", "RDMADevices=true"
 
 
-class Reporting:
+class DeviceReporting(Reporting):
     def __init__(self, node: AgentNode, cluster: FaultyCluster) -> None:
-        self.node, self.cluster = node, cluster
-        self.reporter = DeviceReporter(node.shared)
-
-    async def round(self, seconds: float = 3.0) -> None:
-        self.node.fixed.now_s += seconds
-        await settle()
-        await self.reporter.run()
-        await settle()
+        super().__init__(node, cluster, DeviceReporter(node.shared))
 
     async def stored(self) -> Device:
         return await self.cluster.get(Device, NAME)
@@ -51,19 +53,14 @@ class Reporting:
         (directory / name).write_text(text)
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 @asynccontextmanager
-async def reporting(root: Path, gates: str, gpus: GPUs | None = None) -> AsyncIterator[Reporting]:
+async def reporting(root: Path, gates: str, gpus: GPUs | None = None) -> AsyncIterator[DeviceReporting]:
     cluster = await api(FixedClock(NOW_S))
     node = AgentNode(
         root, cluster, gates=gates, gpus=gpus, collect=CollectConfig(xpu_directory=f"{root}/xpu/")
     )
     node.view.node = node_object()
-    found = Reporting(node, cluster)
+    found = DeviceReporting(node, cluster)
     tasks = [asyncio.create_task(each.run()) for each in found.reporter.informers]
     try:
         await settle()

@@ -24,7 +24,16 @@ from koordinator.koordlet.dry_run import DryRunCluster
 from koordinator.koordlet.report import topology_object
 from koordinator.koordlet.report.topology_reporter import TopologyReporter
 from koordinator.koordlet.view import Topic
-from tests.koordlet.report.agent_node import NAME, NOW_S, AgentNode, api, node_object, pod_object
+from tests.koordlet.report.agent_node import (
+    NAME,
+    NOW_S,
+    AgentNode,
+    Reporting,
+    api,
+    node_object,
+    pod_object,
+    settle,
+)
 from tests.koordlet.report.faulty_cluster import FaultyCluster
 
 STATIC = {
@@ -63,24 +72,17 @@ class FakeKubelet:
         return self.answer
 
 
-class Reporting:
-    """A node with a topology reporter whose cache runs."""
+class TopologyReporting(Reporting):
+    """A node with a topology reporter that counts what it says."""
 
     def __init__(self, node: AgentNode, cluster: FaultyCluster, kubelet: FakeKubelet) -> None:
-        self.node, self.cluster, self.kubelet = node, cluster, kubelet
-        self.reporter = TopologyReporter(node.shared)
+        super().__init__(node, cluster, TopologyReporter(node.shared))
+        self.kubelet = kubelet
         self.changes = 0
         node.view.listen(Topic.TOPOLOGY, "test", self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
-
-    async def round(self, seconds: float = 3.0) -> None:
-        """Some seconds later, when the cache has caught up, one round."""
-        self.node.fixed.now_s += seconds
-        await settle()
-        await self.reporter.run()
-        await settle()
 
     async def stored(self) -> NodeResourceTopology:
         return await self.cluster.get(NodeResourceTopology, NAME)
@@ -95,11 +97,6 @@ class Reporting:
         (directory / "cpu_manager_state").write_text(text)
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 @asynccontextmanager
 async def reporting(
     root: Path,
@@ -108,7 +105,7 @@ async def reporting(
     config: dict[str, Any] | Exception | None = None,
     no_config: bool = False,
     cluster: FaultyCluster | None = None,
-) -> AsyncIterator[Reporting]:
+) -> AsyncIterator[TopologyReporting]:
     cluster = cluster or await api(FixedClock(NOW_S))
     kubelet = FakeKubelet(config)
     node = AgentNode(
@@ -118,7 +115,7 @@ async def reporting(
     node.view.cpu, node.view.cpu_info = machine(), CPUBasicInfo(cpu_model="X", vendor_id="Y")
     node.view.numa_meminfo_kib = {each: {"MemTotal": 8 * 2**20, "MemFree": 5} for each in (0, 1)}
     node.pods()
-    found = Reporting(node, cluster, kubelet)
+    found = TopologyReporting(node, cluster, kubelet)
     tasks = [asyncio.create_task(each.run()) for each in found.reporter.informers]
     try:
         await settle()

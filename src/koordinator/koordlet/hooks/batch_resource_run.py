@@ -8,7 +8,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks import batch_resource, cpu_normalization_run
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
-from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response, Stage
+from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response
 from koordinator.koordlet.hooks.hook import Hook, Rule
 from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
 from koordinator.koordlet.parts import Shared
@@ -31,9 +31,7 @@ class BatchResource(Hook):
         return (self._rule,)
 
     def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
-        for stage in (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES):
-            registry.at_stage(stage, self.name, self.of_container)
+        registry.at_resource_stages(self.name, self.of_pod, self.of_container)
         for level, function in ((Level.POD, self.of_pod), (Level.CONTAINER, self.of_container)):
             registry.reconcile(
                 level, _FILES, self.name, function, select=by_pod_qos, conditions=(QoSClass.BE,)

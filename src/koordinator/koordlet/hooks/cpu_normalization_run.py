@@ -15,7 +15,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks import cpu_normalization
-from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response, Stage
+from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response
 from koordinator.koordlet.hooks.hook import Hook, Rule
 from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
 from koordinator.koordlet.parts import Shared
@@ -61,9 +61,7 @@ class CPUNormalization(Hook):
         return (self._rule,)
 
     def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
-        for stage in (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES):
-            registry.at_stage(stage, self.name, self.of_container)
+        registry.at_resource_stages(self.name, self.of_pod, self.of_container)
         for level, function in ((Level.POD, self.of_pod), (Level.CONTAINER, self.of_container)):
             registry.reconcile(
                 level, (Knob.CPU_QUOTA,), self.name, function, select=by_pod_qos, conditions=_SHARING

@@ -15,7 +15,6 @@ from koordinator.koordlet.hooks.contexts import (
     HostApplicationContext,
     PodContext,
     Response,
-    Stage,
 )
 from koordinator.koordlet.hooks.cpuset_allocator import SharedPools
 from koordinator.koordlet.hooks.hook import Hook, Rule
@@ -44,9 +43,7 @@ class CPUSetAllocator(Hook):
         return (self._rule,)
 
     def register(self, registry: Registry) -> None:
-        registry.at_stage(Stage.PRE_RUN_POD_SANDBOX, self.name, self.of_pod)
-        for stage in (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES):
-            registry.at_stage(stage, self.name, self.of_container)
+        registry.at_resource_stages(self.name, self.of_pod, self.of_container)
         registry.reconcile(
             Level.POD, (Knob.CPU_QUOTA,), self.name, self.of_pod, select=by_pod_qos, conditions=_BOUND
         )

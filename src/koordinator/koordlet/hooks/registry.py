@@ -104,6 +104,12 @@ class Registry:
         hooks[hook] = function
         self._stages[stage] = dict(sorted(hooks.items()))
 
+    def at_resource_stages(self, hook: str, of_pod: HookFunction, of_container: HookFunction) -> None:
+        """Call functions wherever a runtime sets resources: for a new sandbox, for a container new or changed."""
+        self.at_stage(Stage.PRE_RUN_POD_SANDBOX, hook, of_pod)
+        for stage in (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES):
+            self.at_stage(stage, hook, of_container)
+
     def reconcile(
         self,
         level: Level,
