@@ -46,6 +46,7 @@ def occupant(
     priority: int = 0,
     *,
     job: str = "",
+    spare: int = 0,
     is_protected: bool = False,
     is_waiting: bool = False,
     is_terminating: bool = False,
@@ -55,6 +56,7 @@ def occupant(
         node=node,
         priority=priority,
         job=job,
+        spare=spare,
         is_protected=is_protected,
         is_waiting=is_waiting,
         is_terminating=is_terminating,
@@ -161,6 +163,36 @@ def test_of_equally_important_pods_that_goes_whose_job_loses_others_already() ->
     found = Cluster(pods, [8, 4], 2).preempt()
 
     assert {each.victim.key for each in found.evictions} == {"a", "c"}
+
+
+def gone_for(size: int, *pods: Occupant) -> set[str]:
+    """Who goes from one node of pods of 2 cores for a member of this size."""
+    found = Cluster([(each, 2) for each in pods], [size], 1).preempt()
+    return {each.victim.key for each in found.evictions}
+
+
+def test_of_equally_important_pods_those_go_that_no_other_pod_misses() -> None:
+    needed, alone = occupant("a", "n0", job="whole"), occupant("b", "n0")
+    spare = occupant("z", "n0", job="large", spare=1)
+
+    assert gone_for(4, needed, alone, spare) == {"z"}
+    assert gone_for(6, needed, alone, spare) == {"b", "z"}
+
+
+def test_a_gang_that_is_below_its_minimum_goes_before_pods_that_do_something() -> None:
+    pods = [
+        occupant("a", "n0", job="broken", spare=-1),
+        occupant("b", "n0"),
+        occupant("c", "n0", job="whole"),
+    ]
+
+    assert gone_for(4, *pods) == {"a"}
+
+
+def test_of_gangs_that_would_break_the_one_goes_that_loses_most() -> None:
+    pods = [occupant(key, "n0", job=job) for key, job in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "z"))]
+
+    assert gone_for(4, *pods) == {"a", "b"}
 
 
 def test_members_that_are_not_needed_get_room_where_there_is_some() -> None:

@@ -82,7 +82,8 @@ def _looks_further(plugin: Plugin[object]) -> bool:
 
 class TrialGround:
     """The `Ground` of a job. `members` by key are all that need a node; `own` (uids) belong to the job, so that they
-    are no victims; `doomed` pods are being preempted, whether that shows yet or not. Lives as long as `trial`."""
+    are no victims; `doomed` pods are being preempted, whether that shows yet or not; `spare`: see `Occupant`. Lives
+    as long as `trial`."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class TrialGround:
         *,
         doomed: Collection[str] = (),
         rivals: Rivals = lambda _plugin, _pod: None,
+        spare: Callable[[PodInfo], int] = lambda _: 0,
     ) -> None:
         self._table = table
         self._residents = residents
@@ -106,6 +108,7 @@ class TrialGround:
         self._own = own
         self._doomed = doomed
         self._rivals = rivals
+        self._spare = spare
         self._infos: dict[str, PodInfo] = {}
         self._kinds: list[Kind] = []
         self._kind_of: dict[str, int] = {}
@@ -344,6 +347,7 @@ class TrialGround:
             node=node,
             priority=pod.priority,
             job=job_name(pod.pod),
+            spare=self._spare(pod),
             is_terminating=is_doomed or pod.pod.metadata.deletion_timestamp is not None,
             is_preempted=is_doomed or is_preempted(pod),
             is_waiting=place is not None and place.assumed,

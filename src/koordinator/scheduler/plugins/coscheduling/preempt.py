@@ -26,6 +26,8 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     job: str = ""
     """Pods of one job cost as much as one of them; a pod without one is a job of its own."""
+    spare: int = 0
+    """Pods that its job can lose and go on; negative where it cannot go on as it is."""
     is_protected: bool = False
     """By itself, or by its quota."""
     is_terminating: bool = False
@@ -244,20 +246,48 @@ def _evictions(used: set[str], ground: Ground, *, as_reference: bool) -> Iterabl
     """The pods that must go for the members; of all others those come back first that matter most."""
     cleared = ground.cleared()
     idle = [pod for node, pods in cleared.items() if node not in used for pod in pods]
-    hit: set[str] = set()
-    victims = restore(_by_importance(idle, hit, as_reference=as_reference), ground)
-    for node in (node for node in cleared if node in used):
-        hit.update(pod.job for pod in victims if pod.job)
-        victims += restore(_by_importance(cleared[node], hit, as_reference=as_reference), ground)
+    worth = _Worth(pod for node in used for pod in cleared.get(node, ()))
+    victims: list[Occupant] = []
+    for pods in (idle, *(pods for node, pods in cleared.items() if node in used)):
+        by_importance = _reference_order(pods) if as_reference else worth.order(pods)
+        lost = restore(by_importance, ground)
+        worth.lose(lost)
+        victims += lost
     return (Eviction(pod, _action(pod)) for pod in victims)
 
 
-def _by_importance(pods: Iterable[Occupant], hit: set[str], *, as_reference: bool) -> list[Occupant]:
-    """The most important first. Whoever leaves anyhow goes before all others, and of equally important pods
-    those whose job loses others already."""
-    if as_reference:
-        return sorted(pods, key=lambda pod: (-pod.priority, pod.job, pod.key))
-    return sorted(pods, key=lambda pod: (pod.is_terminating, -pod.priority, pod.job in hit, pod.job, pod.key))
+def _reference_order(pods: Iterable[Occupant]) -> list[Occupant]:
+    return sorted(pods, key=lambda pod: (-pod.priority, pod.job, pod.key))
+
+
+class _Worth:
+    """Who comes back first: the most important, and of equally important pods those without which a job breaks, so
+    that few jobs do. `pods` are all that may have to go."""
+
+    def __init__(self, pods: Iterable[Occupant]) -> None:
+        self._counts = Counter(pod.job for pod in pods)
+        self._lost: Counter[str] = Counter()
+
+    def lose(self, pods: Iterable[Occupant]) -> None:
+        """These have to go."""
+        self._lost.update(pod.job for pod in pods if pod.job)
+
+    def order(self, pods: Iterable[Occupant]) -> list[Occupant]:
+        """Whoever leaves anyhow last, before them jobs that are broken, then whom no other pod misses; of jobs that
+        would break, the one that would lose most pods."""
+        dispensable: Counter[str] = Counter()
+        keys: dict[str, tuple[bool, int, int, int, str, str]] = {}
+        found = list(pods)
+        for pod in found:
+            left = pod.spare - self._lost[pod.job]
+            if not pod.job or left > dispensable[pod.job]:
+                need = 1
+                dispensable[pod.job] += 1
+            else:
+                need = 2 if left < 0 else 0
+            count = 0 if need else self._counts[pod.job]
+            keys[pod.key] = (pod.is_terminating, -pod.priority, need, count, pod.job, pod.key)
+        return sorted(found, key=lambda pod: keys[pod.key])
 
 
 def restore(pods: Sequence[Occupant], ground: Ground) -> list[Occupant]:

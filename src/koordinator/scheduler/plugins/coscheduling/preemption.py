@@ -249,6 +249,7 @@ class GangPreemption:
                 own,
                 doomed=self._doomed,
                 rivals=self._rivals,
+                spare=self._spare,
             )
             found = preempt(preemptor, ground, self._placer_of(trigger))
             victims: dict[str, list[PodInfo]] = {}
@@ -267,6 +268,11 @@ class GangPreemption:
             and diagnosis.status_of(place.row).code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE
             for (uid, by), place in ((each, places[each[0]]) for each in self._doomed.items())
         )
+
+    def _spare(self, pod: PodInfo) -> int:
+        """How many members the pod's gang has beyond its minimum."""
+        gang = self._gangs.rounds.cache.get(gang_id_of(pod.pod))
+        return gang.placed_count + gang.waiting_count - gang.config.minimum if gang is not None else 0
 
     def _rivals(self, plugin: str, pod: PodInfo) -> Iterable[str] | None:
         """uids of the pods that use up what the plugin refused the pod for."""
