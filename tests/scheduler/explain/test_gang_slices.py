@@ -61,7 +61,7 @@ shapes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shapes)
 def test_members_that_are_counted_are_told_as_if_they_were_tried_one_by_one(shape: dict[str, Any]) -> None:
     def told(*, is_counted: bool) -> GangAnswer:

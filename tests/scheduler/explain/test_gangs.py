@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from koordinator.api.network_topology import NetworkTopologySpec
 from koordinator.api.sigs import ElasticQuota
 from koordinator.scheduler import default_plugins
 from koordinator.scheduler.config import PluginConfig, SchedulerConfig
+from koordinator.scheduler.explain import gang_members
 from koordinator.scheduler.explain.answer import GangAnswer, Verdict
 from koordinator.scheduler.explain.decide import Question
 from koordinator.scheduler.explain.gang_group import group_of
@@ -407,7 +409,12 @@ def test_the_scheduler_does_with_a_gang_what_the_explanation_says(shape: dict[st
         assert len(bound) >= minimum
 
 
-def test_a_scheduler_that_is_asked_all_the_time_does_the_same() -> None:
+@pytest.mark.parametrize("singly_max", [2, 128], ids=["members are counted", "members are tried"])
+def test_a_scheduler_that_is_asked_all_the_time_does_the_same(
+    singly_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_members, "SINGLY_MAX", singly_max)
+
     def placements(*, is_asked: bool) -> dict[str, str]:
         found: dict[str, str] = {}
 

@@ -24,7 +24,7 @@ from koordinator.scheduler.explain.gangs import Told, explain_group
 from koordinator.scheduler.explain.quotas import explain_quota, refused_by_quota
 from koordinator.scheduler.explain.quotas import remedies as quota_remedies
 from koordinator.scheduler.explain.remedies import remedies, wanted_amounts
-from koordinator.scheduler.explain.slices import finish
+from koordinator.scheduler.explain.slices import Steps, finish
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koordinator.scheduler.pod_info import PodInfo
@@ -35,6 +35,8 @@ from koordinator.scheduler.view import View
 
 BEST_NODES = 5
 NAMED_MAX = 3
+NODES_PER_SLICE = 100
+"""Nodes told in detail before others have a turn, some 0.07 ms each."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,6 +368,21 @@ def _node_answers(found: Survey, names: tuple[str, ...] | None) -> list[NodeAnsw
         positions = np.searchsorted(found.rows, rows).tolist()
     takers = set(found.takers.tolist())
     return [_node_answer(found, position, takers) for position in positions]
+
+
+def every_node(engine: Engine, pod: PodInfo) -> Steps[list[NodeAnswer]]:
+    """Every plugin's answer for every node, for a pod without a place; some nodes per slice."""
+    profile = engine.profiles.get(pod.pod.spec.scheduler_name)
+    if profile is None:
+        return []
+    found = surveys.survey(engine, profile, pod)
+    takers, answers = set(found.takers.tolist()), []
+    for position, row in enumerate(found.rows.tolist(), 1):
+        if engine.table.node_at(row) is not None:
+            answers.append(_node_answer(found, position - 1, takers))
+        if position % NODES_PER_SLICE == 0:
+            yield
+    return answers
 
 
 def _node_answer(found: Survey, position: int, takers: set[int]) -> NodeAnswer:

@@ -11,7 +11,7 @@ from aiohttp import web
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
 from koordinator.scheduler.explain.answer import ConditionLine, GangAnswer, PodAnswer, QueueLine
-from koordinator.scheduler.explain.decide import BEST_NODES, Question, explain
+from koordinator.scheduler.explain.decide import BEST_NODES, Question, every_node, explain
 from koordinator.scheduler.explain.gang_group import Group, gang_keys, group_of, group_of_pod
 from koordinator.scheduler.explain.gangs import Told, explain_group
 from koordinator.scheduler.explain.slices import in_turns
@@ -101,7 +101,12 @@ async def explain_live(scheduler: Scheduler, pod: Pod, question: Question) -> Po
     if profile is not None:
         engine.refresh(profile, scheduler.clock.now())
     attempt = 1 + (entry.attempt_count if entry is not None else 0)
-    found = explain(engine, info, msgspec.structs.replace(question, attempt=attempt), told)
+    is_about_all = question.nodes is None and place is None
+    nodes = () if is_about_all else question.nodes
+    found = explain(engine, info, msgspec.structs.replace(question, attempt=attempt, nodes=nodes), told)
+    is_judged = bool(found.pre_filter or found.reasons or found.feasible_count)
+    if is_about_all and is_judged:
+        found = msgspec.structs.replace(found, nodes=await in_turns(every_node(engine, info), engine))
     return msgspec.structs.replace(found, queue=_queue_line(scheduler, uid), conditions=condition_lines(pod))
 
 
