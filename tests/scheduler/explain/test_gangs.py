@@ -387,6 +387,7 @@ def test_the_scheduler_does_with_a_gang_what_the_explanation_says(shape: dict[st
         cluster.member(f"job-{number}", "job", cpu=cpu)
         body = world.pod(f"job-{number}", cpu=cpu)
         body["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": "job"}
+        body["metadata"]["uid"] = f"default/job-{number}"  # by it chance chooses among equal nodes
         bodies.append(body)
     answer = cluster.gang("job")
     bound: list[str] = []
