@@ -149,7 +149,7 @@ def test_a_gang_larger_than_the_cluster_says_so_and_leaves_the_room_to_others(st
 
     until(lambda: "Insufficient cpu" in story.message("vast-6"), 20, story.cluster.process)
     said = story.kubectl("describe", "pod", "vast-0")
-    assert "alreadyWaitForBound: 6" in said, said
+    assert f"gang {story.namespace}/vast needs 7 members, at most 6 fit now" in said, said
     story.create(*annotated("fits", 6, 6))
     story.wait_until_bound("fits", 6)
     assert story.bound("vast") == []

@@ -123,3 +123,5 @@ class OverUse:
             )
             return
         log.info("pod above the runtime of its quota evicted", extra=about)
+        why = f"Evicted: quota {quota.spec.name} uses more than its runtime, which others ask for"
+        self._handle.actions.event("", pod, "Warning", "QuotaOverused", why)
