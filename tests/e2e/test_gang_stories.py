@@ -219,7 +219,7 @@ def test_parameter_servers_and_workers_of_two_namespaces_start_together(
 
 def test_a_gang_whose_scheduler_is_killed_is_finished_by_the_next_one(story: Story, tmp_path: Path) -> None:
     kubeconfig = story.cluster.kubeconfig
-    first, second = Process(tmp_path, kubeconfig, SLOW.replace("RATE", "20")), None
+    first, second = Process(tmp_path, kubeconfig, SLOW.replace("RATE", "2")), None
     try:
         until(first.leads, 20, first.process)
         gang = annotated("job", 16, 16)

@@ -286,14 +286,16 @@ def scheduler_config(
     own: SchedulerConfig | None = None, *, network_topology: bool = False
 ) -> SchedulerConfig:
     """The shipped profile under both names: here one scheduler places everybody's pods. Users' `own` configuration
-    gets the profile of the stock scheduler, unless it has one: nobody else would place the pods that ask for it."""
-    if own is not None:
-        if any(profile.scheduler_name == DEFAULT_SCHEDULER for profile in own.profiles):
-            return own
-        return msgspec.structs.replace(
-            own, profiles=[*own.profiles, default_plugins.shipped_profile(DEFAULT_SCHEDULER)]
-        )
+    gets a profile of the stock scheduler, unless it has one: nobody else would place the pods that ask for it. It is
+    as the one that they have changed, the shipped one where they have another."""
     shipped = default_plugins.shipped_profile()
+    if own is not None:
+        by_name = {profile.scheduler_name: profile for profile in own.profiles}
+        if DEFAULT_SCHEDULER in by_name:
+            return own
+        model = by_name.get(shipped.scheduler_name, shipped)
+        stock = msgspec.structs.replace(model, scheduler_name=DEFAULT_SCHEDULER)
+        return msgspec.structs.replace(own, profiles=[*own.profiles, stock])
     if network_topology:
         aware = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True})
         shipped = msgspec.structs.replace(shipped, plugin_config=[*shipped.plugin_config, aware])
