@@ -31,11 +31,7 @@ class Reviews:
         self.down = False
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *_: Any
     ) -> dict[str, Any]:
         if self.down:
             raise errors.ConnectionFailed("connection refused")

@@ -230,9 +230,11 @@ async def test_nobody_listening_is_a_failed_connection_that_names_the_request() 
 async def test_the_client_keeps_its_own_rate() -> None:
     async with scripted() as server, connected(server, rate=Rate(per_s=50, burst=2)) as cluster:
         server.otherwise = ok(pod("a"))
+        begun_s = asyncio.get_running_loop().time()
         await asyncio.gather(*(cluster.get(PodView, "a", "shop") for _ in range(12)))
 
-        assert server.asked[-1].at_s - server.asked[0].at_s >= 0.18
+        # The burst is free, each of the other ten waits for its turn; a busy machine only makes that later.
+        assert server.asked[-1].at_s - begun_s >= 10 / 50
 
 
 async def test_retry_on_conflict_reads_afresh_up_to_four_times() -> None:

@@ -104,19 +104,13 @@ class RoleCluster(MemoryCluster):
         self.roles.check("create", "", "pods/eviction", namespace, pod)
         await super().evict(namespace, pod, uid=uid, grace_period_s=grace_period_s)
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
+    async def request(self, method: str, path: str, *rest: Any) -> dict[str, Any]:
         target = memory_request.parse(path)
         plural = f"{target.plural}/{target.subresource}" if target.subresource else target.plural
         if plural:  # everybody may ask what kinds there are
             verb = "list" if method == "GET" and not target.name else _VERBS[method]
             self.roles.check(verb, target.group, plural, target.namespace, target.name)
-        return await super().request(method, path, body, params)
+        return await super().request(method, path, *rest)
 
 
 def _named(field_selector: str) -> str:

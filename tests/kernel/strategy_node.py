@@ -4,6 +4,8 @@ The clock stands and samples are given, so no test waits for one; what the kerne
 """
 
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -170,3 +172,16 @@ class StrategyNode:
         time.sleep(seconds)
         used_ns = (self.host.cgroups.cpu_usage_ns(group) or 0) - begun_ns
         return used_ns / 1e9 / (time.monotonic() - begun_s)
+
+
+def kill_soon(module: str, *arguments: str, rng: random.Random) -> None:
+    """Run a worker, and end it by SIGKILL within 50 ms of its being ready."""
+    worker = subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    try:
+        assert worker.stdout.readline() == b"ready\n"
+        time.sleep(rng.uniform(0, 0.05))
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()

@@ -1,9 +1,6 @@
 """CPU burst on this kernel: a throttled process gets more, up to its ceiling, and loses it again."""
 
 import random
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +11,7 @@ from koordinator.host.cgroups import Cgroups
 from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet.qos.cpu_burst_run import CPUBurst
 from tests.kernel.conftest import Spawn, has
-from tests.kernel.strategy_node import LS, StrategyNode, pod_object
+from tests.kernel.strategy_node import LS, StrategyNode, kill_soon, pod_object
 
 HOG = "while True: pass"
 LIMIT_US = 20_000
@@ -97,18 +94,7 @@ def test_killed_at_random_times_the_host_ends_in_the_right_state(node: StrategyN
     journal = tmp_path / "killed.jsonl"
     rng = random.Random(3)
     for _ in range(KILLS):
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "tests.kernel.burst_worker", node.group, str(journal)],
-            stdout=subprocess.PIPE,
-        )
-        try:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == b"ready\n"
-            time.sleep(rng.uniform(0, 0.05))
-        finally:
-            worker.kill()
-            worker.wait()
-            worker.stdout.close()
+        kill_soon("tests.kernel.burst_worker", node.group, str(journal), rng=rng)
         quotas = [node.host.cgroups.quota_us(each) or 0 for each in (POD, CONTAINER)]
         assert all(LIMIT_US <= each <= 3 * LIMIT_US for each in quotas)
 

@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from tests.kernel.conftest import Spawn
-from tests.kernel.strategy_node import BE, StrategyNode, pod_object
+from tests.kernel.strategy_node import BE, StrategyNode, kill_soon, pod_object
 
 HOG = "while True: pass"
 KNOBS = (Knob.CPU_QUOTA, Knob.CPUSET)
@@ -120,18 +118,7 @@ def test_killed_at_random_times_the_host_ends_in_the_right_state(
     journal = tmp_path / "killed.jsonl"
     wrote = 0
     for _ in range(KILLS):
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "tests.kernel.suppress_worker", node.group, str(journal), policy],
-            stdout=subprocess.PIPE,
-        )
-        try:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == b"ready\n"
-            time.sleep(rng.uniform(0, 0.05))
-        finally:
-            worker.kill()
-            worker.wait()
-            worker.stdout.close()
+        kill_soon("tests.kernel.suppress_worker", node.group, str(journal), policy, rng=rng)
         wrote += node.values(*KNOBS) != before
 
     assert policy == "cpuset" or wrote > 0

@@ -38,14 +38,8 @@ def cpu_usage_ns(version: int, data: bytes) -> int | None:
 
 def throttling(version: int, data: bytes) -> Throttling | None:
     """Quota periods, from `cpu.stat`."""
-    adjacent, names = _PERIODS[version]
-    form = adjacent.search(data)
-    if form is not None:
-        found = [int(each) for each in form.groups()]
-    else:
-        data = b"\n" + data
-        found = [number for name in names if (number := _line(data, b"\n" + name + b" ")) is not None]
-    if len(found) != len(names):
+    found = _numbers(data, *_PERIODS[version])
+    if found is None:
         return None
     periods, throttled, time = found
     return Throttling(periods, throttled, time if version == V1 else time * _NS_PER_US)
@@ -53,14 +47,8 @@ def throttling(version: int, data: bytes) -> Throttling | None:
 
 def memory_bytes(version: int, data: bytes) -> tuple[int, int] | None:
     """Memory that cannot be dropped, and file pages, from `memory.stat`."""
-    adjacent, names = _MEMORY[version]
-    form = adjacent.search(data)  # kernels list them next to each other
-    if form is not None:
-        found = [int(each) for each in form.groups()]
-    else:
-        data = b"\n" + data
-        found = [number for name in names if (number := _line(data, b"\n" + name + b" ")) is not None]
-    if len(found) != len(names):
+    found = _numbers(data, *_MEMORY[version])
+    if found is None:
         return None
     inactive_anon, active_anon, inactive_file, active_file, unevictable = found
     return inactive_anon + active_anon + unevictable, inactive_file + active_file
@@ -82,6 +70,16 @@ def numa_bytes(version: int, data: bytes, page_bytes: int) -> dict[int, int] | N
                 return None
             total[int(node[1:])] = total.get(int(node[1:]), 0) + number * unit
     return total
+
+
+def _numbers(data: bytes, adjacent: re.Pattern[bytes], names: tuple[bytes, ...]) -> list[int] | None:
+    """The numbers of all names; None when one is missing."""
+    form = adjacent.search(data)  # kernels list them next to each other
+    if form is not None:
+        return [int(each) for each in form.groups()]
+    data = b"\n" + data
+    found = [number for name in names if (number := _line(data, b"\n" + name + b" ")) is not None]
+    return found if len(found) == len(names) else None
 
 
 def _line(data: bytes, name: bytes) -> int | None:

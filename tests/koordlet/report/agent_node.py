@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from koordinator import clock as clocks
 from koordinator.api import crd
@@ -211,6 +213,22 @@ class Reporting:
         await settle()
         await self.reporter.run()
         await settle()
+
+
+R = TypeVar("R", bound=Reporting)
+
+
+@asynccontextmanager
+async def running(found: R) -> AsyncIterator[R]:
+    """With the informers of the reporter at work."""
+    tasks = [asyncio.create_task(each.run()) for each in found.reporter.informers]
+    try:
+        await settle()
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def settle() -> None:

@@ -1,6 +1,5 @@
 """Devices: told to the scheduler when something really changed, and a bad file or card costs nothing but itself."""
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -29,7 +28,7 @@ from tests.koordlet.report.agent_node import (
     api,
     cards,
     node_object,
-    settle,
+    running,
 )
 from tests.koordlet.report.faulty_cluster import FaultyCluster
 
@@ -60,15 +59,8 @@ async def reporting(root: Path, gates: str, gpus: GPUs | None = None) -> AsyncIt
         root, cluster, gates=gates, gpus=gpus, collect=CollectConfig(xpu_directory=f"{root}/xpu/")
     )
     node.view.node = node_object()
-    found = DeviceReporting(node, cluster)
-    tasks = [asyncio.create_task(each.run()) for each in found.reporter.informers]
-    try:
-        await settle()
+    async with running(DeviceReporting(node, cluster)) as found:
         yield found
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def npu(minor: int, *, is_healthy: bool = True, peers: str = "") -> dict[str, Any]:

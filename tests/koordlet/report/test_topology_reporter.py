@@ -32,6 +32,7 @@ from tests.koordlet.report.agent_node import (
     api,
     node_object,
     pod_object,
+    running,
     settle,
 )
 from tests.koordlet.report.faulty_cluster import FaultyCluster
@@ -115,15 +116,8 @@ async def reporting(
     node.view.cpu, node.view.cpu_info = machine(), CPUBasicInfo(cpu_model="X", vendor_id="Y")
     node.view.numa_meminfo_kib = {each: {"MemTotal": 8 * 2**20, "MemFree": 5} for each in (0, 1)}
     node.pods()
-    found = TopologyReporting(node, cluster, kubelet)
-    tasks = [asyncio.create_task(each.run()) for each in found.reporter.informers]
-    try:
-        await settle()
+    async with running(TopologyReporting(node, cluster, kubelet)) as found:
         yield found
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def state(entries: dict[str, dict[str, str]]) -> str:

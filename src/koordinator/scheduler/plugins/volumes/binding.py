@@ -45,6 +45,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     VolumeCatalog,
     belongs_to,
     claims_of,
+    class_key_of,
     class_of,
     helps,
     is_bound,
@@ -122,10 +123,7 @@ class VolumeBinding(
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        if not pod.pod.spec.volumes:
-            return ()
-        claims = claims_of(pod.pod)
-        return (claims, pod.uid if any(use.is_ephemeral for use in claims) else "")
+        return class_key_of(pod)
 
     def prepare(self, pod: PodInfo) -> BindingState:
         uses = claims_of(pod.pod)

@@ -1,6 +1,6 @@
 """Claims, volumes and what storage drivers say, as the plugins see them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from koordinator.api.storage import (
 )
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import Handle, Watch
+from koordinator.scheduler.pod_info import PodInfo
 
 T = TypeVar("T", bound=Object)
 
@@ -150,6 +151,15 @@ def claims_of(pod: Pod) -> tuple[ClaimUse, ...]:
             name = f"{pod.metadata.name}-{volume.name}"
             found.append(ClaimUse((namespace, name), is_ephemeral=True))
     return tuple(found)
+
+
+def class_key_of(pod: PodInfo) -> Hashable:
+    """What pods must have in common to be told the same about volumes: their claims; of ephemeral volumes nobody else
+    has any."""
+    if not pod.pod.spec.volumes:
+        return ()
+    claims = claims_of(pod.pod)
+    return (claims, pod.uid if any(use.is_ephemeral for use in claims) else "")
 
 
 def class_of(claim: PersistentVolumeClaim) -> str:

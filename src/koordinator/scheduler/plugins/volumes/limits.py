@@ -32,6 +32,7 @@ from koordinator.scheduler.plugins.volumes.catalog import (
     VolumeCatalog,
     belongs_to,
     claims_of,
+    class_key_of,
     class_of,
     helps,
     not_owned,
@@ -84,10 +85,7 @@ class NodeVolumeLimits(PreFilterPlugin[LimitState], FilterPlugin[LimitState], Ro
     # A pod
 
     def class_key(self, pod: PodInfo) -> Hashable:
-        if not pod.pod.spec.volumes:
-            return ()
-        claims = claims_of(pod.pod)
-        return (claims, pod.uid if any(use.is_ephemeral for use in claims) else "")
+        return class_key_of(pod)
 
     def prepare(self, pod: PodInfo) -> LimitState:
         claims = claims_of(pod.pod)
