@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from koordinator.clock import FixedClock
 from koordinator.scheduler import config
 from koordinator.scheduler.config import SchedulerConfig
-from koordinator.scheduler.config_reader import ConfigError
-from koordinator.scheduler.engine import Engine
 from tests.scheduler.elastic_quota.test_plugin import member, placed, quota
 from tests.scheduler.world import World, play
 
@@ -29,10 +26,28 @@ def profiles(first: dict[str, Any], second: dict[str, Any]) -> SchedulerConfig:
     )
 
 
-def test_what_concerns_all_must_be_the_same_in_all_profiles() -> None:
-    differing = profiles({"delayEvictTime": "10s", "monitorAllQuotas": True}, {"delayEvictTime": "20s"})
-    with pytest.raises(ConfigError, match="ElasticQuota: delayEvictTime, monitorAllQuotas differ"):
-        Engine(differing, FixedClock())
+def test_what_concerns_all_is_that_of_the_first_profile_and_others_are_told_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="8", memory="64Gi")
+        for name in ("search", "ads"):
+            world.api.put("ElasticQuota", quota(name, low=4, high=8))
+        for number in range(8):
+            world.api.put("Pod", member(f"ads-{number}", "ads", schedulerName="other"))
+        await world.settle(2)
+        assert len(placed(world)) == 8
+        for number in range(4):
+            world.api.put("Pod", member(f"search-{number}", "search", schedulerName="other"))
+        await world.settle(40)
+        assert len([name for name in placed(world) if name.startswith("search")]) == 4
+
+    play(story, profiles({"delayEvictTime": "20s", "monitorAllQuotas": True}, {"enableRuntimeQuota": False}))
+
+    told = "delayEvictTime, monitorAllQuotas, enableRuntimeQuota of the first profile count in all of them"
+    assert [told in each.getMessage() for each in caplog.records if "first profile" in each.getMessage()] == [
+        True
+    ]
 
 
 def test_each_profile_checks_as_it_is_told_and_all_count_in_the_same_quotas() -> None:

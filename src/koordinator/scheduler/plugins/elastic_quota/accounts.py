@@ -5,11 +5,12 @@ included. So a trial of the node table that takes pods away gives their quota it
 whether a pod could be placed without them gets the true answer.
 """
 
+import logging
+
 import msgspec
 
 from koordinator.api.core import Node, Pod
 from koordinator.api.sigs import ElasticQuota
-from koordinator.scheduler.config_reader import ConfigError
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.framework import Handle, Watch
 from koordinator.scheduler.nodes import RowKeeper
@@ -21,6 +22,8 @@ from koordinator.scheduler.plugins.elastic_quota.hooks import Hooks
 from koordinator.scheduler.plugins.elastic_quota.latencies import Latencies
 from koordinator.scheduler.plugins.elastic_quota.news import QuotaNews
 from koordinator.scheduler.pod_info import PodInfo
+
+log = logging.getLogger(__name__)
 
 OWN = frozenset(
     (
@@ -61,20 +64,20 @@ class QuotaAccounts(RowKeeper):
 
     @classmethod
     def of(cls, args: ElasticQuotaArgs, handle: Handle) -> "QuotaAccounts":
-        """The scheduler's one.
+        """The scheduler's one. Arguments that concern all are those of its first profile. Raises: ValueError."""
+        return handle.shared(cls, lambda first: cls(args, first))
 
-        Raises: ConfigError when another profile has other arguments that concern all; ValueError for hooks.
-        """
-        found = handle.shared(cls, lambda first: cls(args, first))
+    def args_of(self, args: ElasticQuotaArgs) -> ElasticQuotaArgs:
+        """What counts in a profile with these arguments."""
+        counting = msgspec.structs.replace(self._args, **{name: getattr(args, name) for name in OWN})
         differing = [
             field.encode_name
             for field in msgspec.structs.fields(ElasticQuotaArgs)
-            if field.name not in OWN and getattr(args, field.name) != getattr(found._args, field.name)
+            if getattr(args, field.name) != getattr(counting, field.name)
         ]
         if differing:
-            reason = f"all profiles need the same arguments of ElasticQuota: {', '.join(differing)} differ"
-            raise ConfigError("profiles", reason)
-        return found
+            log.warning("ElasticQuota: %s of the first profile count in all of them", ", ".join(differing))
+        return counting
 
     def _quota_set(self, quota: ElasticQuota) -> None:
         name = quota.metadata.name

@@ -66,8 +66,9 @@ class ElasticQuota(
     )
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
-        super().__init__(args, handle)
         self.accounts = QuotaAccounts.of(args, handle)
+        args = self.accounts.args_of(args)
+        super().__init__(args, handle)
         book, self._hooks = self.accounts.book, self.accounts.hooks
         self.book = book
         self._has_hooks = bool(self._hooks)
