@@ -135,12 +135,14 @@ OPERATORS: dict[str, Function] = {
 
 
 def size(value: Any) -> int:
+    """Characters of a text, items of a list, keys of a map. Raises: EvaluationError."""
     if isinstance(value, str | list | dict):
         return len(value)
     raise no_overload("size", value)
 
 
 def to_int(value: Any) -> int:
+    """Cut towards zero; 64 bits. Raises: EvaluationError."""
     try:
         if isinstance(value, bool):
             raise no_overload("int", value)
@@ -152,6 +154,7 @@ def to_int(value: Any) -> int:
 
 
 def to_double(value: Any) -> float:
+    """Raises: EvaluationError when the text is no number."""
     try:
         if _is_number(value) or isinstance(value, str):
             return float(value)
@@ -161,6 +164,7 @@ def to_double(value: Any) -> float:
 
 
 def to_string(value: Any) -> str:
+    """As CEL writes a value. Raises: EvaluationError for lists and maps."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int):
@@ -171,6 +175,7 @@ def to_string(value: Any) -> str:
 
 
 def to_bool(value: Any) -> bool:
+    """The words that Go takes for true and false. Raises: EvaluationError."""
     if isinstance(value, bool):
         return value
     if value in ("true", "True", "TRUE", "t", "1"):
@@ -181,6 +186,7 @@ def to_bool(value: Any) -> bool:
 
 
 def to_quantity(text: Any) -> Quantity:
+    """A Kubernetes amount (`2Gi`). Raises: EvaluationError."""
     if not isinstance(text, str):
         raise no_overload("quantity", text)
     try:
@@ -190,6 +196,7 @@ def to_quantity(text: Any) -> Quantity:
 
 
 def to_semver(text: Any, is_loose: Any = False) -> Semver:
+    """A version; `is_loose` allows a leading v and missing parts. Raises: EvaluationError."""
     if not isinstance(text, str) or not isinstance(is_loose, bool):
         raise no_overload("semver", text)
     return Semver.normalized(text) if is_loose else Semver.of(text)

@@ -56,11 +56,13 @@ def of(source: str) -> Pattern:
 
 
 def find(text: str, source: str) -> str:
+    """The first match, "" for none. Raises: EvaluationError when the pattern cannot be read."""
     found = of(source).search(text)
     return found[0] if found is not None else ""
 
 
 def find_all(text: str, source: object, limit: object = -1) -> list[str]:
+    """All matches, at most `limit` unless it is negative. Raises: EvaluationError."""
     if not isinstance(source, str) or type(limit) is not int:
         raise EvaluationError("no such overload: findAll")
     found = of(source).all(text)

@@ -67,14 +67,17 @@ SKIP = Status(Code.SKIP)
 
 
 def unschedulable(*reasons: str) -> Status:
+    """Not on this node now; evicting pods may help."""
     return Status(Code.UNSCHEDULABLE, reasons)
 
 
 def unresolvable(*reasons: str) -> Status:
+    """Not on this node, whoever is evicted."""
     return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
 
 
 def error(*reasons: str) -> Status:
+    """Our fault or that of something we asked: the pod is tried again with backoff."""
     return Status(Code.ERROR, reasons)
 
 

@@ -11,6 +11,7 @@ from koordinator.descheduler.pod_filter import PodSelector
 
 
 def require(holds: bool, field: str, reason: str) -> None:
+    """Raises: ProtocolError that names the field, unless it `holds`."""
     if not holds:
         raise ProtocolError("", field, reason)
 
@@ -24,6 +25,7 @@ def seconds(text: str, field: str) -> float:
 
 
 def selector(found: LabelSelector | None, field: str) -> None:
+    """Raises: ProtocolError when there is a selector that cannot be compiled."""
     if found is not None:
         try:
             compile_selector(found)
@@ -32,5 +34,6 @@ def selector(found: LabelSelector | None, field: str) -> None:
 
 
 def pod_selectors(found: Iterable[PodSelector]) -> None:
+    """Raises: ProtocolError that names the first selector that cannot be compiled."""
     for index, one in enumerate(found):
         selector(one.selector, f"podSelectors[{index}].selector")

@@ -102,6 +102,7 @@ def finished_at_s(job: Job) -> float | None:
 
 
 def parallelism(job: Job) -> int:
+    """Most pods at a time; 1 when the Job does not say."""
     return 1 if job.spec.parallelism is None else job.spec.parallelism
 
 

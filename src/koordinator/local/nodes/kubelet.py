@@ -109,6 +109,7 @@ def lease_object(shape: NodeShape, owner_uid: str, duration_s: int, now_s: float
 
 
 def lease_renewal(now_s: float) -> dict[str, Any]:
+    """The part of a Lease's spec that a heartbeat changes; `now_s` is in seconds since 1970."""
     return {"renewTime": clock.rfc3339_micro(now_s)}
 
 

@@ -18,6 +18,7 @@ def _details(
 
 
 def not_found(resource: Resource, name: str) -> errors.NotFound:
+    """404: there is no object of that name."""
     return errors.not_found(resource.qualified, name, group=resource.group, kind=resource.plural)
 
 
@@ -27,6 +28,7 @@ def not_served() -> errors.NotFound:
 
 
 def already_exists(resource: Resource, name: str, *, is_deleting: bool = False) -> errors.AlreadyExists:
+    """409: the name is taken, perhaps by an object that waits for its finalizers."""
     prefix = "object is being deleted: " if is_deleting else ""
     return errors.AlreadyExists(
         f'{prefix}{resource.qualified} "{name}" already exists', details=_details(resource, name)
@@ -34,6 +36,7 @@ def already_exists(resource: Resource, name: str, *, is_deleting: bool = False) 
 
 
 def conflict(resource: Resource, name: str, why: str = MODIFIED, subresource: str = "") -> errors.Conflict:
+    """409: the object changed since it was read, or is another one by now."""
     what = f"{resource.qualified}/{subresource}" if subresource else resource.qualified
     return errors.Conflict(
         f'Operation cannot be fulfilled on {what} "{name}": {why}', details=_details(resource, name)
@@ -43,12 +46,14 @@ def conflict(resource: Resource, name: str, why: str = MODIFIED, subresource: st
 def forbidden(
     resource: Resource, name: str, why: str, causes: Sequence[StatusCause] = ()
 ) -> errors.Forbidden:
+    """403: an admission rule says no."""
     return errors.Forbidden(
         f'{resource.qualified} "{name}" is forbidden: {why}', details=_details(resource, name, causes)
     )
 
 
 def not_allowed(resource: Resource, verb: str) -> errors.MethodNotSupported:
+    """405: the kind has no such verb."""
     return errors.MethodNotSupported(
         f'{verb} is not supported on resources of kind "{resource.qualified}"',
         details=StatusDetails(group=resource.group, kind=resource.plural),

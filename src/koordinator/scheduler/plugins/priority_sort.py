@@ -14,4 +14,5 @@ class PrioritySort(QueueSortPlugin[None]):
 
 
 def priority_key(priority: int, queued_s: float) -> tuple[int, float]:
+    """Sorts the more important first, then who was queued first (seconds of the queue's clock)."""
     return -priority, queued_s

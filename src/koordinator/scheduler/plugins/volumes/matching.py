@@ -18,10 +18,12 @@ _FILESYSTEM = "Filesystem"
 
 
 def wanted_size(claim: PersistentVolumeClaim) -> Quantity:
+    """Bytes that the claim asks for, 0 when it does not say."""
     return quantity.of(claim.spec.resources.requests.get(STORAGE, 0))
 
 
 def size_of(volume: PersistentVolume) -> Quantity:
+    """Bytes that the volume holds, 0 when it does not say."""
     return quantity.of(volume.spec.capacity.get(STORAGE, 0))
 
 
