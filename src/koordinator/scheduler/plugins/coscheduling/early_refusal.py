@@ -15,7 +15,7 @@ import numpy as np
 from koordinator.api.gang_labels import GangMode
 from koordinator.scheduler import diagnosis
 from koordinator.scheduler.capabilities import JobRefusal, ResizePodPlugin
-from koordinator.scheduler.framework import Handle, Plugin, PostFilterPlugin
+from koordinator.scheduler.framework import Handle, Plugin, PostFilterPlugin, PostFilterResult
 from koordinator.scheduler.plugins.coscheduling import head_room
 from koordinator.scheduler.plugins.coscheduling.config import gang_id_of
 from koordinator.scheduler.plugins.coscheduling.gangs import Gang, key_of
@@ -29,7 +29,7 @@ from koordinator.scheduler.plugins.preemption.residents import Residents
 from koordinator.scheduler.plugins.preemption.search import NO_VICTIMS
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.prospects import Prospects
-from koordinator.scheduler.status import Status, unresolvable, unschedulable
+from koordinator.scheduler.status import SKIP, Status, unresolvable, unschedulable
 
 KINDS_MAX = 16
 """Kinds of members that are looked at: each is a question to all nodes."""
@@ -38,15 +38,15 @@ KEYS_MAX = 65_536
 
 
 class Shortage(msgspec.Struct, frozen=True, eq=False):
-    """What a gang lacks, and what is told of it. `about` is the kind whose events can help, `preemption` why nobody is
-    evicted for a member."""
+    """What a gang lacks, and what is told of it. `about` is the kind whose events can help."""
 
     text: str
     about: Kind
     rejected_by: frozenset[str]
     filters: frozenset[str]
     """Filters that the member that is tried has to pass."""
-    preemption: str = ""
+    eviction: PostFilterResult | None = None
+    """Why it is in vain to evict pods for single members; None where that is looked at for all of them."""
     must_layer: str = ""
 
     def status_of(self, row: int) -> Status:
@@ -162,12 +162,12 @@ class EarlyRefusals:
         missing = head_room.lack(demand, head_room.as_is(self._handle.table, kinds), kinds)
         if missing is None:
             return None
-        preemption = "" if self._is_for_jobs else self._why_no_eviction(demand, kinds)
-        if preemption is None:
+        eviction = None if self._is_for_jobs else self._eviction(demand, kinds)
+        if eviction is not None and eviction.status.is_skip:
             return None
         active = prospects.evaluate(pod).active_filters() or ()
         filters = frozenset(plugin.name for plugin, _ in active)
-        return _told(missing, gangs, kinds, filters, preemption)
+        return _told(missing, gangs, kinds, filters, eviction)
 
     def _by_kind(
         self, prospects: Prospects, pod: PodInfo, gangs: Iterable[Gang]
@@ -204,13 +204,13 @@ class EarlyRefusals:
         )
         return Kind(tuple(alike), found, wanted)
 
-    def _why_no_eviction(self, demand: Demand, kinds: Sequence[Kind]) -> str | None:
-        """Why PostFilter plugins need not be asked to make room for single members; None when that may help."""
+    def _eviction(self, demand: Demand, kinds: Sequence[Kind]) -> PostFilterResult:
+        """What PostFilter plugins would come to that make room for single members; Skip when that may help."""
         if not any(isinstance(each, PostFilterPlugin) for each in self._others()):
-            return ""
+            return PostFilterResult(unresolvable())
         pods = [pod for kind in kinds for pod in kind.members if pod.pod.spec.preemption_policy != "Never"]
         if not pods:
-            return f"preemption: {PreemptReason.NEVER.value}"
+            return PostFilterResult(unresolvable(f"preemption: {PreemptReason.NEVER.value}"))
         priority = max(pod.priority for pod in pods)
         columns = sorted({column for kind in kinds for column in kind.wanted or ()})
         table = self._handle.table
@@ -221,11 +221,12 @@ class EarlyRefusals:
             open_count = int(is_open.sum())
             reasons = {NO_VICTIMS.message: open_count, NOT_HELPFUL: is_open.size - open_count}
             counts = {reason: count for reason, count in reasons.items() if count}
-            return f"preemption: {diagnosis.fit_error(table.node_count, counts)}"
+            text = diagnosis.fit_error(table.node_count, counts)
+            return PostFilterResult(unresolvable(f"preemption: {text}"), nominated_node="")
         room = head_room.without(table, kinds, dict(zip(columns, held, strict=True)), held_pods)
         if head_room.lack(demand, room, kinds) is None:
-            return None
-        return f"preemption: {PreemptReason.NO_ROOM.value}"
+            return PostFilterResult(SKIP)
+        return PostFilterResult(unresolvable(f"preemption: {PreemptReason.NO_ROOM.value}"), nominated_node="")
 
     def _others(self) -> Iterator[Plugin[Any]]:
         """Plugins of the profile beside this one."""
@@ -237,7 +238,7 @@ def _told(
     gangs: Sequence[Gang],
     kinds: Sequence[Kind],
     filters: frozenset[str],
-    preemption: str,
+    eviction: PostFilterResult | None,
 ) -> Shortage:
     by_id = {gang.gang_id: gang for gang in gangs}
     concerned = [by_id[gang_id] for gang_id in missing.gangs]
@@ -256,4 +257,4 @@ def _told(
         f"{needs} {missing.needed} {more}member{'s' * (missing.needed > 1)}{like}, "
         f"at most {missing.fitting} fit{'s' * (missing.fitting == 1)} now"
     )
-    return Shortage(text, about, about.slots.rejected_by(), filters, preemption)
+    return Shortage(text, about, about.slots.rejected_by(), filters, eviction)

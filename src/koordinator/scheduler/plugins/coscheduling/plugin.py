@@ -128,8 +128,8 @@ class Coscheduling(
         self._told = ToldFailures(handle.clock)
         self._refused_as_a_whole = ""
         """The pod whose attempt under way failed because limits, or nodes, have no room for its group."""
-        self._no_eviction = ""
-        """Why nobody is evicted for it."""
+        self._eviction: PostFilterResult | None = None
+        """What is known already of evictions for it."""
 
     def class_key(self, pod: PodInfo) -> Hashable:
         return self.prepare(pod)
@@ -162,7 +162,7 @@ class Coscheduling(
         return self.gangs.rounds.is_tried_as_a_whole(pod.pod)
 
     def begin_attempt(self, pod: PodInfo) -> Status | JobRefusal | SharedFailure:
-        self._refused_as_a_whole = self._no_eviction = ""
+        self._refused_as_a_whole, self._eviction = "", None
         begin = self.gangs.begin(pod.pod, has_topology=not self.planning.lacks_tree())
         gate = begin.gate
         if begin.has_started:
@@ -196,7 +196,7 @@ class Coscheduling(
             return status
         if not self.preemption.is_for_jobs:
             self._refused_as_a_whole = pod.uid
-            self._no_eviction = shortage.preemption
+            self._eviction = shortage.eviction
         return shortage.refusal_of(pod, is_for_jobs=self.preemption.is_for_jobs)
 
     def _room_for(self, pod: PodInfo) -> Status:
@@ -241,8 +241,9 @@ class Coscheduling(
         is_whole = self._refused_as_a_whole == pod.uid or self.planning.asks(pod.pod)
         if result.status.code is Code.UNSCHEDULABLE and is_whole:
             # Room for this one pod would not be room for the gang.
-            told = (*result.status.reasons, *filter(None, (self._no_eviction,)))
-            return msgspec.structs.replace(result, status=unresolvable(*told))
+            return self._eviction or msgspec.structs.replace(
+                result, status=unresolvable(*result.status.reasons)
+            )
         return result
 
     def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
