@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from koordinator.api import resource_list
@@ -238,6 +238,7 @@ class Town:
 
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**32))
+@example(seed=41)  # a share goes up and down again between two looks at it
 def test_a_tree_of_200_leaves_keeps_its_promises_at_every_step(seed: int) -> None:
     town = Town(seed)
     assert len(town.leaves()) == 200 + 2

@@ -443,7 +443,12 @@ class QuotaTree:
                     level.set_total(self._total_for(parent))
                     level.set_names(self._names(parent))
                     known = self._quotas[each]
+                    former = known.runtime
                     level.refresh(known)
+                    if known.runtime is not former and each in self._levels:
+                        self._unsettled.add(
+                            each
+                        )  # who settles compares with what was told, which may be that of before
                     if not self._as_reference:
                         known.fresh_version = self.version
                 parent = each
@@ -473,6 +478,9 @@ class QuotaTree:
         level = self._levels.get(parent)
         if level is None:
             return []
+        if parent != ROOT and parent not in OUTSIDE_THE_SHARES:
+            quota = self._quotas[parent]
+            self._levels[quota.spec.parent].refresh(quota)  # somebody may have looked in between
         level.set_total(self._total_for(parent))
         level.set_names(self._names(parent))
         changed = level.take_changed()
