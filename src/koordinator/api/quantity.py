@@ -119,6 +119,10 @@ class Quantity(msgspec.Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
 
+    # msgspec's own `!=` compares identities; Python derives it from `==` only where none is inherited.
+    def __ne__(self, other: object) -> bool:
+        return self.nanos != other.nanos if isinstance(other, Quantity) else NotImplemented
+
     def __hash__(self) -> int:
         return hash(self.nanos)
 

@@ -1,6 +1,5 @@
 """Values beyond JSON: optional ones, semantic versions; equality and order as CEL has them."""
 
-import functools
 import re
 from typing import Any
 
@@ -27,7 +26,6 @@ class OptionalValue(msgspec.Struct, frozen=True):
 NONE = OptionalValue(has_value=False)
 
 
-@functools.total_ordering
 class Semver(msgspec.Struct, frozen=True, eq=False):
     """A version; build metadata does not count in comparisons. Source: semver.org, 2.0.0."""
 
@@ -64,8 +62,21 @@ class Semver(msgspec.Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return self._order == other._order if isinstance(other, Semver) else NotImplemented
 
+    # `!=` and the orders are written out: those that msgspec's base brings would be taken for ours.
+    def __ne__(self, other: object) -> bool:
+        return self._order != other._order if isinstance(other, Semver) else NotImplemented
+
     def __lt__(self, other: "Semver") -> bool:
         return bool(self._order < other._order)
+
+    def __le__(self, other: "Semver") -> bool:
+        return bool(self._order <= other._order)
+
+    def __gt__(self, other: "Semver") -> bool:
+        return bool(self._order > other._order)
+
+    def __ge__(self, other: "Semver") -> bool:
+        return bool(self._order >= other._order)
 
     def __hash__(self) -> int:
         return hash(self._order)
