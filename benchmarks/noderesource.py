@@ -288,7 +288,7 @@ def scalar(row: NodeRow) -> tuple[int, int]:
         usage = report.pods.get(key)
         requested[0] += pod.request[0]
         requested[1] += pod.request[1]
-        used_cpu += pod.request[0] if usage is None else usage[0]
+        used_cpu += pod.request[0] * 10**6 if usage is None else usage[0]
         used_memory += pod.request[1] if usage is None else usage[1]
     for key, (cpu, memory, counts) in report.pods.items():
         if counts and key not in row.pods:
@@ -298,7 +298,7 @@ def scalar(row: NodeRow) -> tuple[int, int]:
     margin_cpu, margin_memory = int(cpu * 0.4), int(-(-memory // 1000) * 0.35) * 1000
     system_cpu, system_memory = report.system_usage
     return (
-        max(cpu - margin_cpu - max(system_cpu, reserved_cpu) - used_cpu, 0),
+        max(cpu - margin_cpu - (max(system_cpu, reserved_cpu * 10**6) + used_cpu) // 10**6, 0),
         max(memory - margin_memory - max(system_memory, reserved_memory) - used_memory, 0),
     )
 

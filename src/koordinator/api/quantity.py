@@ -212,6 +212,19 @@ def milli_once(raw: RawQuantity) -> int:
     return _milli_of_raw.__wrapped__(raw)
 
 
+def nanos_once(raw: RawQuantity) -> int:
+    """Billionths of a JSON value, exact: for measured amounts that are summed before they are rounded.
+
+    Raises: QuantityError.
+    """
+    if isinstance(raw, str) and raw.isascii() and len(raw) < 19:
+        if raw[-1:] == "m" and raw[:-1].isdigit():
+            return int(raw[:-1]) * (NANO // 1000)
+        if raw[-1:] == "n" and raw[:-1].isdigit():
+            return int(raw[:-1])
+    return _of_raw.__wrapped__(raw).nanos
+
+
 def canonical(raw: RawQuantity) -> str:
     """Canonical text of a JSON value.
 

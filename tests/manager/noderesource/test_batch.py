@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordinator.api.decode import from_builtins
+from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.manager.noderesource import account, batch, decide, demand
-from koordinator.manager.noderesource.account import NodeFacts, PodFacts, Report
+from koordinator.manager.noderesource.account import NANO_PER_MILLI, NodeFacts, PodFacts, Report
 from koordinator.manager.noderesource.batch import BatchInputs, CalculatePolicy, ReclaimPolicy
 
 milli = st.integers(0, 200_000)
@@ -24,7 +26,7 @@ policies = st.builds(
 
 def node(capacity: account.Amount, used: account.Amount, request: account.Amount) -> decide.NodeInputs:
     """A node with one service, which the report knows."""
-    report = Report({"default/web": (*used, True)}, has_node=True)
+    report = Report({"default/web": (used[0] * NANO_PER_MILLI, used[1], True)}, has_node=True)
     pods = {"default/web": PodFacts(True, request)}
     return decide.NodeInputs(NodeFacts(capacity, (0, 0)), report, demand.node_demand(pods, report))
 
@@ -93,7 +95,7 @@ def test_an_absurd_percentage_overflows_nothing(percent: int) -> None:
 
 def test_a_pod_bound_to_a_zone_counts_there_alone() -> None:
     pods = {"d/bound": PodFacts(True, (4_000, 4_000), zones=(1,)), "d/spread": PodFacts(True, (1_000, 1_000))}
-    report = Report({"d/bound": (2_000, 2_000, True)})
+    report = Report({"d/bound": (2_000 * NANO_PER_MILLI, 2_000, True)})
 
     first, second = demand.zone_demands(pods, report, 2)
 
@@ -101,11 +103,59 @@ def test_a_pod_bound_to_a_zone_counts_there_alone() -> None:
     assert (first[2:4], second[2:4]) == ((500, 500), (2_500, 2_500))  # used
 
 
+@pytest.mark.parametrize(
+    ("used_cpu", "expected"),
+    [
+        pytest.param(2_000, 4_000, id="idle: its request"),
+        pytest.param(6_000, 6_000, id="busy: its use, which is more than its request"),
+    ],
+)
+@pytest.mark.parametrize("zones", [(0,), ()], ids=["bound to a zone", "spread"])
+def test_the_larger_of_request_and_use_is_that_of_an_lse_pod_too(
+    used_cpu: int, expected: int, zones: tuple[int, ...]
+) -> None:
+    pods = {"d/lse": PodFacts(True, (4_000, 4_000), is_exclusive=True, zones=zones)}
+    report = Report({"d/lse": (used_cpu * NANO_PER_MILLI, 1_000, True)})
+
+    node_level = demand.node_demand(pods, report)
+    per_zone = demand.zone_demands(pods, report, 2)
+
+    assert node_level.used[0] == 4_000 * NANO_PER_MILLI and sum(zone[2] for zone in per_zone) == 4_000
+    assert node_level.maximum[0] == expected * NANO_PER_MILLI
+    assert sum(zone[4] for zone in per_zone) == expected
+
+
+@pytest.mark.parametrize("policy", [CalculatePolicy.USAGE, CalculatePolicy.MAX_USAGE_REQUEST])
+def test_measured_cpu_is_rounded_once_however_many_pods_there_are(policy: CalculatePolicy) -> None:
+    def status(pods: int, cpu: str, system: str) -> NodeMetricStatus:
+        usage = {"resources": {"cpu": cpu, "memory": "1Mi"}}
+        return from_builtins(
+            {
+                "nodeMetric": {"systemUsage": {"resources": {"cpu": system, "memory": "0"}}},
+                "podsMetric": [{"name": str(at), "namespace": "d", "podUsage": usage} for at in range(pods)],
+            },
+            NodeMetricStatus,
+        )
+
+    def lent(body: NodeMetricStatus) -> int:
+        report = account.report_of(body)
+        known = decide.NodeInputs(
+            NodeFacts((100_000, 10**12), (0, 0)), report, demand.node_demand({}, report)
+        )
+        strategy = ReclaimPolicy(cpu_percent=100, cpu_policy=policy)
+        return int(decide.batch_amounts([known], [strategy])[0, batch.CPU])
+
+    # 100 pods of 10.0004 m and 0.3 m of the system: 1000.34 m, so 98,999.66 m are left, 99,000 in whole ones.
+    assert lent(status(100, "10000400n", "300u")) == 99_000
+    assert lent(status(1, "1000040000n", "300u")) == 99_000
+    assert lent(status(1, "1000999999n", "1n")) == 98_999
+
+
 def test_policy_text_that_nobody_knows_means_usage() -> None:
     assert CalculatePolicy.parse("guess") is CalculatePolicy.USAGE
     zero = np.zeros((1, 2), np.int64)
     capacity = np.full((1, 2), 100_000, np.int64)
-    inputs = BatchInputs(capacity, zero, zero, capacity, zero, capacity)
+    inputs = BatchInputs(capacity, zero, capacity, zero, capacity)
 
     by_request = ReclaimPolicy(cpu_policy=CalculatePolicy.REQUEST)
     assert batch.batch_allocatable(inputs, by_request)[0, batch.CPU] == 60_000
@@ -116,5 +166,6 @@ def test_a_pod_that_is_not_reported_yet_counts_with_its_request_under_every_poli
 
     found = demand.node_demand(pods, Report({}))
 
-    assert found.request == found.used == found.maximum == (4_000, 4_000)
+    assert found.request == (4_000, 4_000)
+    assert found.used == found.maximum == (4_000 * NANO_PER_MILLI, 4_000)
     assert demand.node_demand(pods, Report({}), as_reference=True).maximum == (0, 0)

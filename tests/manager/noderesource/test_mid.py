@@ -104,7 +104,7 @@ def test_only_prod_applications_outside_of_pods_keep_mid_resources_away() -> Non
     report = node_of({"nodeMetric": {}, "hostApplicationMetric": apps}).report
 
     assert report.prod_system_usage == (5_000, 10**12)
-    assert report.system_usage == (10_000, 2 * 10**12)
+    assert report.system_usage == (10_000 * account.NANO_PER_MILLI, 2 * 10**12)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_what_is_lent_fits_into_what_the_node_has(body: Body) -> None:
         return
     assert row.facts is not None and row.strategy is not None and found.origin is not None
     capacity = row.facts.capacity
-    overhead = max(row.reading.report.system_usage[0], row.facts.reserved[0])
+    overhead = max(row.reading.report.system_usage[0] / account.NANO_PER_MILLI, row.facts.reserved[0])
     lendable = capacity[0] * row.strategy.reclaim.cpu_percent / 100 - overhead
     ratio = max(found.normalization, 1.0)
     assert found.origin[BATCH_CPU] <= max(lendable, 0) * ratio + 2

@@ -1,6 +1,7 @@
 """From API objects to the facts that the formulas work with: what nodes have, and what pods ask and use.
 
-Source: spec 02 §6.2, §7. Amounts are (cpu, memory) in thousandths.
+Source: spec 02 §6.2, §7. Amounts are (cpu, memory) in thousandths. Measured CPU is kept in billionths of a core until
+it is summed: a sum that is rounded once loses less than a thousandth, however many pods there are.
 """
 
 import logging
@@ -25,11 +26,17 @@ log = logging.getLogger(__name__)
 Amount = tuple[int, int]
 ZERO: Amount = (0, 0)
 
-PodUsage = tuple[int, int, bool]
-"""cpu, memory, and whether it counts when the pod is gone (that of batch and free pods does not)."""
+Measured = tuple[int, int]
+"""cpu in billionths, memory in thousandths."""
 
-CPU_MAX = 10**9
-"""A million cores; a report of more is no report."""
+PodUsage = tuple[int, int, bool]
+"""cpu and memory as `Measured`, and whether it counts when the pod is gone (that of batch and free pods does not)."""
+
+NANO_PER_MILLI = 10**6
+"""Billionths of a core per thousandth."""
+
+CPU_MAX = 10**15
+"""A million cores, in billionths; a report of more is no report."""
 
 _COUNTED_PHASES = ("Running", "Pending", "")
 _SERVICE_PHASES = ("Running", "Pending")
@@ -58,11 +65,12 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
 class Report(msgspec.Struct, frozen=True, gc=False):
     """What the formulas need of a NodeMetric status.
 
-    System usage comes twice, with the applications outside of pods that Batch, and that Mid must yield to.
+    System usage comes twice, with the applications outside of pods that Batch, and that Mid must yield to. What is
+    subtracted as it stands here (by Mid) is rounded down: the difference is rounded up, as milli-cores are.
     """
 
     pods: dict[str, PodUsage]  # by namespace/name
-    system_usage: Amount = ZERO
+    system_usage: Measured = ZERO
     prod_system_usage: Amount = ZERO
     node_usage: Amount | None = None  # None when cpu or memory is not reported
     reclaimable: Amount = ZERO  # a missing prediction counts as 0; may be negative
@@ -83,13 +91,18 @@ def amount_of(amounts: Mapping[str, RawQuantity]) -> Amount:
     )
 
 
-def _used(amounts: Mapping[str, RawQuantity]) -> Amount:
+def _used(amounts: Mapping[str, RawQuantity]) -> Measured:
     """The same of what was measured."""
     cpu, memory = amounts.get(resources.CPU), amounts.get(resources.MEMORY)
     return (
-        quantity.milli_once(cpu) if cpu is not None else 0,
+        quantity.nanos_once(cpu) if cpu is not None else 0,
         quantity.milli_once(memory) if memory is not None else 0,
     )
+
+
+def rounded_down(measured: Measured) -> Amount:
+    """In thousandths, for what is subtracted from whole ones."""
+    return measured[0] // NANO_PER_MILLI, measured[1]
 
 
 def _of_amounts(amounts: Amounts) -> Amount:
@@ -167,11 +180,23 @@ def report_of(status: NodeMetricStatus) -> Report:
             for metric in status.pods_metric
         },
         system_usage=bounded(batch_system),
-        prod_system_usage=bounded(mid_system),
-        node_usage=bounded(_used(used)) if resources.CPU in used and resources.MEMORY in used else None,
-        reclaimable=ZERO if predicted is None else bounded(_used(predicted.resource.resources)),
+        prod_system_usage=bounded(rounded_down(mid_system)),
+        node_usage=_node_usage(used),
+        reclaimable=ZERO if predicted is None else _reclaimable(predicted.resource.resources),
         has_node=info is not None,
     )
+
+
+def _node_usage(amounts: Mapping[str, RawQuantity]) -> Amount | None:
+    if resources.CPU not in amounts or resources.MEMORY not in amounts:
+        return None
+    return bounded(rounded_down(_used(amounts)))
+
+
+def _reclaimable(amounts: Mapping[str, RawQuantity]) -> Amount:
+    """Counted as it stands, not subtracted: rounded up as every amount."""
+    cpu, memory = _used(amounts)
+    return bounded((-(-cpu // NANO_PER_MILLI), memory))
 
 
 def report_problem(status: NodeMetricStatus, report: Report) -> str:
@@ -180,11 +205,12 @@ def report_problem(status: NodeMetricStatus, report: Report) -> str:
     Usage is never negative, and no node has a million cores or half a pebibyte of memory. Predictions may be
     negative, and are bounded by what is unused anyway.
     """
+    info = status.node_metric
     for name, amount in (
         ("status.nodeMetric.systemUsage", report.system_usage),
-        ("status.nodeMetric.nodeUsage", report.node_usage or ZERO),
+        *((("status.nodeMetric.nodeUsage", _used(info.node_usage.resources)),) if info is not None else ()),
         *(
-            (f"usage of host application {app.name}", amount_of(app.usage.resources))
+            (f"usage of host application {app.name}", _used(app.usage.resources))
             for app in status.host_application_metric
         ),
     ):
@@ -199,10 +225,10 @@ def report_problem(status: NodeMetricStatus, report: Report) -> str:
 
 def _amount_problem(cpu: int, memory: int) -> str:
     if cpu < 0 or memory < 0:
-        name, amount = ("cpu", cpu) if cpu < 0 else ("memory", memory)
-        return f"{name} {amount / MILLI:g} is negative"
+        name, amount = ("cpu", cpu / quantity.NANO) if cpu < 0 else ("memory", memory / MILLI)
+        return f"{name} {amount:g} is negative"
     if cpu > CPU_MAX:
-        return f"cpu {cpu / MILLI:g} is above {CPU_MAX // MILLI} cores"
+        return f"cpu {cpu / quantity.NANO:g} is above {CPU_MAX // quantity.NANO} cores"
     if memory >= AMOUNT_MAX:
         return f"memory is {AMOUNT_MAX // MILLI} bytes or more"
     return ""

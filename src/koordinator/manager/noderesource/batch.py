@@ -70,10 +70,9 @@ class BatchInputs(msgspec.Struct, frozen=True):
 
     capacity: I64
     reserved: I64  # for kubelet or by annotation, whichever is larger
-    system_usage: I64
-    hp_request: I64  # of high-priority pods
-    hp_used: I64
-    hp_max: I64  # per pod the larger of request and usage
+    requested: I64  # by high-priority pods
+    taken: I64  # what is reserved or the system uses, whichever is larger, and what high-priority pods use
+    taken_at_most: I64  # the same with the larger of request and usage per pod
 
 
 def columns(policies: Sequence[ReclaimPolicy]) -> ReclaimColumns:
@@ -144,10 +143,9 @@ def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolic
     if isinstance(policy, ReclaimPolicy):
         policy = columns([policy])
     lendable = inputs.capacity - safety_margin(inputs.capacity, policy)
-    overhead = np.maximum(inputs.system_usage, inputs.reserved)
-    by_usage = lendable - overhead - inputs.hp_used
-    by_request = lendable - inputs.reserved - inputs.hp_request
-    by_maximum = lendable - overhead - inputs.hp_max
+    by_usage = lendable - inputs.taken
+    by_request = lendable - inputs.reserved - inputs.requested
+    by_maximum = lendable - inputs.taken_at_most
     cpu, memory = (
         np.choose(chosen, [by_usage[:, at], by_request[:, at], by_maximum[:, at]])
         for at, chosen in ((CPU, policy.cpu_policy), (MEMORY, policy.memory_policy))

@@ -8,7 +8,15 @@ import msgspec
 import numpy as np
 
 from koordinator.manager.noderesource import batch, mid
-from koordinator.manager.noderesource.account import ZERO, Amount, NodeFacts, Report
+from koordinator.manager.noderesource.account import (
+    NANO_PER_MILLI,
+    ZERO,
+    Amount,
+    Measured,
+    NodeFacts,
+    Report,
+    rounded_down,
+)
 from koordinator.manager.noderesource.batch import I64, ReclaimPolicy
 from koordinator.manager.noderesource.demand import Demand, ZoneDemand
 from koordinator.manager.noderesource.mid import MidPolicy
@@ -73,14 +81,21 @@ def batch_amounts(nodes: Sequence[NodeInputs], policies: Sequence[ReclaimPolicy]
         (
             *known.node.capacity,
             *known.node.reserved,
-            *known.report.system_usage,
             *known.demand.request,
-            *known.demand.used,
-            *known.demand.maximum,
+            *_taken(known, known.demand.used),
+            *_taken(known, known.demand.maximum),
         )
         for known in nodes
     ]
     return batch.batch_allocatable(_batch_inputs(rows), batch.columns(policies))
+
+
+def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
+    """What cannot be lent besides the margin, summed exactly and rounded down once: the rest is rounded up."""
+    system_cpu, system_memory = known.report.system_usage
+    reserved_cpu, reserved_memory = known.node.reserved
+    cpu = max(system_cpu, reserved_cpu * NANO_PER_MILLI) + by_pods[0]
+    return rounded_down((cpu, max(system_memory, reserved_memory) + by_pods[1]))
 
 
 def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPolicy]) -> list[list[Amount]]:
@@ -92,16 +107,22 @@ def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPo
     row_policies: list[ReclaimPolicy] = []
     for known, policy in zip(nodes, policies, strict=True):
         count = len(known.capacities)
-        shared = [-(-part // count) for part in (*known.node.reserved, *known.report.system_usage)]
+        cpu, memory = (-(-part // count) for part in known.node.reserved)
+        system_cpu, system_memory = known.report.system_usage
+        taken_cpu = max(cpu, -(-system_cpu // (count * NANO_PER_MILLI)))
+        taken_memory = max(memory, -(-system_memory // count))
         for capacity, demand in zip(known.capacities, known.demands, strict=True):
-            rows.append((*capacity, *shared, *demand))
+            request, used, most = demand[:2], demand[2:4], demand[4:]
+            taken = (taken_cpu + used[0], taken_memory + used[1])
+            taken_at_most = (taken_cpu + most[0], taken_memory + most[1])
+            rows.append((*capacity, cpu, memory, *request, *taken, *taken_at_most))
             row_policies.append(policy)
     amounts = iter(batch.batch_allocatable(_batch_inputs(rows), batch.columns(row_policies)).tolist())
     return [[(cpu, memory) for cpu, memory in islice(amounts, len(known.capacities))] for known in nodes]
 
 
 def _batch_inputs(rows: Sequence[tuple[int, ...]]) -> batch.BatchInputs:
-    table = np.array(rows, np.int64).reshape(-1, 6, 2).transpose(1, 0, 2)
+    table = np.array(rows, np.int64).reshape(-1, 5, 2).transpose(1, 0, 2)
     return batch.BatchInputs(*table)
 
 

@@ -1,14 +1,22 @@
 """What the services of a node ask for and use, summed over its pods (spec 02 §6.2, §6.6, §7).
 
 Sums depend on pods and the report only, never on a policy: they are worked out once per report, and a changed
-configuration costs no look at any pod. Amounts are (cpu, memory) in thousandths.
+configuration costs no look at any pod. Amounts are (cpu, memory) in thousandths, `Measured` where usage is summed.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from koordinator.manager.noderesource.account import ZERO, Amount, PodFacts, Report, bounded
+from koordinator.manager.noderesource.account import (
+    NANO_PER_MILLI,
+    ZERO,
+    Amount,
+    Measured,
+    PodFacts,
+    Report,
+    bounded,
+)
 
 Pods = Mapping[str, PodFacts]
 """Running and pending pods of a node by namespace/name."""
@@ -18,8 +26,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     """Sums over high-priority pods, those gone whose usage is still reported included."""
 
     request: Amount = ZERO
-    used: Amount = ZERO
-    maximum: Amount = ZERO  # per pod the larger of request and usage
+    used: Measured = ZERO
+    maximum: Measured = ZERO  # per pod the larger of request and usage
     service_request: Amount = ZERO  # of pods that are not mid either
 
 
@@ -38,6 +46,7 @@ def node_demand(pods: Pods, report: Report, *, as_reference: bool = False) -> De
             service_cpu += cpu
             service_memory += memory
         usage = usages.get(key)
+        cpu *= NANO_PER_MILLI
         if usage is None:
             used_cpu += cpu
             used_memory += memory
@@ -68,34 +77,35 @@ ZoneDemand = tuple[int, int, int, int, int, int]
 
 
 def zone_demands(pods: Pods, report: Report, zones: int) -> list[ZoneDemand]:
-    """Sums of each zone: bound pods count where they are, all else is spread evenly, rounded up per pod."""
+    """Sums of each zone: bound pods count where they are, all else is spread evenly, rounded up per pod.
+
+    An LSE pod lends none of its CPU, so its request stands for its use; the larger of both is that of any pod.
+    """
     usages = report.pods
     request_cpu = request_memory = used_cpu = used_memory = max_cpu = max_memory = 0
     bound: list[list[int]] = [[0] * 6 for _ in range(zones)]
+    in_zone = zones * NANO_PER_MILLI
     for key, pod in pods.items():
         if not pod.is_high_priority:
             continue
         cpu, memory = pod.request
         usage = usages.get(key)
-        if usage is None:
-            own_cpu, own_memory = cpu, memory
-        else:
-            own_cpu, own_memory = cpu if pod.is_exclusive else usage[0], usage[1]
+        own_cpu, own_memory = (cpu * NANO_PER_MILLI, memory) if usage is None else (usage[0], usage[1])
         if pod.zones and (targets := [bound[zone] for zone in pod.zones if 0 <= zone < zones]):
-            _bind(targets, (cpu, memory, own_cpu, own_memory))
+            _bind(targets, pod, (own_cpu, own_memory))
             continue
         # What nearly all pods go through: no calls, no lists.
         cpu, memory = -(-cpu // zones), -(-memory // zones)
-        own_cpu, own_memory = -(-own_cpu // zones), -(-own_memory // zones)
+        own_cpu, own_memory = -(-own_cpu // in_zone), -(-own_memory // zones)
         request_cpu += cpu
         request_memory += memory
-        used_cpu += own_cpu
+        used_cpu += cpu if pod.is_exclusive else own_cpu
         used_memory += own_memory
         max_cpu += cpu if cpu > own_cpu else own_cpu
         max_memory += memory if memory > own_memory else own_memory
     for key, (cpu, memory, counts) in usages.items():
         if counts and key not in pods:
-            cpu, memory = -(-cpu // zones), -(-memory // zones)
+            cpu, memory = -(-cpu // in_zone), -(-memory // zones)
             used_cpu += cpu
             used_memory += memory
             max_cpu += cpu
@@ -104,11 +114,13 @@ def zone_demands(pods: Pods, report: Report, zones: int) -> list[ZoneDemand]:
     return [_zone(spread, own) for own in bound]
 
 
-def _bind(targets: list[list[int]], amounts: tuple[int, int, int, int]) -> None:
+def _bind(targets: list[list[int]], pod: PodFacts, own: Measured) -> None:
     """Spread a pod's request and usage over the zones that it is bound to."""
     parts = len(targets)
-    cpu, memory, used_cpu, used_memory = (-(-amount // parts) for amount in amounts)
-    shares = (cpu, memory, used_cpu, used_memory, max(cpu, used_cpu), max(memory, used_memory))
+    cpu, memory = (-(-amount // parts) for amount in pod.request)
+    own_cpu, own_memory = -(-own[0] // (parts * NANO_PER_MILLI)), -(-own[1] // parts)
+    used_cpu = cpu if pod.is_exclusive else own_cpu
+    shares = (cpu, memory, used_cpu, own_memory, max(cpu, own_cpu), max(memory, own_memory))
     for sums in targets:
         for at, share in enumerate(shares):
             sums[at] += share
