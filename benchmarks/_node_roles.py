@@ -113,7 +113,7 @@ async def collectors(spec: RoleSpec) -> None:
 async def agent(spec: RoleSpec) -> None:
     """All of it, as the command runs it, with every strategy and hook that changes nothing but groups and processes."""
     from koordinator.cli import koordlet as command
-    from koordinator.cli import koordlet_flags, logs
+    from koordinator.cli import koordlet_flags, koordlet_process, logs
     from koordinator.cluster import connect
 
     port = spec.pods_url.rsplit(":", 1)[1].split("/", 1)[0]
@@ -136,7 +136,7 @@ async def agent(spec: RoleSpec) -> None:
     roots = msgspec.structs.replace(settings.roots, kubepods_below=spec.roots.kubepods_below)
     settings = msgspec.structs.replace(settings, roots=roots)
     logs.set_up(logs.level_of(0), as_json=False, modules={})
-    await command._main(settings, connect.load(kubeconfig_file=spec.kubeconfig))
+    await koordlet_process._main(settings, connect.load(kubeconfig_file=spec.kubeconfig))
 
 
 def main() -> None:

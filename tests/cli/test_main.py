@@ -35,7 +35,8 @@ def test_a_package_of_an_extra_that_is_missing_is_named(monkeypatch: pytest.Monk
     result = CliRunner().invoke(cli.main, ["demo"])
 
     assert result.exit_code == 1
-    assert "pip install 'koordinator[all]'" in result.output
+    assert "this needs the package rich" in result.output
+    assert "pip install '.[all]'" in result.output
     assert "Traceback" not in result.output
 
 

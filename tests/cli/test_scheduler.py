@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from koordinator.api.feature_gates import FeatureGateError
 from koordinator.cli import running, scheduler_flags
 from koordinator.cli import scheduler as command
+from koordinator.cli import scheduler_process as process
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler import config
@@ -28,7 +29,7 @@ def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
     file.write_text(HEAD + "leaderElection: {leaderElect: true, leaseDuration: 20s, resourceName: mine}\n")
 
     given = flags("--config", str(file), "--leader-elect=false", "--leader-elect-resource-name", "theirs")
-    election = command.read_config(given).leader_election
+    election = process.read_config(given).leader_election
 
     assert (election.leader_elect, election.resource_name, election.lease_duration) == (
         False,
@@ -39,11 +40,11 @@ def test_flags_of_leader_election_win_over_the_file(tmp_path: Path) -> None:
 
 def test_flags_of_leader_election_are_checked_with_the_file() -> None:
     with pytest.raises(ConfigError, match=r"leaderElection\.leaseDuration"):
-        command.read_config(flags("--leader-elect-lease-duration=5s"))
+        process.read_config(flags("--leader-elect-lease-duration=5s"))
 
 
 def test_the_shipped_configuration_runs_without_a_file() -> None:
-    settings = command.read_config(flags("--kube_api_qps=30", "--profiling=false"))
+    settings = process.read_config(flags("--kube_api_qps=30", "--profiling=false"))
     assert [each.scheduler_name for each in settings.profiles] == ["koord-scheduler"]
     assert settings.leader_election.resource_name == "koord-scheduler"
     assert (settings.client_connection.requests_per_s, settings.enable_profiling) == (30.0, False)
@@ -54,20 +55,20 @@ def test_the_deprecated_flags_are_ignored_beside_a_file(
 ) -> None:
     file = tmp_path / "scheduler.yaml"
     file.write_text(HEAD)
-    settings = command.read_config(flags("--config", str(file), "--kube-api-qps=30"))
+    settings = process.read_config(flags("--config", str(file), "--kube-api-qps=30"))
     assert settings.client_connection.requests_per_s is None
     assert "flag ignored" in caplog.text
 
 
 def test_upstreams_gates_are_known_and_cannot_be_switched(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    gates = command.read_gates("SchedulerQueueingHints=true,DRAPartitionableDevices=true,SyncBarrier=true")
+    gates = process.read_gates("SchedulerQueueingHints=true,DRAPartitionableDevices=true,SyncBarrier=true")
 
     assert gates.is_on("SyncBarrier")
     told = {record.__dict__["gate"]: record.levelname for record in caplog.records}
     assert told == {"SchedulerQueueingHints": "INFO", "DRAPartitionableDevices": "WARNING"}
     with pytest.raises(FeatureGateError, match="no such gate"):
-        command.read_gates("NoSuchGate=true")
+        process.read_gates("NoSuchGate=true")
 
 
 def test_the_deployments_flags_are_understood() -> None:
@@ -80,7 +81,7 @@ def test_the_deployments_flags_are_understood() -> None:
         4,
         True,
     )
-    assert command.observing(given).debug == command.DebugOptions(top_scores=5, filters=True, diagnosis=True)
+    assert process.observing(given).debug == process.DebugOptions(top_scores=5, filters=True, diagnosis=True)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +130,10 @@ def test_the_configuration_in_force_can_be_written(tmp_path: Path) -> None:
 
 def test_controllers_are_chosen_among_the_plugins_that_there_are() -> None:
     chosen = ControllerFilter.of(
-        flags("--controller-plugins=*,-Reservation").controller_plugins, command.known_plugins()
+        flags("--controller-plugins=*,-Reservation").controller_plugins, process.known_plugins()
     )
     assert chosen.allows("ElasticQuota") and not chosen.allows("Reservation")
     with pytest.raises(ControllerFilterError, match="Nonsense"):
         ControllerFilter.of(
-            flags("--controller-plugins=Nonsense").controller_plugins, command.known_plugins()
+            flags("--controller-plugins=Nonsense").controller_plugins, process.known_plugins()
         )

@@ -13,9 +13,10 @@ from koordinator.api.decode import from_builtins
 from koordinator.scheduler import config, default_plugins
 from koordinator.simulate import replay, replay_report
 from koordinator.simulate.dump import Dump
-from koordinator.simulate.replay import Order, ReplayResult
+from koordinator.simulate.replay import ReplayResult
 from koordinator.simulate.replay_csv import TimedPod
 from koordinator.simulate.replay_input import InputError, ReplayInput
+from koordinator.simulate.replay_options import Order
 from tests.scheduler import world
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from koordinator.api import labels
 from koordinator.simulate import replay_csv
-from koordinator.simulate.replay_csv import Gpu, TableError
+from koordinator.simulate.replay_csv import TableError
+from koordinator.simulate.replay_options import Gpu
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn-0,4000,8192,0,\nn-1,64000,65536,2,T4\n"
 PODS = (

@@ -1,23 +1,13 @@
 """`koordinator demo`: what co-location brings, in one table and one report."""
 
-import json
-import math
-import os
-import time
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from koordinator.cli import options
+from koordinator.cli import options, running
 from koordinator.local.nodes.contention import Protection
-from koordinator.local.nodes.usage import TraceError, read_trace
-from koordinator.simulate import summary
-from koordinator.simulate.compare import Comparison, SimulationError, compare
-from koordinator.simulate.report import page
-from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX, Scenario
+from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
 
 
 @click.command(context_settings=options.HELP)
@@ -51,18 +41,7 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX, Scenario
 )
 @options.figures("report.html")
 @options.quiet
-def demo(
-    nodes: int,
-    hours: float,
-    trace: Path | None,
-    seed: int,
-    no_colocation: bool,
-    no_load_aware: bool,
-    protection: str,
-    report: Path,
-    json_path: Path | None,
-    quiet: bool,
-) -> None:
+def demo(**asked: Any) -> None:
     """A day of a cluster without and with co-location, side by side.
 
     Starts two clusters in memory, each with the real scheduler on virtual time: services that request most of
@@ -78,75 +57,4 @@ def demo(
       koordinator demo --protection none          what happens to services if nobody protects them
       koordinator demo --no-load-aware            batch piles up on busy nodes
     """
-    console, notes = Console(), Console(stderr=True)
-    _check(hours, trace, [path for path in (report, json_path) if path is not None])
-    scenario = Scenario(
-        nodes=nodes,
-        hours=hours,
-        seed=seed,
-        trace=trace,
-        colocation=not no_colocation,
-        load_aware=not no_load_aware,
-        protection=Protection(protection),
-    )
-    started_s = time.perf_counter()
-    try:
-        comparison = _compare(scenario, notes, quiet)
-    except SimulationError as error:
-        raise click.ClickException(str(error)) from error
-    wall_s = time.perf_counter() - started_s
-    console.print(_table(comparison))
-    report.write_text(page.render(comparison), encoding="utf-8")
-    if json_path is not None:
-        json_path.write_text(json.dumps(summary.document(comparison), indent=1) + "\n", encoding="utf-8")
-    if not quiet:
-        simulated_h = 2 * nodes * (scenario.end_s / 3_600)
-        rate = f"{simulated_h:,.0f} node-hours in {wall_s:.0f} s ({simulated_h / wall_s:,.0f} per second)"
-        notes.print(f"Simulated {rate}.", highlight=False)
-        notes.print(f"The report is in {report}: open it in a browser.", highlight=False)
-
-
-def _check(hours: float, trace: Path | None, outputs: list[Path]) -> None:
-    """Refuse now what would fail after minutes of simulation."""
-    if math.isnan(hours):  # passes every comparison with a range
-        raise click.BadParameter("nan is not a number of hours", param_hint="--hours")
-    if trace is not None:
-        try:
-            read_trace(trace)
-        except TraceError as error:
-            raise click.BadParameter(str(error), param_hint="--trace") from error
-    for path in outputs:
-        if not path.parent.is_dir():
-            raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise click.BadParameter(f"{path}: not allowed to write there")
-
-
-def _compare(scenario: Scenario, notes: Console, quiet: bool) -> Comparison:
-    if quiet:
-        return compare(scenario)
-    if not notes.is_terminal:  # a bar that cannot move would only fill the log
-        notes.print(f"Simulating {scenario.hours:g} hours of {scenario.nodes} nodes, twice.", highlight=False)
-        return compare(scenario)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeElapsedColumn(), console=notes) as progress:
-        second = "with co-location" if scenario.colocation else "without, again"
-        tasks = {
-            "before": progress.add_task("without co-location", total=1.0),
-            "after": progress.add_task(second, total=1.0),
-        }
-        return compare(scenario, lambda name, done: progress.update(tasks[name], completed=done))
-
-
-def _table(comparison: Comparison) -> Table:
-    before, after = summary.summarise(comparison.before), summary.summarise(comparison.after)
-    scenario = comparison.scenario
-    table = Table(
-        title=f"{scenario.nodes} nodes, {comparison.before.cores:,.0f} cores, {scenario.hours:g} hours"
-    )
-    table.add_column("")
-    for name in ("before", "after", "change"):
-        table.add_column(name, justify="right")
-    for row in summary.rows(before, after):
-        table.add_row(row.name, row.before, row.after, row.change)
-    return table
+    running.work_of("demo_run", "demo", asked)

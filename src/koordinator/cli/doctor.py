@@ -1,42 +1,38 @@
 """`koordinator doctor`: what is wrong with an installation, why that matters, and what to do."""
 
-import asyncio
-import json
-import random
-import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
-import msgspec
-import yaml
-from rich.console import Console
+from click.shell_completion import CompletionItem
 
-from koordinator.api.errors import KoordinatorError
-from koordinator.cli import logs, options
-from koordinator.cli.doctor_text import plain, print_report
-from koordinator.cluster import connect
-from koordinator.cluster.kube import KubeCluster
-from koordinator.doctor import gather
-from koordinator.doctor.checks.all import BY_NAME, CHECKS, Report, examine
-from koordinator.doctor.finding import Severity
-from koordinator.doctor.snapshot import Snapshot
-from koordinator.simulate import dump as dumps
-
-NAMESPACE = "koordinator-system"
+from koordinator.cli import options, running
 
 
-class NoAnswer(click.ClickException):
-    """The cluster, or the dump, cannot be read."""
+class CheckName(click.ParamType):  # type: ignore[type-arg] # generic in newer releases only
+    """The name of a check; the checks are imported only where one is named."""
 
-    exit_code = 3
+    name = "check"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self._choice().convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return self._choice().shell_complete(ctx, param, incomplete)
+
+    @staticmethod
+    def _choice() -> "click.Choice[str]":
+        from koordinator.doctor.checks.all import CHECKS
+
+        return click.Choice([check.name for check in CHECKS])
 
 
 @click.command(context_settings=options.HELP)
 @click.option(
     "-n",
     "--namespace",
-    default=NAMESPACE,
+    default="koordinator-system",
     show_default=True,
     help="Namespace that the components are installed in.",
 )
@@ -45,7 +41,7 @@ class NoAnswer(click.ClickException):
     "checks",
     multiple=True,
     metavar="NAME",
-    type=click.Choice([check.name for check in CHECKS]),
+    type=CheckName(),
     help="Run only this check; may be given several times. --list-checks names them.",
 )
 @click.option("--list-checks", is_flag=True, help="Name all checks and end.")
@@ -57,16 +53,7 @@ class NoAnswer(click.ClickException):
 )
 @options.on_a_cluster
 @options.output("text", "json", "yaml")
-def main(
-    namespace: str,
-    checks: tuple[str, ...],
-    list_checks: bool,
-    dump_files: tuple[str, ...],
-    no_trial: bool,
-    kubeconfig: str,
-    context: str,
-    output: str,
-) -> None:
+def main(**asked: Any) -> None:
     """What is wrong with this installation, why does it matter, and what to do?
 
     \b
@@ -78,73 +65,4 @@ def main(
     Ends with 0 when all is well (notices do not count), 1 with warnings, 2 with errors, 3 when the cluster
     does not answer. It changes nothing.
     """
-    logs.keep_quiet()
-    if list_checks:
-        for check in CHECKS:
-            click.echo(f"{check.name:18} {check.question}")
-        return
-    try:
-        if dump_files:
-            snapshot = gather.from_objects(dumps.read(dump_files), namespace)
-        else:
-            chosen = frozenset(checks or BY_NAME) - ({"admission"} if no_trial else set())
-            snapshot = asyncio.run(_from_cluster(namespace, kubeconfig, context, chosen))
-    except (KoordinatorError, OSError) as error:
-        raise NoAnswer(str(error)) from error
-    report = examine(snapshot, checks)
-    _write(report, output)
-    sys.exit(exit_code(report))
-
-
-def exit_code(report: Report) -> int:
-    """By the worst finding."""
-    if report.count(Severity.ERROR):
-        return 2
-    return 1 if report.count(Severity.WARNING) else 0
-
-
-async def _from_cluster(namespace: str, kubeconfig: str, context: str, chosen: frozenset[str]) -> Snapshot:
-    """What the chosen checks look at; nothing is sent that only others need."""
-    client = connect.load(kubeconfig_file=kubeconfig, context=context)
-    console = Console(stderr=True)
-    async with KubeCluster(client, rng=random.Random(0), component="koordinator-doctor") as cluster:
-        with console.status("asking the cluster") as status:  # shows on terminals only
-            return await gather.from_cluster(
-                cluster,
-                namespace,
-                local_gates=_local_gates(client.extensions),
-                tries_admission="admission" in chosen,
-                asks_permissions="access" in chosen,
-                progress=lambda text: status.update(f"{text} …"),
-            )
-
-
-def _local_gates(extensions: Mapping[str, Any]) -> str | None:
-    """The manager's feature gates, as the kubeconfig of a `koordinator up` has them."""
-    own = extensions.get("koordinator")
-    gates = own.get("managerFeatureGates") if isinstance(own, dict) else None
-    return gates if isinstance(gates, str) else None
-
-
-def _write(report: Report, output: str) -> None:
-    if output == "text":
-        if sys.stdout.isatty():
-            print_report(Console(highlight=False), report)
-        else:
-            click.echo(plain(report))
-        return
-    body = as_json(report)
-    if output == "json":
-        click.echo(json.dumps(body, indent=2))
-    else:
-        click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """The report for tools: counts, findings (worst first), names of checks."""
-    return {
-        "counts": {severity.value: report.count(severity) for severity in Severity},
-        "findings": [msgspec.to_builtins(each) for each in report.findings],
-        "passed": list(report.passed),
-        "notDone": list(report.not_done),
-    }
+    running.work_of("doctor_run", "main", asked)

@@ -13,6 +13,7 @@ import msgspec
 from koordinator.api.core import Event, Pod
 from koordinator.api.meta import Object
 from koordinator.api.sigs import PodGroup
+from koordinator.cli.explain import SCHEDULER_URL
 from koordinator.cluster import connect, errors
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
@@ -27,7 +28,6 @@ from koordinator.scheduler.explain.service import condition_lines, names_alike
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.simulate import dump as dumps
 
-SCHEDULER_URL = "http://127.0.0.1:10251"
 DEFAULT_SCHEDULER = "default-scheduler"
 ANSWER_TIMEOUT_S = 30.0
 

@@ -1,44 +1,14 @@
 """`koordlet`: the node agent against a real API server and a real kubelet, with the flags that the reference's has."""
 
-import asyncio
-import contextlib
-import logging
 import os
-import random
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
 import click
 
 from koordinator import __version__
-from koordinator.api.errors import KoordinatorError
-from koordinator.cli import (
-    flag_kinds,
-    flag_settings,
-    koordlet_flags,
-    listening,
-    logs,
-    process_metrics,
-    running,
-)
+from koordinator.cli import flag_kinds, koordlet_flags, running
 from koordinator.cli.flag_kinds import GoFlagCommand
-from koordinator.cli.koordlet_flags import Settings
-from koordinator.clock import SystemClock
-from koordinator.cluster import connect, garbage
-from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.rate_limit import Rate
-from koordinator.host.host import Host, open_host
-from koordinator.koordlet import http
-from koordinator.koordlet.agent import Agent
-from koordinator.koordlet.audit_query import AuditQuery
-from koordinator.koordlet.states.kubelet import KubeletIdentity, NodeKubelet
-
-log = logging.getLogger(__name__)
-
-HOT_FILES_MAX = 8_192
-"""Files of groups that stay open: 250 pods with 5 containers each, and room."""
 
 
 @click.command(
@@ -53,111 +23,11 @@ def main(**values: Any) -> None:
     The environment variable NODE_NAME names the node; agent_mode=hostMode tells that the agent runs on the host and not
     in a container with the host mounted. Flags may have one dash or two.
     """
-    try:
+    with running.told_in_one_line():
         settings, inert = koordlet_flags.of(values, os.environ)
-        logs.set_up(
-            logs.level_of(settings.verbosity),
-            as_json=settings.logs_as_json,
-            modules=logs.modules_of(settings.module_verbosity),
-        )
-        client = connect.load(server=settings.server, kubeconfig_file=settings.kubeconfig)
-    except (KoordinatorError, OSError) as error:
-        raise click.ClickException(str(error)) from error
-    for name in inert:
-        why = koordlet_flags.WITHOUT_EFFECT.get(name) or koordlet_flags.SWITCHES_WITHOUT_EFFECT[name]
-        log.info("flag has no effect", extra={"flag": name, "why": why})
-    try:
-        running.run(_main(settings, client))
-    except (KoordinatorError, OSError, ExceptionGroup) as error:
-        cause = running.cause_of(error)
-        if not isinstance(cause, KoordinatorError | OSError):
-            raise
-        raise click.ClickException(str(cause)) from error
+        from koordinator.cli import koordlet_process  # seconds of imports, which --help does not need
 
-
-async def _main(settings: Settings, client: ClientConfig) -> None:
-    # Jitter and tokens must differ between nodes.
-    rng = random.Random()
-    async with KubeCluster(
-        client,
-        rng=random.Random(rng.getrandbits(64)),
-        component="koordlet",
-        rate=Rate(per_s=settings.qps, burst=settings.burst),
-    ) as cluster:
-        agent = Agent(
-            settings.config,
-            gates=settings.gates,
-            host=_host(settings),
-            cluster=cluster,
-            clock=SystemClock(),
-            rng=rng,
-            kubelet=lambda view, metrics: NodeKubelet(
-                settings.config.kubelet, view, metrics, _identity(settings, client)
-            ),
-            on_dry_run=(lambda line: print(line, flush=True)) if settings.is_dry_run else None,
-        )
-        async with served(agent, settings), asyncio.TaskGroup() as group:
-            tidying = group.create_task(_tidy(agent), name="garbage")
-            try:
-                await agent.run()
-            finally:
-                tidying.cancel()
-
-
-async def _tidy(agent: Agent) -> None:
-    """Modules, pods and series are no garbage: once they are there, the collector need not go through them again."""
-    await agent.is_started.wait()
-    garbage.set_aside()
-
-
-def _host(settings: Settings) -> Host:
-    host = open_host(settings.roots, HOT_FILES_MAX)
-    if host.cgroups.children("") is None:
-        path = host.cgroups.directory("")
-        raise flag_settings.FlagError("cgroup-root-dir", f"{path} is no cgroup file system that can be read")
-    return host
-
-
-def _identity(settings: Settings, client: ClientConfig) -> KubeletIdentity:
-    """The kubelet knows us as the API server does, unless a certificate of its own is given."""
-    authority = settings.kubelet_authority
-    return KubeletIdentity(
-        authorization=None if settings.client_certificate is not None else client.credentials.authorization,
-        client_certificate=str(settings.client_certificate or ""),
-        client_key=str(settings.client_key or ""),
-        ca_file=str(authority or ""),
-    )
-
-
-@contextlib.asynccontextmanager
-async def served(agent: Agent, settings: Settings) -> AsyncIterator[None]:
-    """Serve metrics, health and the audit log, and profiles where that is asked for."""
-    shared, options = agent.shared, settings.config.http
-    process_metrics.add_to(shared.metrics.internal, shared.clock.now())
-    events = None
-    if shared.gates.is_on("AuditEventsHTTPHandler"):
-        limits = settings.config.audit
-        events = AuditQuery(
-            shared.audit,
-            shared.clock,
-            random.Random(shared.rng.getrandbits(64)),
-            size_max=limits.events_max,
-            readers_max=limits.readers_max,
-        )
-    app = http.application(shared.metrics.internal, shared.metrics.external, events, agent.troubles)
-    async with contextlib.AsyncExitStack() as stack:
-        host, port = flag_settings.host_and_port("addr", options.address)
-        await stack.enter_async_context(listening.served(app, host or None, port))
-        if options.profiling:
-            from aiohttp import web
-
-            from koordinator import profiling
-
-            profiles = web.Application()
-            profiling.add_routes(profiles)
-            host, port = flag_settings.host_and_port("pprof-addr", options.profiling_address)
-            await stack.enter_async_context(listening.served(profiles, host or None, port))
-        yield
+        koordlet_process.start(settings, inert)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ from typing import Any
 import click
 
 from koordinator import __version__
-from koordinator.cli import options
+from koordinator.cli import options, running
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 and the number of SIGINT."""
 
 # name -> (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -62,14 +65,17 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand; a package that only an extra brings is named, with what to install."""
+        """Run a subcommand; a package that only an extra brings is named, with what to install.
+
+        Ctrl-C ends with 130, as a shell expects of what it interrupts.
+        """
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] == __package__.partition(".")[0]:
-                raise
-            message = f"this command needs the package {error.name}: pip install 'koordinator[all]'"
-            raise click.ClickException(message) from error
+            raise running.missing_package(error) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

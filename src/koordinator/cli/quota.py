@@ -1,66 +1,10 @@
 """`koordinator quota tree`: who has which share of the cluster, who uses it, who borrows from whom."""
 
-import asyncio
-import contextlib
-import json
-import random
-import sys
-from collections.abc import Sequence
+from typing import Any
 
 import click
-import msgspec
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
-from koordinator.api.core import Node
-from koordinator.api.errors import KoordinatorError
-from koordinator.api.sigs import ElasticQuota
-from koordinator.cli import logs, options
-from koordinator.cli.quota_text import PLAIN, Glyphs, Options, tree_lines
-from koordinator.clock import SystemClock, rfc3339
-from koordinator.cluster import connect, errors
-from koordinator.cluster.informer import Informer
-from koordinator.cluster.kube import KubeCluster
-from koordinator.cluster.protocol import Cluster
-from koordinator.scheduler.explain.quota_forest import Forest, TreeView, forest, to_json
-from koordinator.scheduler.explain.service import names_alike
-from koordinator.simulate import dump as dumps
-
-NODES_PERIOD_S = 30.0
-"""How often `--watch` asks again what the nodes have."""
-REDRAW_S = 0.5
-"""Changes that come within this time are drawn together."""
-
-
-class Shown:
-    """Which part of which trees is asked for."""
-
-    def __init__(self, root: str, tree_id: str | None, options: Options) -> None:
-        self.root, self.tree_id, self.options = root, tree_id, options
-
-    def of(self, found: Forest) -> list[TreeView]:
-        """The trees, or the part below a quota. Raises: ClickException when there is no such thing."""
-        trees = found.trees
-        if self.tree_id is not None:
-            trees = [tree for tree in trees if tree.tree_id == self.tree_id]
-            if not trees:
-                known = ", ".join(repr(tree.tree_id) for tree in found.trees)
-                raise click.ClickException(f"there is no tree {self.tree_id!r}; there are {known}")
-        if not self.root:
-            return trees
-        for tree in trees:
-            node = next((n for top in tree.tops for n in top.walk() if n.name == self.root), None)
-            if node is not None:
-                return [TreeView(tree_id=tree.tree_id, total=tree.total, source=tree.source, tops=[node])]
-        stray = next((each for each in found.strays if each.name == self.root), None)
-        if stray is not None:
-            raise click.ClickException(f"quota {self.root} is in no tree: {stray.reason}")
-        alike = names_alike(
-            self.root, (node.name for tree in trees for top in tree.tops for node in top.walk())
-        )
-        hint = f"; there are {', '.join(alike)}" if alike else ""
-        raise click.ClickException(f"no quota is called {self.root}{hint}")
+from koordinator.cli import options, running
 
 
 @click.group(context_settings=options.HELP)
@@ -83,17 +27,7 @@ def main() -> None:
 @click.option("-w", "--watch", is_flag=True, help="Draw anew whenever something changes, until interrupted.")
 @options.on_a_cluster
 @options.output("table", "json")
-def tree(
-    root: str,
-    tree_id: str | None,
-    names: tuple[str, ...],
-    depth: int | None,
-    dump_files: tuple[str, ...],
-    watch: bool,
-    kubeconfig: str,
-    context: str,
-    output: str,
-) -> None:
+def tree(**asked: Any) -> None:
     """The tree of quotas, or the part below the quota ROOT: used, runtime, min and max, and loans.
 
     \b
@@ -109,109 +43,4 @@ def tree(
     Everything comes from the ElasticQuota objects (and the nodes, for what there is in all), so any Koordinator
     scheduler will do. Ends with 0, with 1 when there is no answer, with 2 when the command line is wrong.
     """
-    logs.keep_quiet()
-    if watch and dump_files:
-        raise click.UsageError("--watch follows a cluster: it goes without --dump")
-    if watch and output == "json":
-        raise click.UsageError("--watch draws tables: it goes without -o json")
-    shown = Shown(root, tree_id, Options(resources=names, depth=depth, glyphs=_glyphs()))
-    try:
-        if dump_files:
-            dump = dumps.read(dump_files)
-            _write(forest(dump.views(ElasticQuota), dump.views(Node)), shown, output)
-        elif watch:
-            with contextlib.suppress(KeyboardInterrupt):
-                asyncio.run(_watch(shown, kubeconfig, context))
-        else:
-            _write(asyncio.run(_once(kubeconfig, context)), shown, output)
-    except (KoordinatorError, OSError) as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _glyphs() -> Glyphs:
-    """Lines and blocks where they can be shown."""
-    try:
-        "│█".encode(sys.stdout.encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return PLAIN
-    return Glyphs()
-
-
-def _write(found: Forest, shown: Shown, output: str) -> None:
-    if output == "json":
-        trees = shown.of(found)
-        body = to_json(Forest(trees=trees, strays=found.strays if len(trees) == len(found.trees) else []))
-        click.echo(json.dumps(body, indent=2, ensure_ascii=False))
-        return
-    console = Console(highlight=False)
-    for line in _drawn(found, shown, console.width if sys.stdout.isatty() else None):
-        if sys.stdout.isatty():
-            console.print(line, no_wrap=True, overflow="crop", crop=True)
-        else:
-            click.echo(line.plain)
-
-
-def _drawn(found: Forest, shown: Shown, width: int | None) -> list[Text]:
-    return tree_lines(found, shown.of(found), msgspec.structs.replace(shown.options, width=width))
-
-
-async def _once(kubeconfig: str, context: str) -> Forest:
-    client = connect.load(kubeconfig_file=kubeconfig, context=context)
-    async with KubeCluster(client, rng=random.Random(0), component="koordinator-quota") as cluster:
-        quotas = await cluster.list(ElasticQuota)
-        return forest(quotas.items, await _nodes(cluster))
-
-
-async def _nodes(cluster: Cluster) -> Sequence[Node]:
-    """None where they may not be read: then it is not known what the default tree has."""
-    try:
-        return (await cluster.list(Node)).items
-    except errors.Forbidden:
-        return ()
-
-
-async def _watch(shown: Shown, kubeconfig: str, context: str) -> None:
-    """Draw after each change, on a terminal in place, else one table below the other."""
-    client = connect.load(kubeconfig_file=kubeconfig, context=context)
-    changed = asyncio.Event()
-    async with KubeCluster(client, rng=random.Random(0), component="koordinator-quota") as cluster:
-        await cluster.list(ElasticQuota)  # says at once what is wrong with the connection
-        quotas = Informer(cluster, ElasticQuota, rng=random.Random(0))
-        quotas.add_handler(
-            on_add=lambda _: changed.set(),
-            on_update=lambda _old, _new: changed.set(),
-            on_delete=lambda _: changed.set(),
-        )
-        following = asyncio.create_task(quotas.run(), name="quotas")
-        try:
-            await quotas.synced.wait()
-            await _draw_for_ever(cluster, quotas, changed, shown)
-        finally:
-            following.cancel()
-
-
-async def _draw_for_ever(
-    cluster: Cluster, quotas: Informer[ElasticQuota], changed: asyncio.Event, shown: Shown
-) -> None:
-    loop, console = asyncio.get_running_loop(), Console(highlight=False)
-    nodes, asked_s, last = await _nodes(cluster), loop.time(), ""
-    is_terminal = sys.stdout.isatty()
-    live = Live(console=console, screen=True, auto_refresh=False) if is_terminal else contextlib.nullcontext()
-    with live as screen:
-        while True:
-            changed.clear()
-            if loop.time() - asked_s >= NODES_PERIOD_S:
-                asked_s = loop.time()
-                with contextlib.suppress(errors.ApiError):  # what they had before will do
-                    nodes = await _nodes(cluster)
-            lines = _drawn(forest(quotas.list(), nodes), shown, console.width if is_terminal else None)
-            text = Text("\n").join(lines)
-            if screen is not None:
-                screen.update(text, refresh=True)
-            elif text.plain != last:
-                click.echo(f"{rfc3339(SystemClock().now())}\n{text.plain}\n")
-            last = text.plain
-            await asyncio.sleep(REDRAW_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(NODES_PERIOD_S):
-                    await changed.wait()
+    running.work_of("quota_run", "tree", asked)

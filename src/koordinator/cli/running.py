@@ -2,9 +2,17 @@
 
 import asyncio
 import contextlib
+import importlib
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
+
+import click
+
+from koordinator.api.errors import KoordinatorError
+
+_EXTRA_OF = {"kubernetes_asyncio": "local", "plotly": "simulate", "grpc": "node", "pynvml": "gpu"}
+"""Which extra of pyproject.toml brings a package."""
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -22,6 +30,41 @@ def cause_of(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def work_of(module: str, function: str, asked: Mapping[str, Any]) -> None:
+    """Carry out a command: what it works with is imported only now, as `--help` does not need these seconds."""
+    work = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+    work(**asked)
+
+
+@contextlib.contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Tell a person why a command ends, without a traceback where that is an expected end: a wrong flag, a lost
+    lease, a port that is taken, a package that is not installed.
+
+    Raises: click.ClickException; what nobody expects, as it is.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from error
+    except (KoordinatorError, OSError, ExceptionGroup) as error:
+        cause = cause_of(error)
+        if not isinstance(cause, KoordinatorError | OSError):
+            raise
+        raise click.ClickException(str(cause)) from error
+
+
+def missing_package(error: ModuleNotFoundError) -> Exception:
+    """What to install; the error itself where it is a module of ours that is missing."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", __package__.partition(".")[0]):
+        return error
+    extra = _EXTRA_OF.get(package, "all")
+    return click.ClickException(
+        f"this needs the package {package}: in the checkout of koordinator, pip install '.[{extra}]'"
+    )
 
 
 async def _until_signal(work: Coroutine[Any, Any, None]) -> None:

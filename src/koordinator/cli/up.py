@@ -209,7 +209,7 @@ def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
     Raises: TokenFileError, HostError, FeatureGateError, ConfigError, OSError.
     """
     from koordinator.api.feature_gates import Component, FeatureGates
-    from koordinator.cli import scheduler
+    from koordinator.cli import scheduler_process
     from koordinator.local.apiserver import auth
     from koordinator.local.apiserver import tls as certificates
     from koordinator.local.cluster import ClusterOptions
@@ -243,7 +243,7 @@ def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
         manager=not asked.without_manager,
         manager_gates=FeatureGates.of(Component.MANAGER, asked.manager_feature_gates),
         scheduler=config.parse(written.read_bytes()) if written is not None else None,
-        scheduler_gates=scheduler.read_gates(asked.scheduler_feature_gates),
+        scheduler_gates=scheduler_process.read_gates(asked.scheduler_feature_gates),
         network_topology=asked.enable_network_topology_manager,
         seed=asked.seed,
     )

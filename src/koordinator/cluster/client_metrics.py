@@ -1,7 +1,11 @@
 """What a component's requests to the API server cost, under the names of upstream's clients (`rest_client_*`)."""
 
-from koordinator.cluster.transport import Transport
+from typing import TYPE_CHECKING
+
 from koordinator.prometheus import Counter, Histogram, Registry
+
+if TYPE_CHECKING:  # aiohttp takes a while to import, which a command's --help does not need
+    from koordinator.cluster.transport import Transport
 
 _REQUEST_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
@@ -34,7 +38,7 @@ class ClientMetrics:
         )
         registry.add(self.requests, self.request_duration, self.rate_limiter, self.request_retries)
 
-    def count(self, transport: Transport, server: str) -> None:
+    def count(self, transport: "Transport", server: str) -> None:
         """Count what goes through `transport`, which speaks to `server` (a URL)."""
         host = server.partition("://")[2]
 

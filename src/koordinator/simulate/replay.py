@@ -4,7 +4,6 @@ Bound pods are counted on their nodes at once; members of a gang give their plac
 is evicted: PostFilter plugins (preemption) are left out, as a list of pods does not say what becomes of victims.
 """
 
-import enum
 import heapq
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -31,22 +30,13 @@ from koordinator.scheduler.status import SUCCESS, Status
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.replay_csv import TimedPod
 from koordinator.simulate.replay_input import InputError, ReplayInput, network_of
+from koordinator.simulate.replay_options import Order
 from koordinator.simulate.replay_permits import ReplayActions
 
 PROGRESS_PODS = 256
 """Pods between two reports of progress."""
 SAMPLES_MAX = 2_000
 """Points of the time line that are kept; more are thinned to every second one."""
-
-
-class Order(enum.StrEnum):
-    """In which order the scheduler meets the pods."""
-
-    GIVEN = "given"
-    PRIORITY = "priority"
-    """As the scheduler's queue orders pods that came together: important ones first."""
-    ARRIVAL = "arrival"
-    """By creation time."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ checked to be known columns and not used.
 """
 
 import csv
-import enum
 import gzip
 import io
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from koordinator.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodS
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.meta import ObjectMeta
 from koordinator.api.quantity import ResourceList
+from koordinator.simulate.replay_options import Gpu
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = (
@@ -48,19 +48,6 @@ QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 HOSTNAME = "kubernetes.io/hostname"
 NAMESPACE = "replay"
 AMOUNT_MAX = 1 << 40
-
-
-class Gpu(enum.StrEnum):
-    """What the GPU columns count for, as long as no plugin shares GPUs."""
-
-    SKIP_PODS = "skip-pods"
-    """Pods that ask for GPUs are left out; all nodes take part with their CPUs and memory."""
-    CPU_ONLY = "cpu-only"
-    """As `skip-pods`, and nodes with GPUs are left out, too."""
-    IGNORE = "ignore"
-    """All pods and nodes take part as if they had no GPUs."""
-    WHOLE = "whole"
-    """`nvidia.com/gpu`: a pod gets whole GPUs also for a share of one; `gpu_spec` names the models it takes."""
 
 
 class TableError(KoordinatorError, ValueError):

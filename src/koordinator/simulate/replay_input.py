@@ -18,10 +18,9 @@ from koordinator.scheduler.plugins.network_topology.tree import TopologySpecErro
 from koordinator.simulate import dump as dumps
 from koordinator.simulate import replay_csv
 from koordinator.simulate.dump import Dump
-from koordinator.simulate.replay_csv import Gpu, TimedPod
+from koordinator.simulate.replay_csv import TimedPod
+from koordinator.simulate.replay_options import PODS_PER_NODE, Gpu
 
-PODS_PER_NODE = 110
-"""The kubelet's default, for tables, which do not tell."""
 _ENDED = ("Succeeded", "Failed")
 
 

@@ -4,6 +4,9 @@ import enum
 
 import msgspec
 
+BEST_NODES = 5
+"""Nodes in the score table, where nobody asks for more or fewer."""
+
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One piece of an answer."""

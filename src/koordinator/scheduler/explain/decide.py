@@ -12,6 +12,7 @@ from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.explain import survey as surveys
 from koordinator.scheduler.explain.answer import (
+    BEST_NODES,
     NodeAnswer,
     PodAnswer,
     Remedy,
@@ -33,7 +34,6 @@ from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.steering import FREE, Steering, steer
 from koordinator.scheduler.view import View
 
-BEST_NODES = 5
 NAMED_MAX = 3
 NODES_PER_SLICE = 100
 """Nodes told in detail before others have a turn, some 0.07 ms each."""

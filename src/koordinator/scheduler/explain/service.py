@@ -10,8 +10,8 @@ from aiohttp import web
 
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
-from koordinator.scheduler.explain.answer import ConditionLine, GangAnswer, PodAnswer, QueueLine
-from koordinator.scheduler.explain.decide import BEST_NODES, Question, every_node, explain
+from koordinator.scheduler.explain.answer import BEST_NODES, ConditionLine, GangAnswer, PodAnswer, QueueLine
+from koordinator.scheduler.explain.decide import Question, every_node, explain
 from koordinator.scheduler.explain.gang_group import Group, gang_keys, group_of, group_of_pod
 from koordinator.scheduler.explain.gangs import Told, explain_group
 from koordinator.scheduler.explain.slices import in_turns

@@ -1,0 +1,311 @@
+"""What `koord-scheduler` does once its command line is read: the scheduler as a process."""
+
+import contextlib
+import logging
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from koordinator.api import duration, upstream_gates
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cli import (
+    access,
+    listening,
+    logs,
+    process_metrics,
+    running,
+    scheduler_flags,
+    serving,
+)
+from koordinator.cli.scheduler_flags import Flags
+from koordinator.clock import SystemClock
+from koordinator.cluster import connect, garbage
+from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.kube import KubeCluster
+from koordinator.cluster.leader import ElectionConfig, LeaderElection
+from koordinator.cluster.rate_limit import Rate
+from koordinator.scheduler import config, default_plugins, effective_config, http, plugin_args, sync_barrier
+from koordinator.scheduler.auditor.auditor import AuditOptions
+from koordinator.scheduler.auditor.history import Limits
+from koordinator.scheduler.auditor.metrics import LabelClash, label_names
+from koordinator.scheduler.config import ConfigError, SchedulerConfig
+from koordinator.scheduler.controllers import ControllerFilter
+from koordinator.scheduler.debugging import DebugOptions, DumpOptions
+from koordinator.scheduler.http import HttpOptions
+from koordinator.scheduler.monitor import MonitorOptions
+from koordinator.scheduler.observer import ObserverOptions
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.registry import installed
+from koordinator.scheduler.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+
+class Refused(KoordinatorError, ValueError):
+    """Flags that cannot be used."""
+
+
+def start(flags: Flags, inert: Sequence[str]) -> None:
+    """Schedule until a signal asks to stop, or write the configuration where that is asked for.
+
+    `inert` names flags that were given and have no effect.
+
+    Raises: KoordinatorError, OSError, ExceptionGroup.
+    """
+    logs.set_up(
+        logs.level_of(flags.v),
+        as_json=flags.logging_format == "json",
+        modules=logs.modules_of(flags.vmodule),
+    )
+    settings = read_config(flags)
+    gates = read_gates(flags.feature_gates)
+    if flags.write_config_to is not None:
+        plugins = installed(built_in.PLUGINS)
+        flags.write_config_to.write_text(effective_config.as_yaml(settings, plugins))
+        return
+    auditing(flags)
+    connection = settings.client_connection
+    client = connect.load(server=flags.master, kubeconfig_file=connection.kubeconfig or flags.kubeconfig)
+    for name in inert:
+        why = scheduler_flags.WITHOUT_EFFECT[name]
+        log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
+    with garbage.collected_rarely():
+        running.run(_main(flags, settings, gates, client))
+
+
+def read_config(flags: Flags) -> SchedulerConfig:
+    """The configuration file (or the shipped configuration) with what flags say besides.
+
+    As upstream, leader election by flags wins over the file; the deprecated flags count without a file only.
+
+    Raises: ConfigError.
+    """
+    settings = default_plugins.shipped_config()
+    old = {
+        "kube-api-qps": flags.kube_api_qps,
+        "kube-api-burst": flags.kube_api_burst,
+        "profiling": flags.profiling,
+    }
+    if flags.config is not None:
+        settings = config.parse(flags.config.read_bytes())
+        for name in (name for name, value in old.items() if value is not None):
+            log.warning("flag ignored: the configuration file says it", extra={"flag": f"--{name}"})
+    else:
+        connection = settings.client_connection
+        settings = msgspec.structs.replace(
+            settings,
+            client_connection=msgspec.structs.replace(
+                connection,
+                qps=connection.qps if flags.kube_api_qps is None else flags.kube_api_qps,
+                burst=connection.burst if flags.kube_api_burst is None else flags.kube_api_burst,
+            ),
+            enable_profiling=settings.enable_profiling if flags.profiling is None else flags.profiling,
+        )
+    election = {
+        name.removeprefix("leader_elect_"): value
+        for name in Flags.__struct_fields__
+        if name.startswith("leader_elect") and (value := getattr(flags, name)) is not None
+    }
+    elected = msgspec.structs.replace(settings.leader_election, **election)
+    if problems := list(config.election_problems(elected)):
+        raise ConfigError.of(problems)
+    return msgspec.structs.replace(settings, leader_election=elected)
+
+
+def read_gates(text: str) -> FeatureGates:
+    """Koordinator's gates as the flag says. Upstream's are what is built in: asking for that is fine, asking for
+    the contrary is told.
+
+    Raises: FeatureGateError for names that neither has.
+    """
+    ours = []
+    for entry in filter(None, text.split(",")):
+        name, _, state = (part.strip() for part in entry.partition("="))
+        is_built_in = upstream_gates.SCHEDULER.get(name)
+        if is_built_in is None:
+            ours.append(entry)
+            continue
+        facts = {"gate": name, "asked": state, "built_in": is_built_in}
+        if state.lower() == str(is_built_in).lower():
+            log.info("gate of kube-scheduler is as asked", extra=facts)
+        else:
+            log.warning("gate of kube-scheduler cannot be switched here", extra=facts)
+    return FeatureGates.of(Component.SCHEDULER, ",".join(ours))
+
+
+def known_plugins() -> frozenset[str]:
+    """Names that `--controller-plugins` may have: those that configurations may have."""
+    return frozenset((*installed(built_in.PLUGINS), *plugin_args.ARGS))
+
+
+def auditing(flags: Flags) -> AuditOptions | None:
+    """What the flags say about the workload auditor; None when it is off. Raises: Refused."""
+    if not flags.enable_workload_auditor:
+        return None
+    try:
+        label_names(flags.workload_auditor_metric_labels)
+    except LabelClash as error:
+        raise Refused(f"--workload-auditor-metric-labels: {error}") from error
+    return AuditOptions(
+        limits=Limits(
+            victim_reschedule_s=duration.parse(flags.workload_auditor_victim_reschedule_duration),
+            victim_deletion_s=duration.parse(flags.workload_auditor_victim_deletion_duration),
+            deleting_retries=flags.workload_auditor_victim_deleting_retries,
+            event_interval_s=duration.parse(flags.workload_auditor_scheduling_event_interval),
+        ),
+        metric_labels=flags.workload_auditor_metric_labels,
+    )
+
+
+def observing(flags: Flags) -> ObserverOptions:
+    """What the flags say about the monitor and debugging."""
+    return ObserverOptions(
+        monitor=MonitorOptions(
+            period_s=duration.parse(flags.scheduler_monitor_period),
+            timeout_s=duration.parse(flags.scheduling_timeout),
+            drop_unhandled_s=duration.parse(flags.scheduling_drop_unhandled_timeout),
+        ),
+        debug=DebugOptions(
+            top_scores=flags.debug_scores,
+            filters=flags.debug_filters,
+            diagnosis=flags.debug_diagnosis,
+            diagnosis_blocking=flags.debug_diagnosis_blocking,
+        ),
+        dump=DumpOptions(
+            queue_size=flags.debug_diagnosis_queue_size, worker_count=flags.debug_diagnosis_worker_count
+        ),
+    )
+
+
+async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, client: ClientConfig) -> None:
+    clock = SystemClock()
+    # Ties are decided by --seed; jitter of retries and names must differ between instances.
+    rng = random.Random()
+    limit = settings.client_connection.requests_per_s
+    burst = max(1, settings.client_connection.burst)
+    async with KubeCluster(
+        client,
+        rng=random.Random(rng.getrandbits(64)),
+        component="koord-scheduler",
+        rate=None if limit is None else Rate(per_s=limit, burst=burst),
+    ) as cluster:
+        scheduler = Scheduler(
+            cluster,
+            settings,
+            clock=clock,
+            seed=flags.seed,
+            gates=gates,
+            controller_filter=ControllerFilter.of(flags.controller_plugins, known_plugins()),
+            observing=observing(flags),
+            auditing=auditing(flags),
+            unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
+            network_topology=flags.enable_network_topology_manager,
+        )
+        metrics = scheduler.metrics
+        metrics.client.count(cluster.transport, client.server)
+        process_metrics.add_to(metrics.registry, clock.now())
+        process_metrics.add_gates(metrics.registry, Component.SCHEDULER, gates)
+        for name in flags.disabled_metrics:
+            if not metrics.registry.remove(name):
+                log.warning("no such metric to disable", extra={"metric": name})
+        await serve_and_schedule(scheduler, cluster, rng, flags, gates)
+
+
+async def serve_and_schedule(
+    scheduler: Scheduler, cluster: KubeCluster, rng: random.Random, flags: Flags, gates: FeatureGates
+) -> None:
+    """Serve HTTP, fill the caches, wait to lead if that is asked for, schedule."""
+    elected = scheduler.config.leader_election
+    lease = elected.resource_name
+    barrier = sync_barrier.BarrierOptions(
+        namespace=flags.sync_barrier_pod_namespace,
+        name=flags.sync_barrier_pod_name,
+        lease=lease,
+        timeout_s=duration.parse(flags.sync_hard_timeout),
+    )
+
+    async def lead() -> None:
+        scheduler.metrics.master.set(1, lease)
+        try:
+            if gates.is_on("SyncBarrier"):
+                await sync_barrier.pass_barrier(cluster, scheduler.caches, scheduler.table, barrier)
+            await scheduler.schedule()
+        finally:
+            scheduler.metrics.master.set(0, lease)
+
+    async def fill_and_lead() -> None:
+        async with scheduler.following():
+            garbage.set_aside()
+            await lead()
+
+    if not elected.leader_elect:
+        async with _served(scheduler, HttpOptions(), flags), scheduler.following():
+            garbage.set_aside()
+            await scheduler.schedule()
+        return
+    election = LeaderElection(
+        cluster,
+        _election_config(elected, rng),
+        rng=random.Random(rng.getrandbits(64)),
+        on_slow_path=lambda: scheduler.metrics.slow_paths.inc(lease),
+    )
+    scheduler.may_write = lambda: election.may_act
+    scheduler.metrics.master.set(0, lease)
+    options = HttpOptions(is_leader=lambda: election.is_leader, lease=lambda: election.trouble)
+    async with _served(scheduler, options, flags):
+        if scheduler.config.delay_cache_until_active:
+            await election.run(fill_and_lead)
+            return
+        async with scheduler.following():
+            garbage.set_aside()
+            await election.run(lead)
+
+
+def _election_config(elected: config.LeaderElection, rng: random.Random) -> ElectionConfig:
+    return ElectionConfig(
+        name=elected.resource_name,
+        namespace=elected.resource_namespace,
+        identity=f"{socket.gethostname()}_{os.getpid()}_{rng.getrandbits(32):08x}",
+        lease_duration_s=int(duration.parse(elected.lease_duration)),
+        renew_deadline_s=duration.parse(elected.renew_deadline),
+        retry_period_s=duration.parse(elected.retry_period),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> AsyncIterator[None]:
+    """Serve the insecure and the secure port, where they are on."""
+    options = msgspec.structs.replace(
+        options, set_verbosity=logs.set_verbosity, profiling=scheduler.config.enable_profiling
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        if flags.port:
+            app = http.application(scheduler, options)
+            await stack.enter_async_context(listening.served(app, flags.address, flags.port))
+        if flags.secure_port:
+            tls = serving.tls_context(
+                flags.tls_cert_file,
+                flags.tls_private_key_file,
+                flags.cert_dir,
+                scheduler.clock,
+                min_version=flags.tls_min_version,
+                ciphers=flags.tls_cipher_suites,
+            )
+            serving.present_by_name(tls, flags.tls_sni_cert_key)
+            gatekeeper = await stack.enter_async_context(access.gatekeeper(flags, tls))
+            app = http.application(scheduler, options, (gatekeeper.middleware,))
+            await stack.enter_async_context(
+                listening.served(
+                    app,
+                    flags.bind_address,
+                    flags.secure_port,
+                    tls,
+                    share_address=flags.permit_address_sharing,
+                    share_port=flags.permit_port_sharing,
+                )
+            )
+        yield
