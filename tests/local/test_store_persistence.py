@@ -12,7 +12,7 @@ import pytest
 
 from koordinator.clock import FixedClock
 from koordinator.cluster import errors
-from koordinator.cluster.backend import DeleteOptions, ListOptions
+from koordinator.cluster.backend import DeleteOptions, ListOptions, Record
 from koordinator.local import registry
 from koordinator.local.persistence import FILE_NAME, SqliteJournal, StorageError
 from koordinator.local.registry import Registry
@@ -104,9 +104,9 @@ async def test_many_writers_share_a_commit(tmp_path: Path, monkeypatch: pytest.M
     sizes: list[int] = []
     write = SqliteJournal._write
 
-    def counted(journal: SqliteJournal, batch: Any) -> None:
+    def counted(journal: SqliteJournal, batch: Any) -> Any:
         sizes.append(len(batch))
-        write(journal, batch)
+        return write(journal, batch)
 
     monkeypatch.setattr(SqliteJournal, "_write", counted)
     api = start(tmp_path)
@@ -125,8 +125,9 @@ async def test_the_loop_runs_on_while_a_commit_is_slow(
     loop = asyncio.get_running_loop()
     may_commit = loop.create_future()
 
-    async def slow(*_: Any) -> None:
+    async def slow(*_: Any) -> dict[Any, Exception]:
         await may_commit
+        return {}
 
     assert isinstance(journal, SqliteJournal)
     monkeypatch.setattr(loop, "run_in_executor", slow)
@@ -153,6 +154,71 @@ async def test_a_write_that_cannot_be_saved_is_not_promised_and_is_tried_again(
         broken.setattr(SqliteJournal, "_write", full)
         with pytest.raises(errors.InternalError, match=r"could not be saved: .*database or disk is full"):
             await create(api, "configmaps", config("first"), "default")
+    await create(api, "configmaps", config("second"), "default")
+    await api.close()
+
+    again = start(tmp_path)
+    assert names(again, "configmaps") == ["first", "second"]
+    await again.close()
+
+
+async def test_an_object_without_json_text_is_not_stored_at_all(tmp_path: Path) -> None:
+    api = start(tmp_path)
+    table = api.store.table("configmaps")
+
+    with pytest.raises(errors.InternalError, match=r"configmaps default/bad has no JSON text: .*surrogates"):
+        table.put("default", "bad", {"metadata": {"name": "bad"}, "data": {"x": "\ud800"}})
+    await create(api, "configmaps", config("good"), "default")
+    assert names(api, "configmaps") == ["good"]
+    await api.close()
+
+    again = start(tmp_path)
+    assert names(again, "configmaps") == ["good"]
+    await again.close()
+
+
+async def test_a_row_that_the_database_refuses_fails_its_own_write_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = start(tmp_path)
+    record = (await create(api, "configmaps", config("first"), "default")).obj
+
+    async def write(name: str) -> None:
+        assert api.store.journal is not None
+        api.store.journal.record("configmaps", "default", name, 99, Record(record, 99))
+        await api.store.journal.committed()
+
+    results = await asyncio.gather(write("bad\ud800"), write("good"), return_exceptions=True)
+    await create(api, "configmaps", config("second"), "default")
+    await api.close()
+
+    assert isinstance(results[0], errors.InternalError)
+    assert results[1] is None
+    assert "a write cannot be saved" in caplog.text
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        kept = {name for (name,) in db.execute("SELECT name FROM objects WHERE kind = 'configmaps'")}
+    assert {"first", "good", "second"} <= kept
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [RuntimeError("broken"), MemoryError(), KeyError("x")],
+    ids=lambda problem: type(problem).__name__,
+)
+async def test_no_failure_of_a_commit_leaves_a_writer_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    api = start(tmp_path)
+
+    def broken(*_: Any) -> None:
+        raise problem
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteJournal, "_write", broken)
+        async with asyncio.timeout(5):
+            with pytest.raises(errors.InternalError, match="could not be saved"):
+                await create(api, "configmaps", config("first"), "default")
     await create(api, "configmaps", config("second"), "default")
     await api.close()
 
@@ -192,6 +258,45 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database at all" * 100)
 
     with pytest.raises(StorageError, match=r"store\.sqlite: is damaged or no database.*move this file away"):
+        start(tmp_path)
+
+
+def test_an_empty_file_is_refused_instead_of_starting_empty(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).touch()
+
+    with pytest.raises(
+        StorageError, match=r"store\.sqlite: is empty: its content was lost.*move this file away"
+    ):
+        start(tmp_path)
+    assert (tmp_path / FILE_NAME).stat().st_size == 0
+
+
+def test_a_log_of_changes_without_its_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"{FILE_NAME}-wal").write_bytes(b"x" * 100)
+
+    with pytest.raises(
+        StorageError, match=r"store\.sqlite-wal: holds changes of a file store\.sqlite that is gone"
+    ):
+        start(tmp_path)
+
+
+def test_what_a_first_start_left_when_it_was_killed_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / f"{FILE_NAME}.new").write_bytes(b"half of a file")
+
+    start(tmp_path)
+    assert not (tmp_path / f"{FILE_NAME}.new").exists()
+
+
+@pytest.mark.parametrize("kept_bytes", [10, 100, 4096, 9000])
+async def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, kept_bytes: int) -> None:
+    api = start(tmp_path)
+    for number in range(50):
+        await create(api, "configmaps", config(f"c{number}", x="1" * 500), "default")
+    await api.close()
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes()[:kept_bytes])
+
+    with pytest.raises(StorageError, match="is damaged"):
         start(tmp_path)
 
 

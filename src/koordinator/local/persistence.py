@@ -7,11 +7,15 @@ the file system's flush takes milliseconds, during which the loop goes on. SQLit
 Readers may see a write shortly before it is durable. So that a version seen once is never given twice, the
 file holds a ceiling above all versions handed out so far, and a restart begins at the ceiling: clients that
 have seen more than what was saved are told to list again.
+
+A new file is made under another name and renamed when it is whole, so an empty file is never ours.
 """
 
 import asyncio
+import logging
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,8 @@ from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Record
 from koordinator.local.store import Store
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "store.sqlite"
 SCHEMA_VERSION = 1
@@ -42,6 +48,7 @@ INSERT INTO counters VALUES ('version_ceiling', 1);
 """
 
 _Row = tuple[str, str, str]
+_Batch = dict[_Row, tuple[int, Record | None]]
 
 
 class StorageError(KoordinatorError):
@@ -67,13 +74,15 @@ class SqliteJournal:
     def __init__(self, data_dir: Path) -> None:
         """Open or create the file. Raises: StorageError."""
         self._path = data_dir / FILE_NAME
-        self._pending: dict[_Row, tuple[int, Record | None]] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        self._pending: _Batch = {}
+        self._unclaimed: list[_Row] = []  # recorded since somebody last asked whether all is on disk
+        self._waiters: list[_Waiter] = []
         self._committer: asyncio.Task[None] | None = None
         self._is_closed = False
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="journal")
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
+            _create_missing(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
         except (OSError, sqlite3.Error) as error:
             raise StorageError(self._path, f"cannot be opened: {error}") from error
@@ -90,12 +99,11 @@ class SqliteJournal:
 
     def _prepare(self) -> None:
         db = self._db
-        (objects,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (schema,) = db.execute("PRAGMA user_version").fetchone()
-        if objects and application != _APPLICATION_ID:
+        if application != _APPLICATION_ID:
             raise StorageError(self._path, "is an SQLite file of another program")
-        if objects and schema != SCHEMA_VERSION:
+        if schema != SCHEMA_VERSION:
             why = f"has schema version {schema}, and this program reads version {SCHEMA_VERSION} only"
             raise StorageError(self._path, why)
         # The lock is held from the first write to the end: a second process is refused at its start.
@@ -103,11 +111,6 @@ class SqliteJournal:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("BEGIN IMMEDIATE")
-        if not objects:
-            db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
-                db.execute(statement)
         db.execute("COMMIT")
         (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
@@ -148,18 +151,26 @@ class SqliteJournal:
 
     def record(self, table: str, namespace: str, name: str, version: int, record: Record | None) -> None:
         """See `store.Journal.record`. Several changes of one object within a batch are written as one."""
-        self._pending[(table, namespace, name)] = (version, record)
+        row = (table, namespace, name)
+        if record is not None:
+            try:
+                record.json()
+            except (TypeError, ValueError, RecursionError) as error:
+                raise errors.InternalError(f"{_shown(row)} has no JSON text: {error}") from error
+        self._pending[row] = (version, record)
+        self._unclaimed.append(row)
 
     async def committed(self) -> None:
         """See `store.Journal.committed`."""
         if self._is_closed:
             raise errors.ServiceUnavailable("the server is shutting down")
         loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
+        rows, self._unclaimed = self._unclaimed, []
+        waiter = _Waiter(loop.create_future(), rows)
         self._waiters.append(waiter)
         if self._committer is None or self._committer.done():
             self._committer = loop.create_task(self._commit_all(), name="journal commits")
-        await waiter
+        await waiter.future
 
     async def _commit_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -167,31 +178,45 @@ class SqliteJournal:
             batch, self._pending = self._pending, {}
             waiters, self._waiters = self._waiters, []
             try:
-                await loop.run_in_executor(self._executor, self._write, batch)
-            except (sqlite3.Error, OSError) as error:
+                refused = await loop.run_in_executor(self._executor, self._write, batch)
+            except BaseException as error:
                 # What was not saved is tried again with the next batch; until then memory is ahead.
                 self._pending = {**batch, **self._pending}
-                why = f"the write could not be saved: {self._path}: {error}"
-                _resolve(waiters, errors.InternalError(why))
-            else:
-                _resolve(waiters, None)
+                log.error("writes could not be saved: %s", error, extra={"count": len(batch)})
+                for waiter in waiters:
+                    waiter.fail(f"the write could not be saved: {self._path}: {error}")
+                if not isinstance(error, Exception):
+                    raise
+                continue
+            for row, problem in refused.items():
+                log.error("a write cannot be saved: %s", problem, extra={"object": _shown(row)})
+            for waiter in waiters:
+                waiter.resolve(refused)
 
-    def _write(self, batch: dict[_Row, tuple[int, Record | None]]) -> None:
-        """One transaction, in the journal's thread."""
-        db = self._db
-        removed = [row for row, (_, record) in batch.items() if record is None]
-        written = [
-            (*row, version, record.json()) for row, (version, record) in batch.items() if record is not None
-        ]
-        ceiling = self._ceiling
+    def _write(self, batch: _Batch) -> dict[_Row, Exception]:
+        """One transaction, in the journal's thread; what cannot be written in itself, and why.
+
+        Raises: sqlite3.Error, OSError when nothing was written.
+        """
+        try:
+            self._transaction(batch, _execute_all)
+        except (sqlite3.OperationalError, OSError):
+            raise
+        except Exception:
+            refused: dict[_Row, Exception] = {}
+            self._transaction(batch, lambda db, all_: _execute_each(db, all_, refused))
+            return refused
+        return {}
+
+    def _transaction(self, batch: _Batch, execute: Callable[[sqlite3.Connection, _Batch], None]) -> None:
+        db, ceiling = self._db, self._ceiling
         db.execute("BEGIN IMMEDIATE")
         try:
-            db.executemany("DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", removed)
-            db.executemany("REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", written)
+            execute(db, batch)
             if batch:
                 self._raise_ceiling(max(version for version, _ in batch.values()))
             db.execute("COMMIT")
-        except sqlite3.Error:
+        except BaseException:
             self._ceiling = ceiling
             if db.in_transaction:
                 db.execute("ROLLBACK")
@@ -215,14 +240,82 @@ class SqliteJournal:
             self.abandon()
 
 
-def _resolve(waiters: list[asyncio.Future[None]], error: errors.ApiError | None) -> None:
-    for waiter in waiters:
-        if waiter.done():
-            continue  # its writer was cancelled
-        if error is None:
-            waiter.set_result(None)
-        else:
-            waiter.set_exception(error)
+class _Waiter:
+    """A writer that waits until its changes are on disk."""
+
+    __slots__ = ("future", "rows")
+
+    def __init__(self, future: asyncio.Future[None], rows: list[_Row]) -> None:
+        self.future = future
+        self.rows = rows
+
+    def resolve(self, refused: Mapping[_Row, Exception]) -> None:
+        """The batch is on disk but for `refused`."""
+        mine = next((row for row in self.rows if row in refused), None)
+        if mine is not None:
+            self.fail(f"the write of {_shown(mine)} could not be saved: {refused[mine]}")
+        elif not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, why: str) -> None:
+        if not self.future.done():  # else its writer was cancelled
+            self.future.set_exception(errors.InternalError(why))
+
+
+def _shown(row: _Row) -> str:
+    kind, namespace, name = (part.encode(errors="backslashreplace").decode() for part in row)
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+_DELETE = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?"
+_REPLACE = "REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
+
+
+def _execute_all(db: sqlite3.Connection, batch: _Batch) -> None:
+    db.executemany(_DELETE, [row for row, (_, record) in batch.items() if record is None])
+    kept = [(*row, version, record.json()) for row, (version, record) in batch.items() if record is not None]
+    db.executemany(_REPLACE, kept)
+
+
+def _execute_each(db: sqlite3.Connection, batch: _Batch, refused: dict[_Row, Exception]) -> None:
+    """The same one by one: what the database does not take lands in `refused`, all else is written."""
+    for row, change in batch.items():
+        try:
+            _execute_all(db, {row: change})
+        except (sqlite3.OperationalError, OSError):
+            raise
+        except Exception as error:
+            refused[row] = error
+
+
+def _create_missing(path: Path) -> None:
+    """Make the file where there is none. Raises: StorageError, OSError, sqlite3.Error."""
+    beside = path.with_name(path.name + "-wal")
+    if path.exists():
+        if not path.stat().st_size:
+            raise StorageError(path, "is empty: its content was lost, by a full disk or a broken copy")
+        return
+    if beside.exists() and beside.stat().st_size:
+        raise StorageError(beside, f"holds changes of a file {path.name} that is gone")
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    db = sqlite3.connect(new, isolation_level=None)
+    try:
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
+            db.execute(statement)
+        db.execute("COMMIT")
+    finally:
+        db.close()
+    new.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name, too, outlives a loss of power
+    finally:
+        os.close(folder)
 
 
 def _explained(error: sqlite3.Error) -> str:

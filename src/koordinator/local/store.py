@@ -36,7 +36,10 @@ class Journal(Protocol):
     """Where changes are kept beyond the life of the process (`local.persistence`)."""
 
     def record(self, table: str, namespace: str, name: str, version: int, record: Record | None) -> None:
-        """Remember a change (`record` None: the object is gone); becomes durable with the next commit."""
+        """Remember a change (`record` None: the object is gone); becomes durable with the next commit.
+
+        Raises: InternalError when the object cannot be kept; nothing is remembered then.
+        """
 
     async def committed(self) -> None:
         """Return when everything recorded so far is on disk. Raises: InternalError when it cannot be."""
@@ -80,19 +83,24 @@ class Table:
         store.version = version = store.version + 1
         obj["metadata"]["resourceVersion"] = str(version)
         record = Record(obj, version)
+        if store.journal is not None:  # first: what it does not take is not there at all
+            store.journal.record(self.name, namespace, name, version, record)
         old = self._place((namespace, name), record)
         self._publish(Change(version, (namespace, name), old, record))
         return record
 
     def remove(self, namespace: str, name: str) -> Record:
         """Delete an object that is there; returns its last state at the version of the deletion."""
-        old = self._spaces[namespace].pop(name)
+        store = self._store
+        old = self._spaces[namespace][name]
+        store.version = version = store.version + 1
+        if store.journal is not None:
+            store.journal.record(self.name, namespace, name, version, None)
+        del self._spaces[namespace][name]
         self._count -= 1
         self._has_removed = True
         if self._getters:
             self._reindex((namespace, name), old, None)
-        store = self._store
-        store.version = version = store.version + 1
         change = Change(version, (namespace, name), old, None)
         self._publish(change)
         record = change.left().record
@@ -137,9 +145,6 @@ class Table:
         self._history.append(change)
         if self._channels:
             self._publish_by_index(change)
-        journal = self._store.journal
-        if journal is not None:
-            journal.record(self.name, change.namespace, change.name, change.version, change.new)
 
     def _publish_by_index(self, change: Change) -> None:
         keys = {("metadata.namespace", change.namespace): None, ("metadata.name", change.name): None}

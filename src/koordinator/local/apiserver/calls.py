@@ -53,7 +53,7 @@ class Call:
 async def read_body(request: AnyRequest) -> bytes:
     """The whole body.
 
-    Raises: RequestTooLarge, Timeout.
+    Raises: BadRequest (cut off, or not what its Content-Encoding says), RequestTooLarge, Timeout.
     """
     if isinstance(request, ShortRequest):
         return request.body
@@ -64,6 +64,9 @@ async def read_body(request: AnyRequest) -> bytes:
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise errors.RequestTooLarge(bodies.TOO_LARGE) from None
+    except web.RequestPayloadError as error:
+        why = str(error).strip().rpartition("\n")[2].strip()
+        raise errors.BadRequest(f"the body cannot be read: {why}") from None
     except TimeoutError:
         raise errors.Timeout(f"Timeout: the body did not arrive within {BODY_S_MAX} s") from None
 

@@ -9,7 +9,7 @@ from koordinator.cluster.backend import DeleteOptions, ListOptions, WriteOptions
 _INT64_MAX = 2**63 - 1
 _FIELD_VALIDATION = ("Ignore", "Strict", "Warn")
 _PROPAGATION = ("Foreground", "Background", "Orphan")
-_FIELD_MANAGER_CHARS_MAX = 128
+_FIELD_MANAGER_BYTES_MAX = 128
 
 
 class User:
@@ -80,7 +80,7 @@ def write_options(
             kind, f'fieldValidation: Unsupported value: "{validation}": supported values: {supported}'
         )
     manager = query.get("fieldManager", "")
-    if len(manager) > _FIELD_MANAGER_CHARS_MAX:
+    if len(manager.encode(errors="replace")) > _FIELD_MANAGER_BYTES_MAX:
         raise invalid_options(kind, "fieldManager: Too long: may not be more than 128 bytes")
     if not manager.isprintable():
         raise invalid_options(
@@ -222,4 +222,9 @@ def invalid_options(kind: str, trouble: str) -> errors.Invalid:
 
 
 def _program_name(user_agent: str) -> str:
-    return user_agent.partition("/")[0][:_FIELD_MANAGER_CHARS_MAX]
+    """The printable part of a User-Agent before the first `/`, as far as a field manager may be long."""
+    name = user_agent.partition("/")[0]
+    if name.isascii() and name.isprintable():
+        return name[:_FIELD_MANAGER_BYTES_MAX]
+    printable = "".join(filter(str.isprintable, name)).encode()
+    return printable[:_FIELD_MANAGER_BYTES_MAX].decode(errors="ignore")

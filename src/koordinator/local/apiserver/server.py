@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
@@ -132,21 +134,9 @@ class ApiServer:
         telemetry = self.telemetry
         long_running = target is not None and (target.watch or bool(query.boolean(request.query, "watch")))
         try:
-            if telemetry.in_flight >= IN_FLIGHT_MAX and not is_health(path) and not long_running:
-                raise _TOO_MANY
-            telemetry.in_flight += not long_running
-            try:
-                response = await self._dispatch(request, path, target)
-            finally:
-                telemetry.in_flight -= not long_running
-        except errors.ApiError as error:
-            response = calls.failure(error)
+            response = await self._response(request, path, target, long_running=long_running)
         except Exception as error:
-            if request.transport is None or request.transport.is_closing():
-                raise  # the client left while it was answered
-            telemetry.panics += 1
-            log.exception("request failed", extra={"method": request.method, "path": path})
-            response = calls.failure(errors.InternalError(f"Internal error occurred: {type(error).__name__}"))
+            response = self._failed(request, path, error)
         if not long_running:
             # Names that were not looked up are whatever the client made up: no labels for them.
             known = target is not None and response.status not in _UNRESOLVED
@@ -155,6 +145,36 @@ class ApiServer:
             if isinstance(response, web.Response):
                 return await calls.compress(request, response)
         return response
+
+    async def _response(
+        self, request: AnyRequest, path: str, target: paths.Target | None, *, long_running: bool
+    ) -> web.StreamResponse:
+        telemetry = self.telemetry
+        try:
+            if telemetry.in_flight >= IN_FLIGHT_MAX and not is_health(path) and not long_running:
+                raise _TOO_MANY
+            telemetry.in_flight += not long_running
+            try:
+                return await self._dispatch(request, path, target)
+            finally:
+                telemetry.in_flight -= not long_running
+        except errors.ApiError as error:
+            if _has_begun(request):
+                raise
+            return calls.failure(error)
+
+    def _failed(self, request: AnyRequest, path: str, error: Exception) -> web.Response:
+        """The answer to a request on which the server itself failed. Raises when there is nobody to answer, or the
+        answer has begun: a second one in its body would be read as part of it."""
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise error  # the client left while it was answered
+        self.telemetry.panics += 1
+        log.error("request failed", extra={"method": request.method, "path": path}, exc_info=error)
+        if _has_begun(request):
+            transport.abort()
+            raise ConnectionAbortedError("an answer was broken off") from error
+        return calls.failure(errors.InternalError(f"Internal error occurred: {type(error).__name__}"))
 
     async def _dispatch(
         self, request: AnyRequest, path: str, target: paths.Target | None
@@ -187,10 +207,15 @@ _TOO_MANY = errors.TooManyRequests(
 )
 
 
+def _has_begun(request: AnyRequest) -> bool:
+    """Whether some of the answer was sent."""
+    return isinstance(request, web.BaseRequest) and request.writer.output_size > 0
+
+
 def _request(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
-    """aiohttp's request with our limit for bodies."""
+    """aiohttp's request with our limit for bodies, and headers that are text."""
     return web.BaseRequest(
-        message,
+        _as_text(message),
         payload,
         protocol,
         writer,
@@ -198,3 +223,14 @@ def _request(message, payload, protocol, writer, task):  # type: ignore[no-untyp
         asyncio.get_running_loop(),
         client_max_size=bodies.BODY_BYTES_MAX,
     )
+
+
+def _as_text(message: RawRequestMessage) -> RawRequestMessage:
+    """The same request with U+FFFD for header bytes that are no UTF-8, as in Go: they end up in objects and errors."""
+    if all(value.isascii() for value in message.headers.values()):
+        return message
+    clean = [
+        (name, value.encode(errors="surrogateescape").decode(errors="replace"))
+        for name, value in message.headers.items()
+    ]
+    return message._replace(headers=CIMultiDictProxy(CIMultiDict(clean)))

@@ -108,7 +108,7 @@ def with_names(spec: dict[str, Any]) -> dict[str, Any]:
 def stored_version(crd: dict[str, Any]) -> str:
     """The version in which objects are stored; empty when the definition names none."""
     versions = (crd.get("spec") or {}).get("versions") or ()
-    return next((one["name"] for one in versions if one.get("storage")), "")
+    return next((one.get("name") or "" for one in versions if one.get("storage")), "")
 
 
 def _version(crd: dict[str, Any], name: str) -> dict[str, Any]:

@@ -167,19 +167,19 @@ def _readable(schema: Any, field: str) -> list[StatusCause]:
 
 
 def resources_of(crd: Json) -> list[tuple[Resource, Json]]:
-    """The served versions of a definition, each with its schema."""
-    spec = crd["spec"]
-    named = spec["names"]
+    """The served versions of a definition, each with its schema; names that are missing are empty."""
+    spec = crd.get("spec") or {}
+    named = spec.get("names") or {}
     found: list[tuple[Resource, Json]] = []
-    for version in spec["versions"]:
+    for version in spec.get("versions") or ():
         if not version.get("served"):
             continue
         subresources = version.get("subresources") or {}
         resource = Resource(
-            group=spec["group"],
-            version=version["name"],
-            kind=named["kind"],
-            plural=named["plural"],
+            group=spec.get("group", ""),
+            version=version.get("name", ""),
+            kind=named.get("kind", ""),
+            plural=named.get("plural", ""),
             namespaced=spec.get("scope") == "Namespaced",
             short_names=tuple(named.get("shortNames") or ()),
             categories=tuple(named.get("categories") or ()),
