@@ -1,4 +1,4 @@
-"""A `koordinator up` that a test starts, and kubectl for it."""
+"""A cluster that a test starts, and kubectl for it: a `koordinator up`, or real servers (`tests.real`)."""
 
 import json
 import os
@@ -27,31 +27,20 @@ def with_kubectl(*, timeout_s: int) -> list[pytest.MarkDecorator]:
     ]
 
 
-class Cluster:
-    """A running `koordinator up`."""
+SERVERS = os.environ.get("KOORDINATOR_TEST_SERVERS", "local")
+"""On which kind of server stories run: `local` (`koordinator up`) or `real` (`make test-real`)."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "koordinator.cli.main",
-                "up",
-                "--kubeconfig",
-                str(self.kubeconfig),
-                *arguments,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            until(self.kubeconfig.exists, START_S, self.process)
-        except AssertionError:
-            self.process.kill()
-            raise
+
+def only_local(why: str) -> pytest.MarkDecorator:
+    """The mark of a story that is about `koordinator up` itself."""
+    return pytest.mark.skipif(SERVERS == "real", reason=f"about koordinator up: {why}")
+
+
+class Cluster:
+    """A running cluster: `kubeconfig` is an administrator's, `process` ends when the cluster does."""
+
+    kubeconfig: Path
+    process: "subprocess.Popen[Any]"
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
         """Standard output of kubectl; any error or warning fails the test."""
@@ -76,10 +65,52 @@ class Cluster:
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
 
     def stop(self, number: int = signal.SIGINT) -> str:
+        """What its programs said, after a stop."""
+        raise NotImplementedError
+
+
+class UpCluster(Cluster):
+    """A running `koordinator up`."""
+
+    process: "subprocess.Popen[str]"
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "koordinator.cli.main",
+                "up",
+                "--kubeconfig",
+                str(self.kubeconfig),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            until(self.kubeconfig.exists, START_S, self.process)
+        except AssertionError:
+            self.process.kill()
+            raise
+
+    def stop(self, number: int = signal.SIGINT) -> str:
         """Standard error after a clean stop."""
         self.process.send_signal(number)
         _, stderr = self.process.communicate(timeout=30)
         return stderr
+
+
+def started(folder: Path, *arguments: str) -> Cluster:
+    """A cluster as `koordinator up` with these arguments is, on the kind of server that this run is about."""
+    if SERVERS == "local":
+        return UpCluster(folder, *arguments)
+    from tests.real.cluster import RealCluster  # it knows this module
+
+    return RealCluster.like_up(folder, arguments)
 
 
 def scheduler_config(folder: Path, **changes: str) -> Path:
@@ -95,7 +126,7 @@ def scheduler_config(folder: Path, **changes: str) -> Path:
     return path
 
 
-def until(holds: Callable[[], Any], seconds: float, process: "subprocess.Popen[str]") -> None:
+def until(holds: Callable[[], Any], seconds: float, process: "subprocess.Popen[Any]") -> None:
     """Wait until it holds; a cluster that ended meanwhile fails the test with its own words."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordinator import clock
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
 
@@ -30,7 +30,7 @@ WAIT_S = 30.0
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     gates = ",".join(f"{gate}=true" for gate in GATES)
-    running = Cluster(tmp_path_factory.mktemp("config"), "--nodes", "4", "--manager-feature-gates", gates)
+    running = started(tmp_path_factory.mktemp("config"), "--nodes", "4", "--manager-feature-gates", gates)
     running.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
     running.kubectl("label", "node", "node-0", "pool=batch")
     yield running

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=240)
 
@@ -194,7 +194,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("doctor"), "--nodes", "3")
+    running = started(tmp_path_factory.mktemp("doctor"), "--nodes", "3")
     configure(running, GOOD)
     running.kubectl("wait", "--for=create", "nodemetric/node-2", "--timeout=30s")
     report_anew(running)

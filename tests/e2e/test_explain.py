@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
 
@@ -24,7 +24,7 @@ BIG = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("explain"), "--nodes", "5")
+    running = started(tmp_path_factory.mktemp("explain"), "--nodes", "5")
     running.kubectl("apply", "-f", "-", text=json.dumps(BIG))
     until(lambda: running.get("pod", "big").get("status", {}).get("conditions"), 20, running.process)
     yield running

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, scheduler_config, until, with_kubectl
+from tests.e2e.cluster import Cluster, scheduler_config, started, until, with_kubectl
 from tests.e2e.test_scheduler_process import Process
 
 pytestmark = with_kubectl(timeout_s=120)
@@ -110,7 +110,7 @@ class Story:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("gangs")
     config = scheduler_config(folder, enablePreemption="true")
-    running = Cluster(folder, "--nodes", "2", "--node-cpu", "4", "--scheduler-config", str(config))
+    running = started(folder, "--nodes", "2", "--node-cpu", "4", "--scheduler-config", str(config))
     running.kubectl("create", "priorityclass", "urgent", "--value=1000")
     running.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
     yield running

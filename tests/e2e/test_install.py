@@ -13,7 +13,7 @@ import yaml
 
 from koordinator.install import objects
 from koordinator.install.values import Values
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=180)
 needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="no helm on the PATH")
@@ -40,7 +40,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("install"), "--nodes", "2")
+    running = started(tmp_path_factory.mktemp("install"), "--nodes", "2")
     yield running
     if running.process.poll() is None:
         running.stop()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("stories"), "--nodes", "3")
+    running = started(tmp_path_factory.mktemp("stories"), "--nodes", "3")
     running.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
     yield running
     if running.process.poll() is None:
@@ -128,7 +128,7 @@ def test_a_refused_patch_shows_the_patch(cluster: Cluster) -> None:
 
 
 def test_ctrl_c_ends_watches_within_seconds(tmp_path: Path) -> None:
-    running = Cluster(tmp_path, "--nodes", "1")
+    running = started(tmp_path, "--nodes", "1")
     command = ["kubectl", "--kubeconfig", str(running.kubeconfig), "get", "nodes", "--watch"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
         assert watch.stdout is not None

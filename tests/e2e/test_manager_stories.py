@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=180)
 
@@ -24,7 +24,7 @@ OFF = {**ON, "enable": False}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("manager"), "--nodes", "3")
+    running = started(tmp_path_factory.mktemp("manager"), "--nodes", "3")
     configure(running, ON)
     until(lambda: asked_interval(running) == 600, 30, running.process)
     running.kubectl("delete", "nodemetrics", "--all")  # new ones are filled after half the interval or more

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
 
@@ -29,7 +29,7 @@ BLOCK = {"gatherStrategy": [{"layer": "BlockLayer", "strategy": "MustGather"}]}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Eight nodes of four cores, three of them for whole pods: two spines of two blocks of two."""
     arguments = ("--nodes", "8", "--node-cpu", "4", "--without-manager", "--enable-network-topology-manager")
-    found = Cluster(tmp_path_factory.mktemp("network"), *arguments)
+    found = started(tmp_path_factory.mktemp("network"), *arguments)
     for number in range(8):
         spine, block = f"s{number // 4}", f"b{number // 2}"
         labels = (f"example.com/spine={spine}", f"example.com/block={block}")

@@ -13,7 +13,7 @@ from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files
 from koordinator.host.roots import HostRoots
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster, started, until
 
 pytestmark = [
     pytest.mark.kernel,
@@ -90,7 +90,7 @@ def groups() -> Iterator[Cgroups]:
 
 @pytest.fixture
 def cluster(groups: Cgroups, tmp_path: Path) -> Iterator[Cluster]:
-    running = Cluster(tmp_path, "--process-node")
+    running = started(tmp_path, "--process-node")
     try:
         yield running
     finally:

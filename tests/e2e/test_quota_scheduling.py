@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, scheduler_config, until, with_kubectl
+from tests.e2e.cluster import Cluster, scheduler_config, started, until, with_kubectl
 from tests.e2e.test_quota_stories import Q, listed, quota
 
 pytestmark = with_kubectl(timeout_s=120)
@@ -106,7 +106,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("quotas")
     config = scheduler_config(folder, monitorAllQuotas="true", delayEvictTime="1s")
     arguments = ("--nodes", "2", "--node-cpu", "6", "--scheduler-config", str(config))
-    running = Cluster(folder, *arguments)
+    running = started(folder, *arguments)
     running.kubectl("apply", "-f", "-", text=TREE)
     yield running
     if running.process.poll() is None:

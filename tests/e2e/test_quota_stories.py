@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
 
@@ -181,7 +181,7 @@ BROKEN_RULES: dict[str, tuple[Attempt, str, str, str, str]] = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("quotas"), "--nodes", "3", "--manager-feature-gates", GATES)
+    running = started(tmp_path_factory.mktemp("quotas"), "--nodes", "3", "--manager-feature-gates", GATES)
     yield running
     if running.process.poll() is None:
         running.stop()

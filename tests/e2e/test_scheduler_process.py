@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=180)
 
@@ -80,7 +80,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("up"), "--nodes", "5")
+    running = started(tmp_path_factory.mktemp("up"), "--nodes", "5")
     yield running
     if running.process.poll() is None:
         running.stop()

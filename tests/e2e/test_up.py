@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster, until, with_kubectl
+from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=180)
 
@@ -49,7 +49,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("up"), "--nodes", "20")
+    running = started(tmp_path_factory.mktemp("up"), "--nodes", "20")
     yield running
     if running.process.poll() is None:
         running.stop()
@@ -132,7 +132,7 @@ def test_deleting_the_namespace_cleans_up(cluster: Cluster) -> None:
 
 
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
-    running = Cluster(tmp_path, "--nodes", "2")
+    running = started(tmp_path, "--nodes", "2")
 
     stderr = running.stop()
 
@@ -145,11 +145,11 @@ def test_a_data_directory_keeps_objects_across_a_kill(tmp_path: Path) -> None:
     # The webhooks are kept, too; until their server is there again, they must not be in the way.
     gates = ("--manager-feature-gates", "ConfigMapValidatingWebhook=true")
     arguments = ("--nodes", "0", "--data-dir", str(tmp_path / "data"), *gates)
-    first = Cluster(tmp_path, *arguments)
+    first = started(tmp_path, *arguments)
     first.kubectl("create", "configmap", "kept", "--from-literal=a=1")
     first.stop(signal.SIGKILL)
 
-    second = Cluster(tmp_path, *arguments)
+    second = started(tmp_path, *arguments)
     try:
         assert second.get("configmap", "kept")["data"] == {"a": "1"}
         second.kubectl("run", "web", "--image=web")
@@ -169,7 +169,7 @@ def test_a_data_directory_keeps_objects_across_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
-    running = Cluster(tmp_path, "--nodes", "0", "--tls", "--token")
+    running = started(tmp_path, "--nodes", "0", "--tls", "--token")
     try:
         assert "Active" in running.kubectl("get", "namespaces")
         stranger = running.run("--token=wrong", "get", "namespaces")

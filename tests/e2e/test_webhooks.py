@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import START_S, Cluster, until, with_kubectl
+from tests.e2e.cluster import START_S, Cluster, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=180)
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -18,7 +18,7 @@ CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurati
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("webhooks"), "--nodes", "0", "--without-manager")
+    running = started(tmp_path_factory.mktemp("webhooks"), "--nodes", "0", "--without-manager")
     yield running
     running.stop()
 

@@ -250,22 +250,10 @@ def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
 
 
 def _node_shapes(asked: Asked) -> "tuple[NodeShape, ...]":
-    """The hollow nodes, in three zones."""
-    from koordinator.local.nodes.fleet import NodeShape
+    from koordinator.local.nodes.fleet import alike
 
     count = (0 if asked.process_node else NODES) if asked.nodes is None else asked.nodes
-    width = len(str(max(count - 1, 0)))
-    memory_bytes = asked.node_memory_gib * 2**30
-    return tuple(
-        NodeShape(
-            name=f"node-{number:0{width}d}",
-            cpu_milli=asked.node_cpu * 1000,
-            memory_bytes=memory_bytes,
-            reserved_bytes=min(2 * 2**30, memory_bytes // 16),
-            zone=f"zone-{'abc'[number % 3]}",
-        )
-        for number in range(count)
-    )
+    return alike(count, asked.node_cpu, asked.node_memory_gib)
 
 
 def _beside(asked: Asked, what: str) -> Path:

@@ -33,6 +33,22 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
     instance_type: str = "hollow"
 
 
+def alike(count: int, cpu_cores: int, memory_gib: int) -> tuple[NodeShape, ...]:
+    """Nodes of one size in three zones, named so that their names sort by number."""
+    width = len(str(max(count - 1, 0)))
+    memory_bytes = memory_gib * 2**30
+    return tuple(
+        NodeShape(
+            name=f"node-{number:0{width}d}",
+            cpu_milli=cpu_cores * 1000,
+            memory_bytes=memory_bytes,
+            reserved_bytes=min(2 * 2**30, memory_bytes // 16),
+            zone=f"zone-{'abc'[number % 3]}",
+        )
+        for number in range(count)
+    )
+
+
 class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the node agents do. The thresholds are the defaults of NodeSLO (spec 01b, section 2)."""
 

@@ -1,0 +1,175 @@
+"""The programs of a real control plane: found, or built once from their Go modules.
+
+Looked for in this order: `$KUBEBUILDER_ASSETS` (the convention of envtest), its usual folder, our cache folder. What is
+missing is built into the cache with the Go toolchain, where there is one. etcd may also be on the PATH (Debian:
+etcd-server).
+
+    python -m tests.real.binaries [kube-scheduler]    # find or build; prints where they are
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+RELEASE = "1.35.4"
+ETCD_RELEASE = "3.6.5"
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
+"""What every test needs; kube-scheduler is for the benchmark."""
+_USUAL_FOLDER = Path("/usr/local/kubebuilder/bin")
+_STAGING = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
+_PATCH_RELEASES_TRIED = 3
+
+
+class Missing(Exception):
+    """A program is not there and cannot be made; the message is one line that says what to do."""
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "koordinator" / "kubernetes" / f"v{RELEASE}"
+
+
+def find(name: str) -> Path | None:
+    """The program where it already is."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    for folder in (*((Path(assets),) if assets else ()), _USUAL_FOLDER, cache_folder()):
+        if os.access(folder / name, os.X_OK):
+            return folder / name
+    on_path = shutil.which("etcd") if name == "etcd" else None
+    return Path(on_path) if on_path else None
+
+
+def why_missing(names: Sequence[str] = CONTROL_PLANE) -> str:
+    """Empty when all are there; else a line that names what is missing and what helps."""
+    missing = [name for name in names if find(name) is None]
+    if not missing:
+        return ""
+    return (
+        f"no {', '.join(missing)}: set KUBEBUILDER_ASSETS to a folder that has them (envtest), "
+        "or install Go and run `make test-real`, which builds them"
+    )
+
+
+def provide(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
+    """All of them, built where they are missing. Raises: Missing."""
+    for name in names:
+        if find(name) is None:
+            _build(name, names)
+    return {name: found for name in names if (found := find(name)) is not None}
+
+
+def _build(name: str, names: Sequence[str]) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise Missing(why_missing(names))
+    folder = cache_folder()
+    begun_s = time.monotonic()
+    release = ETCD_RELEASE if name == "etcd" else RELEASE
+    _say(f"building {name} {release} into {folder} (the first time: minutes, and some GB of Go's own cache)")
+    try:
+        if name == "etcd":
+            module, package = _etcd_module(folder / "build-etcd"), "go.etcd.io/etcd/server/v3"
+            flags = "-s -w"
+        else:
+            module, package = _kubernetes_module(go, folder / "build"), f"k8s.io/kubernetes/cmd/{name}"
+            major, minor, _ = RELEASE.split(".")
+            of = "-X k8s.io/component-base/version."
+            flags = f"-s -w {of}gitVersion=v{RELEASE} {of}gitMajor={major} {of}gitMinor={minor}"
+        unfinished = folder / f".{name}.{os.getpid()}"
+        _go(go, module, "build", "-trimpath", "-ldflags", flags, "-o", str(unfinished), package)
+        unfinished.rename(folder / name)
+    except subprocess.CalledProcessError as error:
+        raise Missing(f"{name} could not be built: {_last_line(error)}") from error
+    except OSError as error:
+        raise Missing(f"{name} could not be built: {error}") from error
+    _say(f"built {name} in {time.monotonic() - begun_s:.0f} s")
+
+
+def _kubernetes_module(go: str, folder: Path) -> Path:
+    """A module of ours that requires Kubernetes; its staging modules are published beside it, one version each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "go.mod").write_text("module koordinator.test/kubernetes\n\ngo 1.25.0\n")
+    _say(f"fetching k8s.io/kubernetes v{RELEASE} and its modules")
+    told = json.loads(_go(go, folder, "mod", "download", "-json", f"k8s.io/kubernetes@v{RELEASE}"))
+    staging = _STAGING.findall(Path(told["GoMod"]).read_text())
+    replaced = [f"\t{name} => {name} {version}" for name, version in _published(go, folder, staging).items()]
+    lines = [
+        *("module koordinator.test/kubernetes", "", "go 1.25.0", ""),
+        *(f"require k8s.io/kubernetes v{RELEASE}", "", "replace (", *replaced, ")", ""),
+    ]
+    (folder / "go.mod").write_text("\n".join(lines))
+    return folder
+
+
+def _published(go: str, folder: Path, modules: Sequence[str]) -> dict[str, str]:
+    """Module → version. A few modules miss some patch releases; the next one is the same code."""
+    _, minor, patch = RELEASE.split(".")
+    found: dict[str, str] = {}
+    for number in range(int(patch), int(patch) + _PATCH_RELEASES_TRIED):
+        version = f"v0.{minor}.{number}"
+        asked = [f"{name}@{version}" for name in modules if name not in found]
+        if not asked:
+            break
+        text = _go(go, folder, "list", "-m", "-e", "-json=Path,Version,Error", *asked)
+        for each in _documents(text):
+            if "Error" not in each:
+                found[each["Path"]] = version
+    lacking = [name for name in modules if name not in found]
+    if lacking:
+        raise Missing(f"no release 0.{minor} of {', '.join(lacking)} is published")
+    return found
+
+
+def _documents(text: str) -> list[dict[str, str]]:
+    """JSON objects that follow each other."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while at < len(text.rstrip()):
+        document, at = decoder.raw_decode(text, at)
+        found.append(document)
+        at += len(text[at:]) - len(text[at:].lstrip())
+    return found
+
+
+def _etcd_module(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    require = f"require go.etcd.io/etcd/server/v3 v{ETCD_RELEASE}"
+    (folder / "go.mod").write_text(f"module koordinator.test/etcd\n\ngo 1.24.0\n\n{require}\n")
+    return folder
+
+
+def _go(go: str, folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0", "GOWORK": "off"}
+    done = subprocess.run(
+        [go, *arguments], cwd=folder, env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+def _last_line(error: "subprocess.CalledProcessError") -> str:
+    lines = [line for line in error.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"go ended with {error.returncode}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(more: Sequence[str]) -> int:
+    try:
+        found = provide((*CONTROL_PLANE, *more))
+    except Missing as error:
+        print(error, file=sys.stderr)
+        return 1
+    for name, path in found.items():
+        print(f"{name}: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
