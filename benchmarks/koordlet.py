@@ -2,18 +2,20 @@
 
 Real groups with real processes, all below a group of our own; needs root. The peer, in the same run, is a process that
 merely reads the files with kept descriptors. `--churn` replaces pods all the time: memory and open files must stay
-flat.
+flat. `--samples FILE` writes memory and open files over time, from the start on (`--minutes 40` shows the plateau).
 """
 
 import argparse
 import asyncio
 import contextlib
+import csv
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,9 @@ class Process:
         self._process.stdin.flush()
         self.rss_mib: list[float] = []
         self.open_files: list[int] = []
+        self.history: list[tuple[float, float, int]] = []
+        """All samples from the start on: seconds since then, MiB, open files."""
+        self._started_s = time.monotonic()
         self._begun_ns = 0
         self._begun_s = 0.0
 
@@ -70,6 +75,7 @@ class Process:
             kib = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
         self.rss_mib.append(kib / 1024)
         self.open_files.append(len(os.listdir(f"/proc/{pid}/fd")))
+        self.history.append((time.monotonic() - self._started_s, self.rss_mib[-1], self.open_files[-1]))
 
     def percent(self, now_s: float) -> float:
         """CPU since `begin`, in percent of one core."""
@@ -114,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--roles", default="baseline,collectors,agent", help="what to measure, at the same time"
     )
+    parser.add_argument("--samples", default="", help="write memory and open files over time here, as CSV")
     parser.add_argument("--profile", default="", help="leave a profile of the last role here (it costs CPU)")
     return parser.parse_args()
 
@@ -138,6 +145,8 @@ async def _watch(world: NodeWorld, processes: list[Process], options: argparse.N
         for each in processes:
             each.sample()
     churn.cancel()
+    if options.samples:
+        _write(options.samples, processes)
     _print(world, processes, loop.time(), options)
 
 
@@ -264,6 +273,16 @@ def _print(world: NodeWorld, processes: list[Process], now_s: float, options: ar
             f"  {each.role:12} {each.percent(now_s):5.2f} % of a core   RSS {rss[0]:.1f} to {rss[1]:.1f} MiB, "
             f"at most {max(each.rss_mib):.1f}   open files {files[0]:.0f} to {files[1]:.0f}"
         )
+
+
+def _write(path: str, processes: list[Process]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(("role", "seconds", "rss_mib", "open_files"))
+        for each in processes:
+            rows.writerows(
+                (each.role, f"{second:.0f}", f"{mib:.1f}", files) for second, mib, files in each.history
+            )
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:

@@ -41,7 +41,7 @@ def test_every_registry_starts_with_its_defaults(component: Component) -> None:
 
 
 def test_only_features_with_a_switch_obey_the_node() -> None:
-    assert node_switch("CPUBurst", None) is NodeSwitch.ON
+    assert {node_switch("CPUBurst", enable) for enable in (None, False, True)} == {NodeSwitch.UNKNOWN}
     assert node_switch("CPUEvict", None) is NodeSwitch.UNKNOWN
     assert node_switch("CPUEvict", False) is NodeSwitch.OFF
     assert node_switch("CPUEvict", True) is NodeSwitch.ON

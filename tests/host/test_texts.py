@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.host import cgroup_values, cpu_topology, procfs, storage, sysfs
-from koordinator.host.cgroup_knobs import V1
+from koordinator.host.cgroup_knobs import V1, V2
 from koordinator.host.errors import ContentError, HostError
 from koordinator.host.roots import HOST_MODE, HostRoots
 
@@ -37,6 +37,32 @@ def test_numa_pages_of_a_parent_include_its_children_where_the_kernel_tells() ->
 
     assert cgroup_values.numa_pages(V1, text) == {0: 0}
     assert cgroup_values.numa_pages(V1, text, hierarchical=True) == {0: 7}
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [(V1, "total\n"), (V1, "total=7\n"), (V2, "anon\nfile\n"), (V2, "anon N1=1 N0=1\nfile N1=1 N0=1\n")],
+)
+def test_numa_pages_without_nodes_or_out_of_order_are_an_error(version: int, text: str) -> None:
+    with pytest.raises(ContentError):
+        cgroup_values.numa_pages(version, text)
+
+
+@pytest.mark.parametrize(("count", "pages"), [("12\n", 12), ("", 0), ("many", 0), ("-3", 0), ("7 of 9", 7)])
+def test_a_count_of_huge_pages_that_is_none_is_zero(count: str, pages: int) -> None:
+    assert sysfs.huge_pages({"hugepages-2048kB": count}) == {2048: pages, 1_048_576: 0}
+
+
+@pytest.mark.parametrize("state", ["SS", "Sleeping"])
+def test_a_process_state_is_one_letter(state: str) -> None:
+    with pytest.raises(ContentError, match="state"):
+        procfs.process_stat(f"7 (sh) {state} 1 7 7")
+
+
+def test_process_groups_are_ascending() -> None:
+    stats = {pid: f"{pid} (sh) S 1 {pid} 1" for pid in (30, 10, 20)}
+
+    assert procfs.process_groups((30, 10, 20), stats) == [10, 20, 30]
 
 
 def test_a_meminfo_key_without_value_counts_zero() -> None:

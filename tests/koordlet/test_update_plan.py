@@ -120,7 +120,7 @@ def test_what_was_written_is_not_read_again_for_a_minute() -> None:
     where = path(Knob.CPU_SHARES, "be")
     cache = {where: CacheEntry("10", NOW_S)}
 
-    assert update_plan.is_fresh(cache, where, "10", NOW_S + 59)
-    assert not update_plan.is_fresh(cache, where, "10", NOW_S + 60)
+    assert update_plan.is_fresh(cache, where, "10", NOW_S + 60)
+    assert not update_plan.is_fresh(cache, where, "10", NOW_S + 60.001)
     assert not update_plan.is_fresh(cache, where, "11", NOW_S)
     assert update_plan.unexpired(cache, NOW_S + 121) == {}

@@ -83,18 +83,16 @@ class NodeSwitch(enum.Enum):
     ON = "on"
     OFF = "off"
     UNKNOWN = "unknown"
-    """There is no NodeSLO, strategy or switch: report it, and treat the feature as off."""
+    """There is no NodeSLO or strategy, or no switch for this feature: report it, and treat the feature as off."""
 
 
 def node_switch(gate: str, threshold_enable: bool | None) -> NodeSwitch:
     """The second switch of a koordlet feature, by the NodeSLO of its node.
 
     `threshold_enable` is `spec.resourceUsedThresholdWithBE.enable`, None when any part of it is absent.
-    Features without such a switch are always `ON`.
+    Whoever asks for a feature that has no such switch has the wrong one: nothing is known of it.
     """
-    if gate not in NODE_SLO_SWITCHED:
-        return NodeSwitch.ON
-    if threshold_enable is None:
+    if gate not in NODE_SLO_SWITCHED or threshold_enable is None:
         return NodeSwitch.UNKNOWN
     return NodeSwitch.ON if threshold_enable else NodeSwitch.OFF
 

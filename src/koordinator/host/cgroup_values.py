@@ -210,8 +210,8 @@ def numa_pages(version: int, text: str, *, hierarchical: bool = False) -> dict[i
     if len(lines) < 2 or not lines[0].startswith("anon") or not lines[1].startswith("file"):
         raise ContentError("memory.numa_stat", "the first two lines are not anon and file")
     anon, file = _numa_items(lines[0]), _numa_items(lines[1])
-    if list(anon) != list(file):
-        raise ContentError("memory.numa_stat", "anon and file list different NUMA nodes")
+    if not list(anon) == list(file) == list(range(len(anon))):
+        raise ContentError("memory.numa_stat", "anon and file do not list the same NUMA nodes from 0 on")
     return {node: anon[node] // NUMA_PAGE_BYTES + file[node] // NUMA_PAGE_BYTES for node in anon}
 
 
@@ -290,4 +290,6 @@ def _numa_items(line: str) -> dict[int, int]:
         if not separator or not name.startswith("N"):
             raise ContentError(source, f"unexpected item {word[:40]!r}")
         items[count(source, name[1:])] = count(source, value)
+    if not items:
+        raise ContentError(source, f"{line[:40]!r} names no NUMA node")
     return items

@@ -124,7 +124,7 @@ class Machine:
         return None if text is None else sysfs.numa_usage_bytes(sysfs.numa_meminfo_kib(text))
 
     def huge_pages(self, numa_node: int) -> dict[int, int]:
-        """Huge pages of a NUMA node by their size in KiB. Raises: ContentError."""
+        """Huge pages of a NUMA node by their size in KiB."""
         base = f"{self._sys}/bus/node/devices/node{numa_node}/hugepages"
         sizes = self._files.names(base) or ()
         counts = {name: self._files.read(f"{base}/{name}/nr_hugepages") for name in sizes}

@@ -172,6 +172,8 @@ def process_stat(text: str) -> ProcessStat:
     fields = tail.split()
     if len(fields) < 3:
         raise ContentError("pid stat", f"{len(fields)} fields after the command, expected at least 3")
+    if len(fields[0]) != 1:
+        raise ContentError("pid stat", f"{fields[0][:40]!r} is no state, expected one letter")
     return ProcessStat(
         pid=count("pid stat", pid),
         comm=comm,
@@ -283,21 +285,21 @@ def default_interface(route: str) -> str:
 
 
 def process_groups(pids: Iterable[int], stats: Mapping[int, str]) -> list[int]:
-    """Process groups of the processes of a cgroup, in the order met.
+    """Process groups of the processes of a cgroup, ascending.
 
     A process whose group leader is outside of the cgroup stands for itself; one without readable stat is gone.
     """
     members = list(pids)
     within = frozenset(members)
-    groups: dict[int, None] = {}
+    groups: set[int] = set()
     for pid in members:
         if pid in stats:
             try:
                 group = process_stat(stats[pid]).pgrp
             except ContentError:
                 continue
-            groups[group if group in within else pid] = None
-    return list(groups)
+            groups.add(group if group in within else pid)
+    return sorted(groups)
 
 
 def _busy(fields: list[str]) -> int:

@@ -3,13 +3,13 @@
 Source: spec 10, section 4.1.
 """
 
+import re
 from collections.abc import Collection, Mapping
 
 from koordinator.api import cpuset
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.cpuset import CPUSet, CPUSetError
 from koordinator.host import procfs
-from koordinator.host.cgroup_values import count
 from koordinator.host.errors import ContentError
 from koordinator.host.procfs import KIB
 
@@ -18,6 +18,7 @@ HUGE_PAGES_KIB = (1_048_576, 2_048)
 
 _CACHE_KEYS = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
 _NODE_PREFIX = "node"
+_LEADING_NUMBER = re.compile(r"[ \t]*\+?([0-9]+)")
 
 
 def id_list(text: str) -> CPUSet:
@@ -66,10 +67,11 @@ def numa_nodes(
 def huge_pages(counts_by_dir: Mapping[str, str]) -> dict[int, int]:
     """Number of huge pages by their size in KiB, from directory name → `nr_hugepages`; other sizes are ignored.
 
-    Raises: ContentError.
+    A count that is none is 0, as of a size that the kernel does not have.
     """
+    texts = {kib: counts_by_dir.get(f"hugepages-{kib}kB", "") for kib in HUGE_PAGES_KIB}
     return {
-        kib: count("nr_hugepages", counts_by_dir.get(f"hugepages-{kib}kB", "0")) for kib in HUGE_PAGES_KIB
+        kib: int(found[1]) if (found := _LEADING_NUMBER.match(text)) else 0 for kib, text in texts.items()
     }
 
 

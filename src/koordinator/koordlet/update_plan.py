@@ -20,7 +20,7 @@ from koordinator.host.errors import ContentError, KnobValueError, UnsupportedErr
 from koordinator.host.files import Failure, Problem
 
 FORCE_UPDATE_S = 60.0
-"""A file is compared again after this time, even if the wanted value has not changed."""
+"""A file is compared again when this time is over, even if the wanted value has not changed."""
 CACHE_S_MAX = 120.0
 """Entries of files that nobody asks for any more are dropped after this time."""
 
@@ -124,7 +124,7 @@ def refusal(update: Update, problem: Problem) -> tuple[Result, bool]:
 def is_fresh(cache: Cache, path: str, value: str, now_s: float) -> bool:
     """Whether the file had this value so shortly ago that it need not be read."""
     entry = cache.get(path)
-    return entry is not None and entry.value == value and now_s - entry.at_s < FORCE_UPDATE_S
+    return entry is not None and entry.value == value and now_s - entry.at_s <= FORCE_UPDATE_S
 
 
 def aged(cache: Cache, force_update_s: float) -> Cache:

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from koordinator.api.node_metric import MetricCollectPolicy, NodeMetricSpec
 from koordinator.clock import Clock
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.collect.group_usage import CONTAINER_MEMORY_ROUNDS, MEMORY_ROUNDS
+from koordinator.koordlet.collect.group_usage import (
+    CONTAINER_MEMORY_ROUNDS,
+    MEMORY_ROUNDS,
+    GroupRings,
+    MeasuredGroup,
+)
 from koordinator.koordlet.collect.pod_usage import PodUsage
 from tests.host import host_tree
 from tests.koordlet.collect.collecting_node import (
@@ -244,6 +249,29 @@ def test_memory_that_moves_is_seen_at_once_while_the_group_runs(tmp_path: Path, 
             )
         ]
         assert 0 <= min(late) <= max(late) < 1000 * CONTAINER_MEMORY_ROUNDS
+
+    life(main)
+
+
+def test_a_group_without_any_memory_is_looked_at_as_seldom_as_one_that_has_some(tmp_path: Path) -> None:
+    async def main(clock: Clock) -> None:
+        node = CollectingNode(tmp_path, clock)
+        ring = node.shared.store.ring(kinds.POD_CPU, {"pod_uid": "web"})
+        rings = GroupRings(ring, ring, None, None)
+
+        def reads(memory: bytes, every: int) -> tuple[list[int], list[int]]:
+            """Rounds in which the whole memory is looked at, and those in which what it consists of is."""
+            group = MeasuredGroup(node.shared.host.cgroups, POD, rings, memory_every=every)
+            looked, asked = [], []
+            for second in range(3 * MEMORY_ROUNDS):
+                if group.wants_memory():
+                    looked.append(second)
+                    asked += [second] if group.take_memory(memory) else []
+            return looked, asked
+
+        for every in (1, CONTAINER_MEMORY_ROUNDS):
+            assert reads(b"0", every) == reads(b"4096", every)
+            assert len(reads(b"0", every)[0]) <= 3 * MEMORY_ROUNDS // every + 1
 
     life(main)
 

@@ -119,6 +119,12 @@ async def test_only_tools_of_vendors_on_the_bus_are_run_and_in_the_hosts_root(ma
     assert (machine.tools / "roots").read_text().split() == [str(machine.root)]
 
 
+async def test_a_machine_without_a_bus_has_no_cards(machine: Machine) -> None:
+    await machine.daemon.cycle()
+
+    assert machine.told() == []
+
+
 async def test_a_management_controller_is_no_accelerator(machine: Machine) -> None:
     fake_tools.bus(machine.root, HUAWEI)
     for address in ("0000:c1:00.0", "0000:c2:00.0"):

@@ -46,6 +46,12 @@ def test_a_malformed_score_is_an_error_with_its_key() -> None:
         assert refused.value.field == key
 
 
+def test_an_empty_score_is_none_and_an_empty_list_hides_nothing() -> None:
+    assert oom_score.score({labels.OOM_SCORE_ADJ: ""}, "c") is None
+    assert oom_score.score({labels.OOM_SCORE_ADJ_SPEC: ""}, "c") is None
+    assert oom_score.score({labels.OOM_SCORE_ADJ_SPEC: "", labels.OOM_SCORE_ADJ: "5"}, "c") == 5
+
+
 @given(st.integers(-2000, 2000))
 def test_a_score_is_valid_or_left_alone(value: int) -> None:
     score = oom_score.score({labels.OOM_SCORE_ADJ: str(value)}, "c")

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from koordinator.koordlet.errors import ModelError
 from koordinator.koordlet.predict import histogram
-from koordinator.koordlet.predict.histogram import CPU_BUCKETS, Histogram, HistogramCheckpoint
+from koordinator.koordlet.predict.histogram import (
+    CPU_BUCKETS,
+    EPSILON,
+    Histogram,
+    HistogramCheckpoint,
+    linear_buckets,
+)
 
 HALF_LIFE_S = 43_200.0
 START_S = 1_700_000_000.0
@@ -46,6 +52,27 @@ def test_a_checkpoint_gives_back_the_same_peaks(samples: list[float]) -> None:
 
     assert restored.percentile(1.0) == seen.percentile(1.0)
     assert restored.total_weight == pytest.approx(seen.total_weight)
+
+
+@given(st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=20))
+def test_checkpoints_hold_the_numbers_that_the_reference_writes(weights: list[float]) -> None:
+    """One factor for all, then rounding: 10000 times a weight, divided by the largest, can end one higher or lower."""
+    seen = Histogram(linear_buckets(100.0, 1.0))
+    for index, weight in enumerate(weights):
+        seen.add(index + 0.5, weight, START_S)
+    factor = 10_000 / max(weights)
+
+    expected = {index: int(weight * factor + 0.5) for index, weight in enumerate(weights)}
+
+    assert seen.checkpoint().bucket_weights == {index: found for index, found in expected.items() if found}
+
+
+def test_a_histogram_that_holds_next_to_nothing_keeps_no_bucket() -> None:
+    seen = Histogram(linear_buckets(100.0, 1.0))
+    seen.add(5.0, EPSILON / 2, START_S)
+
+    assert seen.is_empty
+    assert seen.checkpoint().bucket_weights == {}
 
 
 def test_an_old_peak_fades_behind_many_newer_samples() -> None:

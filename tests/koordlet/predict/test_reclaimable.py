@@ -10,7 +10,8 @@ from koordinator.koordlet.predict.reclaimable import NOTHING, Amount, ProdPod
 
 AMOUNTS = st.builds(Amount, st.integers(0, 10**6), st.integers(0, 2**45))
 PODS = st.lists(
-    st.builds(ProdPod, AMOUNTS, st.floats(0, 10 * 86_400), st.none() | AMOUNTS, st.booleans()), max_size=8
+    st.builds(ProdPod, AMOUNTS, st.floats(0, 10 * 86_400), st.none() | AMOUNTS, st.booleans(), st.booleans()),
+    max_size=8,
 )
 
 
@@ -18,7 +19,7 @@ PODS = st.lists(
 def test_nobody_lends_more_than_was_requested_and_is_left(
     allocatable: Amount, pods: list[ProdPod], peak: Amount
 ) -> None:
-    requested = sum((pod.request for pod in pods if not pod.is_over or pod.age_s <= 86_400), NOTHING)
+    requested = sum((pod.request for pod in pods if not pod.is_finished), NOTHING)
     both = reclaimable.cautious(
         reclaimable.by_pods(allocatable, pods), reclaimable.by_class(allocatable, pods, peak)
     )
@@ -40,12 +41,23 @@ def test_a_larger_margin_never_lends_more(
 
 def test_a_pod_without_prediction_keeps_what_it_requested() -> None:
     request = Amount(1000, 1000)
-    old = ProdPod(request, 10 * 86_400, None, False)
+    old = ProdPod(request, 10 * 86_400, None)
 
     found = reclaimable.by_pods(Amount(4000, 4000), [old])
 
     assert found.reclaimable == NOTHING
     assert found.peak == request
+
+
+def test_a_young_pod_keeps_what_it_requested_until_it_is_gone() -> None:
+    """As the reference does: nobody knows yet what it uses, and it still runs."""
+    request, peak = Amount(1000, 1000), Amount(100, 100)
+    young = ProdPod(request, 60, peak, is_terminating=True)
+    old = ProdPod(request, 10 * 86_400, peak, is_terminating=True)
+    finished = ProdPod(request, 60, peak, is_finished=True)
+
+    assert reclaimable.by_pods(Amount(4000, 4000), [young, old, finished]).peak == request
+    assert reclaimable.by_class(Amount(4000, 4000), [young, old, finished], NOTHING).reclaimable == NOTHING
 
 
 def test_amplified_nodes_count_with_their_raw_amounts() -> None:

@@ -218,6 +218,18 @@ def test_a_report_carries_the_prediction_and_the_real_durations() -> None:
     assert without.prod_peak_metric is None and without.prod_reclaimable_metric is not None
 
 
+def test_links_without_peer_or_type_and_cards_without_number_join_no_partition() -> None:
+    link = '{"peerMinor":"%s","type":"%s"}'
+    links = ",".join(link % each for each in (("", "HCCS"), ("1", ""), ("2,x", "HCCS")))
+    card = '{"uuid":"u%s","minor":"%s","topology":{"p2pLinks":[%s]}}'
+    text = f"[{card % (0, 0, links)},{card % (1, 'x', link % ('4,5', 'HCCS'))}]"
+
+    partitions = device.gpu_partitions(xpu.parse_files({"f": text}))
+
+    assert [each.minors for each in partitions[2]] == [[0, 2], [4, 5]]
+    assert list(partitions) == [2]
+
+
 def test_an_accelerator_may_say_that_it_sits_on_no_numa_node() -> None:
     cards = xpu.parse_files({"f": '[{"uuid":"u","minor":"x","topology":{"nodeID":"-1"}}]'})
     (info,) = device.report([], cards, []).devices

@@ -103,6 +103,10 @@ class DeleteOptions(Payload, frozen=True, kw_only=True):
     dry_run: list[str] = []
 
 
+class OOMScoreRangeError(ProtocolError):
+    """An out-of-memory score adjustment that is a number, but none that the kernel takes."""
+
+
 class SoftEviction(Payload, frozen=True, kw_only=True):
     """A request to whoever owns the pod to move it."""
 
@@ -119,7 +123,7 @@ BLKIO_QOS = Annotation(labels.BLKIO_QOS, PodBlkIOQOS, empty=Empty.NOTHING_SET)
 RESCTRL = Annotation(labels.RESCTRL, Resctrl)
 SOFT_EVICTION = Annotation(labels.SOFT_EVICTION, SoftEviction)
 _NETWORK_QOS = Annotation(labels.NETWORK_QOS, _NetworkQOS, empty=Empty.ABSENT)
-_OOM_SCORE_ADJ_SPEC = Annotation(labels.OOM_SCORE_ADJ_SPEC, dict[str, int])
+_OOM_SCORE_ADJ_SPEC = Annotation(labels.OOM_SCORE_ADJ_SPEC, dict[str, int], empty=Empty.ABSENT)
 _EVICTION_POLICY = Annotation(labels.EVICTION_POLICY, list[str])
 
 
@@ -146,17 +150,22 @@ def terway_network_limits(annotations: Mapping[str, str], obj: str = "") -> Netw
 def oom_score_adj(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:
     """The out-of-memory score adjustment of a container, its own before the pod's; None leaves it alone.
 
-    Raises: ProtocolError when malformed or out of range.
+    Raises: ProtocolError when malformed or out of range; a malformed list of containers hides the pod's value.
     """
-    own = (_OOM_SCORE_ADJ_SPEC.read(annotations, obj) or {}).get(container)
-    if own is not None:
-        return _checked_score(own, labels.OOM_SCORE_ADJ_SPEC, obj)
-    if not (text := annotations.get(labels.OOM_SCORE_ADJ)):
-        return None
-    try:
-        return _checked_score(scalars.parse_int(text), labels.OOM_SCORE_ADJ, obj)
-    except scalars.ScalarError as error:
-        raise ProtocolError(obj, labels.OOM_SCORE_ADJ, str(error)) from error
+    key, score = labels.OOM_SCORE_ADJ_SPEC, (_OOM_SCORE_ADJ_SPEC.read(annotations, obj) or {}).get(container)
+    if score is None:
+        key, text = labels.OOM_SCORE_ADJ, annotations.get(labels.OOM_SCORE_ADJ)
+        if not text:
+            return None
+        try:
+            score = scalars.parse_int(text)
+        except scalars.ScalarError as error:
+            raise ProtocolError(obj, key, str(error)) from error
+    if not OOM_SCORE_ADJ_MIN <= score <= OOM_SCORE_ADJ_MAX:
+        raise OOMScoreRangeError(
+            obj, key, f"{score} is not within {OOM_SCORE_ADJ_MIN} to {OOM_SCORE_ADJ_MAX}"
+        )
+    return score
 
 
 def allows_eviction_by(annotations: Mapping[str, str], policy: str) -> bool:
@@ -173,9 +182,3 @@ def _limits(ingress: str, egress: str, obj: str) -> NetworkLimits:
         return NetworkLimits(quantity.parse(ingress).value // 8, quantity.parse(egress).value // 8)
     except quantity.QuantityError as error:
         raise ProtocolError(obj, labels.NETWORK_QOS, str(error)) from error
-
-
-def _checked_score(score: int, key: str, obj: str) -> int:
-    if not OOM_SCORE_ADJ_MIN <= score <= OOM_SCORE_ADJ_MAX:
-        raise ProtocolError(obj, key, f"{score} is not within {OOM_SCORE_ADJ_MIN} to {OOM_SCORE_ADJ_MAX}")
-    return score

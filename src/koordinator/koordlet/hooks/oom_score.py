@@ -2,13 +2,8 @@
 
 from collections.abc import Mapping
 
-from koordinator.api import labels, scalars
-from koordinator.api.annotations.codec import Annotation
-from koordinator.api.annotations.koordlet import OOM_SCORE_ADJ_MAX, OOM_SCORE_ADJ_MIN
-from koordinator.api.errors import ProtocolError
-from koordinator.api.scalars import ScalarError
-
-_BY_CONTAINER = Annotation(labels.OOM_SCORE_ADJ_SPEC, dict[str, int])
+from koordinator.api.annotations import koordlet as annotations_of
+from koordinator.api.annotations.koordlet import OOMScoreRangeError
 
 
 def score(annotations: Mapping[str, str], container: str, obj: str = "") -> int | None:
@@ -17,13 +12,7 @@ def score(annotations: Mapping[str, str], container: str, obj: str = "") -> int 
     A value out of range is left alone, too. Raises: ProtocolError when an annotation is malformed; a malformed
     list of containers hides the pod's value.
     """
-    value = (_BY_CONTAINER.read(annotations, obj) or {}).get(container)
-    text = annotations.get(labels.OOM_SCORE_ADJ)
-    if value is None and text:
-        try:
-            value = scalars.parse_int(text)
-        except ScalarError as error:
-            raise ProtocolError(obj, labels.OOM_SCORE_ADJ, str(error)) from error
-    if value is None or not OOM_SCORE_ADJ_MIN <= value <= OOM_SCORE_ADJ_MAX:
+    try:
+        return annotations_of.oom_score_adj(annotations, container, obj)
+    except OOMScoreRangeError:
         return None
-    return value

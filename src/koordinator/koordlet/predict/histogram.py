@@ -158,7 +158,7 @@ class Histogram:
 
     def checkpoint(self) -> HistogramCheckpoint:
         """What to write to a file."""
-        return checkpoint_of(self._weights, self._total, self._reference_s)
+        return checkpoint_of(self._weights, self._total, self._reference_s, self._epsilon)
 
     def load(self, saved: HistogramCheckpoint) -> None:
         """Count all samples of a checkpoint.
@@ -197,15 +197,20 @@ class Histogram:
 
 
 def checkpoint_of(
-    weights: NDArray[np.float64], total: float, reference_s: float | None
+    weights: NDArray[np.float64], total: float, reference_s: float | None, epsilon: float = EPSILON
 ) -> HistogramCheckpoint:
-    """What is kept of these weights (buckets,)."""
-    largest = weights.max()
-    if largest <= 0:
+    """What is kept of these weights (buckets,): those from the first to the last that is not empty.
+
+    Scaled as the reference does, by one factor: multiplying by a quotient rounds otherwise than dividing a product.
+    """
+    filled = np.flatnonzero(weights >= epsilon)
+    if not filled.size:
         return HistogramCheckpoint(total, {}, reference_s)
-    scaled = np.floor(weights / largest * _CHECKPOINT_WEIGHT_MAX + 0.5).astype(np.int64)
-    indices = np.flatnonzero(scaled)
-    return HistogramCheckpoint(total, {int(index): int(scaled[index]) for index in indices}, reference_s)
+    low, high = int(filled[0]), int(filled[-1])
+    factor = _CHECKPOINT_WEIGHT_MAX / weights[low : high + 1].max()
+    scaled = np.floor(weights[low : high + 1] * factor + 0.5).astype(np.int64)
+    kept = {low + int(index): int(scaled[index]) for index in np.flatnonzero(scaled)}
+    return HistogramCheckpoint(total, kept, reference_s)
 
 
 def saved_weights(buckets: Buckets, saved: HistogramCheckpoint) -> tuple[NDArray[np.float64], float]:

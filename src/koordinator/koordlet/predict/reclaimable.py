@@ -55,8 +55,8 @@ class ProdPod(msgspec.Struct, frozen=True):
     request: Amount
     age_s: float
     peak: Amount | None
-    is_over: bool
-    """Whether it is terminating or has finished."""
+    is_terminating: bool = False
+    is_finished: bool = False
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -84,12 +84,13 @@ def prod_pods(pods: Iterable[Pod], peaks: Mapping[str, Amount], ages_s: Mapping[
     for pod in pods:
         if priority.default(pod) in _PROD:
             uid = pod.metadata.uid
-            is_over = pod.metadata.deletion_timestamp is not None or pod_labels.is_terminated(pod)
             try:
                 request = request_of(pod)
             except QuantityError:
                 request = NOTHING
-            found.append(ProdPod(request, ages_s[uid], peaks.get(uid), is_over))
+            is_terminating = pod.metadata.deletion_timestamp is not None
+            is_finished = pod_labels.is_terminated(pod)
+            found.append(ProdPod(request, ages_s[uid], peaks.get(uid), is_terminating, is_finished))
     return found
 
 
@@ -107,13 +108,18 @@ def by_pods(
 ) -> Prediction:
     """From the peak of each pod; young pods and those without prediction keep what they requested.
 
-    Pods that are over count nothing, however young they are.
+    A young pod keeps it until it is gone, also while it terminates: nobody knows yet what it uses. An older one that
+    terminates counts nothing, and a finished one never does.
     """
     reclaimable = unreclaimable = unpredicted = NOTHING
     for pod in pods:
-        if pod.is_over:
+        if pod.is_finished:
             continue
-        if pod.age_s <= cold_start_s or pod.peak is None:
+        if pod.age_s <= cold_start_s:
+            unpredicted += pod.request
+        elif pod.is_terminating:
+            continue
+        elif pod.peak is None:
             unpredicted += pod.request
         else:
             peak = pod.peak.with_margin(margin_percent)
@@ -131,7 +137,7 @@ def by_class(
 ) -> Prediction:
     """From the common peak of the system, prod pods and pods without class."""
     used = peak.with_margin(margin_percent)
-    requested = sum((pod.request for pod in pods if not pod.is_over), NOTHING)
+    requested = sum((pod.request for pod in pods if not (pod.is_terminating or pod.is_finished)), NOTHING)
     left = (allocatable - used).at_least(NOTHING)
     return Prediction(left.at_most((requested - used).at_least(NOTHING)), used)
 

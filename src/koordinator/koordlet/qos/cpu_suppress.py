@@ -13,6 +13,7 @@ import msgspec
 from koordinator.api import cpuset, node_reservation
 from koordinator.api.annotations.node import NodeReservation, SystemQOSResource
 from koordinator.api.cpuset import CPUSet
+from koordinator.api.feature_gates import NodeSwitch, node_switch
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import ZERO
 from koordinator.api.slo import HostApplicationSpec, ResourceThresholdStrategy
@@ -36,6 +37,9 @@ CFS_QUOTA_POLICY = "cfsQuota"
 
 _FULL_PERCENT = 100
 _MILLI = 1000
+
+
+GATE = "BECPUSuppress"
 
 
 class Mode(enum.Enum):
@@ -141,11 +145,12 @@ class QuotaDecision(msgspec.Struct, frozen=True):
 
 def mode_of(strategy: ResourceThresholdStrategy | None, *, has_be_manager: bool) -> Mode:
     """What this round does; a policy that we do not know means by CPUs."""
-    if strategy is None or strategy.enable is None:
+    switch = node_switch(GATE, strategy.enable if strategy is not None else None)
+    if strategy is None or switch is NodeSwitch.UNKNOWN:
         return Mode.UNKNOWN
     if has_be_manager:
         return Mode.MANAGER
-    if not strategy.enable:
+    if switch is NodeSwitch.OFF:
         return Mode.OFF
     return Mode.QUOTA if strategy.cpu_suppress_policy == CFS_QUOTA_POLICY else Mode.CPUSET
 

@@ -54,7 +54,7 @@ class CPUSuppress:
     """Keeps best-effort pods within what services leave."""
 
     name = "CPUSuppress"
-    gates: tuple[str, ...] = ("BECPUSuppress",)
+    gates: tuple[str, ...] = (cpu_suppress.GATE,)
     after = Topic.USAGE
 
     def __init__(self, shared: Shared, services: ServiceUsage) -> None:

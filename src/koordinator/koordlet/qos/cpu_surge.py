@@ -6,6 +6,7 @@ back is up to the rounds.
 """
 
 from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.qos import cpu_suppress
 from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
 from koordinator.koordlet.qos.service_usage import ServiceUsage
 
@@ -16,7 +17,7 @@ class CPUSurge:
     """Watches services for `suppress`, to which all writes belong."""
 
     name = "CPUSurge"
-    gates: tuple[str, ...] = ("BECPUSuppress",)
+    gates: tuple[str, ...] = (cpu_suppress.GATE,)
 
     def __init__(self, shared: Shared, suppress: CPUSuppress, services: ServiceUsage) -> None:
         self.interval_s = shared.config.qos.suppress_interval_s / LOOKS_PER_ROUND

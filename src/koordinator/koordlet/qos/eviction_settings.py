@@ -5,6 +5,7 @@ import enum
 import msgspec
 
 from koordinator.api import slo
+from koordinator.api.feature_gates import NodeSwitch, node_switch
 from koordinator.api.slo import ResourceThresholdStrategy
 
 PRIORITY_MAX = 7_999
@@ -41,6 +42,14 @@ class Problem(enum.Enum):
     PRIORITY_TOO_HIGH = "priority-threshold-too-high"
 
 
+_WHY_NOT = {
+    NodeSwitch.ON: None,
+    NodeSwitch.OFF: Problem.DISABLED,
+    NodeSwitch.UNKNOWN: Problem.NOT_CONFIGURED,
+}
+"""All eviction features share one switch."""
+
+
 class Marks(msgspec.Struct, frozen=True):
     """Eviction begins at `threshold_percent`, ends below `lower_percent`, spares pods above `priority`.
 
@@ -54,9 +63,7 @@ class Marks(msgspec.Struct, frozen=True):
 
 def activity(strategy: ResourceThresholdStrategy | None) -> Problem | None:
     """Why no eviction runs at all; None when it does."""
-    if strategy is None or strategy.enable is None:
-        return Problem.NOT_CONFIGURED
-    return None if strategy.enable else Problem.DISABLED
+    return _WHY_NOT[node_switch(Feature.BE_CPU, strategy.enable if strategy is not None else None)]
 
 
 def satisfaction_problem(strategy: ResourceThresholdStrategy | None) -> Problem | None:

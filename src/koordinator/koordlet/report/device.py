@@ -119,13 +119,18 @@ def with_old_times(new: Iterable[DeviceInfo], old: Iterable[DeviceInfo]) -> list
 
 
 def gpu_partitions(xpus: Sequence[XPUDevice]) -> dict[int, list[GPUPartition]]:
-    """Groups of linked cards by size, each once; peers that are no numbers are left out."""
+    """Groups of linked cards by size, each once.
+
+    Left out are links that name no peer or no type, and minors that are no numbers, the card's own among them.
+    """
     found: dict[int, list[GPUPartition]] = {}
     seen: set[tuple[int, ...]] = set()
     for xpu in xpus:
         for link in xpu.topology.p2p_links if xpu.topology is not None else ():
-            peers = (peer.strip() for peer in link.peer_minor.split(","))
-            minors = tuple(sorted({_number(xpu.minor), *(int(peer) for peer in peers if _is_number(peer))}))
+            if not link.peer_minor or not link.type:
+                continue
+            named = (minor.strip() for minor in (xpu.minor, *link.peer_minor.split(",")))
+            minors = tuple(sorted({int(minor) for minor in named if _is_number(minor)}))
             if minors not in seen:
                 seen.add(minors)
                 partition = GPUPartition(minors=list(minors), gpu_link_type=link.type, allocation_score=1)
@@ -208,7 +213,7 @@ def _gpu_labels(model: str, driver_version: str) -> dict[str, str]:
     said = {labels.GPU_VENDOR: NVIDIA}
     if model:
         said[labels.GPU_MODEL] = model
-    if model and driver_version:
+    if driver_version:
         said[labels.GPU_DRIVER_VERSION] = driver_version
     return said
 

@@ -94,13 +94,15 @@ class DeviceReporter:
             await self._write(self._shared.cluster.patch(Device, name, patch), found, now_s)
 
     def report(self, now_s: float) -> DeviceReport:
-        """What there is now."""
+        """What there is now; cards of different models have neither model nor driver."""
+        model = device.common_model([gpu.name for gpu in self._gpus])
+        driver_version = self._shared.gpus.driver_version if model and self._shared.gpus is not None else ""
         return device.report(
             [self._gpu(index, now_s) for index in range(len(self._gpus))],
             self._files.read() if self._accelerators else [],
             self._cards(now_s) if self._rdma else [],
-            gpu_model=device.common_model([gpu.name for gpu in self._gpus]),
-            driver_version=self._shared.gpus.driver_version if self._shared.gpus is not None else "",
+            gpu_model=model,
+            driver_version=driver_version,
             only_files=self._shared.config.collect.xpu_only_files,
             now=clock.rfc3339(now_s),
         )
