@@ -217,7 +217,7 @@ class Pod(Object, frozen=True, kw_only=True):
         plural="pods",
         short_names=("po",),
         categories=("all",),
-        subresources=("status", "binding", "eviction"),
+        subresources=("status", "binding", "eviction", "ephemeralcontainers", "resize"),
     )
 
     spec: PodSpec = PodSpec()
@@ -358,6 +358,7 @@ class ServiceAccount(Object, frozen=True, kw_only=True):
         kind="ServiceAccount",
         plural="serviceaccounts",
         short_names=("sa",),
+        subresources=("token",),
     )
 
     secrets: list[ObjectReference] = []

@@ -153,3 +153,24 @@ async def test_errors_arrive_as_api_exceptions_with_their_reason(api: client.Api
 
     assert (missing.value.status, twice.value.status) == (404, 409)
     assert '"reason":"AlreadyExists"' in twice.value.body
+
+
+async def test_a_typed_binding_puts_a_pod_on_a_node_and_a_token_request_is_answered(
+    api: client.ApiClient,
+) -> None:
+    core = client.CoreV1Api(api)
+    container = client.V1Container(name="main", image="web")
+    web = client.V1Pod(
+        metadata=client.V1ObjectMeta(name="bound"), spec=client.V1PodSpec(containers=[container])
+    )
+    await blocking(core.create_namespaced_pod, "default", web)
+    binding = client.V1Binding(
+        metadata=client.V1ObjectMeta(name="bound"), target=client.V1ObjectReference(kind="Node", name="n1")
+    )
+
+    await blocking(core.create_namespaced_binding, "default", binding, _preload_content=False)
+    request = client.AuthenticationV1TokenRequest(spec=client.V1TokenRequestSpec(audiences=[]))
+    answer = await blocking(core.create_namespaced_service_account_token, "default", "default", request)
+
+    assert (await blocking(core.read_namespaced_pod, "bound", "default")).spec.node_name == "n1"
+    assert answer.status.token.count(".") == 2

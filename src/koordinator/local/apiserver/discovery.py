@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from koordinator.api.meta import Resource
+from koordinator.local.schema.catalog import SUBRESOURCE_KINDS
 
 OBJECT_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _SUBRESOURCE_VERBS = {
@@ -20,13 +21,6 @@ _SUBRESOURCE_VERBS = {
     "eviction": ("create",),
     "token": ("create",),
     "log": ("get",),
-}
-# Subresources whose body is of another kind than the resource itself: group, version, kind.
-_SUBRESOURCE_KINDS = {
-    "scale": ("autoscaling", "v1", "Scale"),
-    "eviction": ("policy", "v1", "Eviction"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
-    "binding": ("", "v1", "Binding"),
 }
 # Groups in the order in which kubectl resolves short names that several groups have; custom groups follow.
 _GROUP_ORDER = (
@@ -161,7 +155,7 @@ def _subresource_entry(resource: Resource, name: str) -> dict[str, Any]:
         "kind": resource.kind,
         "verbs": _SUBRESOURCE_VERBS.get(name, ("get",)),
     }
-    foreign = _SUBRESOURCE_KINDS.get(name)
+    foreign = SUBRESOURCE_KINDS.get(name)
     if foreign is not None:
         entry["group"], entry["version"], entry["kind"] = foreign
     return entry
@@ -188,7 +182,7 @@ def _aggregated(item: Served) -> dict[str, Any]:
 
 
 def _aggregated_subresource(resource: Resource, name: str) -> dict[str, Any]:
-    group, version, kind = _SUBRESOURCE_KINDS.get(name, (resource.group, resource.version, resource.kind))
+    group, version, kind = SUBRESOURCE_KINDS.get(name, (resource.group, resource.version, resource.kind))
     return {
         "subresource": name,
         "responseKind": {"group": group, "version": version, "kind": kind},

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from koordinator.cluster import errors
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.discovery import Served
 
@@ -19,6 +20,11 @@ class Extra(Protocol):
         """All objects. Raises: ApiError."""
         ...
 
-    def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a posted object. Raises: ApiError."""
         ...
+
+
+def create_only() -> errors.MethodNotSupported:
+    """405 for reading what can only be posted."""
+    return errors.MethodNotSupported("the server does not allow this method on the requested resource")

@@ -137,7 +137,7 @@ class Requests:
             raise errors.MethodNotSupported(_NO_METHOD)
         if method == "POST" and "create" in extra.served.verbs and not target.name:
             body = await self._verbs.read_object(call, "")
-            return calls.answer(extra.create(call, body), status=201)
+            return calls.answer(await extra.create(call, body), status=201)
         if method == "GET" and "get" in extra.served.verbs:
             if target.name:
                 return calls.answer(_in_form(call, extra.get(call)))

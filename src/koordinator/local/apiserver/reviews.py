@@ -11,6 +11,7 @@ from koordinator.cluster import errors
 from koordinator.local.apiserver.auth import Authenticator
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.discovery import Served
+from koordinator.local.apiserver.extras import create_only
 from koordinator.local.apiserver.query import User
 
 _ANONYMOUS = "system:anonymous"
@@ -28,12 +29,12 @@ class Review:
         self._status = status
 
     def get(self, call: Call) -> dict[str, Any]:
-        raise _create_only()
+        raise create_only()
 
     def list(self, call: Call) -> list[dict[str, Any]]:
-        raise _create_only()
+        raise create_only()
 
-    def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         resource = self.served.resource
         spec = body.get("spec")
         if spec is not None and not isinstance(spec, dict):
@@ -108,7 +109,3 @@ def _check_attributes(spec: dict[str, Any]) -> None:
 
 def _user_info(user: User) -> dict[str, Any]:
     return {"username": user.name, "groups": list(user.groups)}
-
-
-def _create_only() -> errors.MethodNotSupported:
-    return errors.MethodNotSupported("the server does not allow this method on the requested resource")

@@ -16,6 +16,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.auth import Authenticator, Token, is_health, is_loopback
+from koordinator.local.apiserver.bindings import Bindings
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.documents import OpenApi, Pages
 from koordinator.local.apiserver.exec_streams import Commands, NoCommands
@@ -71,6 +72,7 @@ class ApiServer:
         source = usage or NodeMetricUsage(backend)
         extras: list[Extra] = [
             *all_reviews(self._authenticator),
+            Bindings(backend),
             UsageMetrics("NodeMetrics", "nodes", source, backend),
             UsageMetrics("PodMetrics", "pods", source, backend),
         ]

@@ -111,7 +111,7 @@ class UsageMetrics:
             if (usage.namespace, usage.name) in known
         ]
 
-    def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         raise errors.MethodNotSupported("the server does not allow this method on the requested resource")
 
     def _object(self, usage: Usage, labels: dict[str, str]) -> dict[str, Any]:

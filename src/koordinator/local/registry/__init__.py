@@ -59,7 +59,16 @@ def on_disk(
     # The version differs at every start, so that no generated name or uid comes twice.
     registry_seed = f"{seed}/{journal.version}"
     try:
-        return _build(store, clock, registry_seed, schemas, patcher, checks=True, load=journal.load_into)
+        return _build(
+            store,
+            clock,
+            registry_seed,
+            schemas,
+            patcher,
+            checks=True,
+            load=journal.load_into,
+            token_key=data_dir / "service-accounts.key",
+        )
     except BaseException:
         journal.abandon()
         raise
@@ -73,9 +82,11 @@ def _build(
     patcher: Patcher | None,
     checks: bool,
     load: Callable[[Store], int] | None = None,
+    token_key: Path | None = None,
 ) -> Registry:
     catalog, chosen = _collaborators(schemas, patcher, checks)
-    registry = Registry(store, clock, random.Random(seed), catalog, chosen, checks=checks)
+    rng = random.Random(seed)
+    registry = Registry(store, clock, rng, catalog, chosen, checks=checks, token_key=token_key)
     if checks:
         admission = WebhookAdmission.on(registry, random.Random(f"{seed}/admission"))
         registry.admission = admission

@@ -1,16 +1,20 @@
-"""POSTs to subresources that act on a pod: `binding` and `eviction`."""
+"""POSTs to subresources that act: `binding` and `eviction` of pods, `token` of ServiceAccounts."""
 
 from typing import Any
 
 import msgspec
 
+from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
-from koordinator.local import eviction
+from koordinator.local import eviction, service_account_tokens
 from koordinator.local.registry import binding, metadata, refusals
 from koordinator.local.registry.kinds import Kind
 from koordinator.local.registry.writing import Writer
+from koordinator.local.schema import errors as fields
+from koordinator.local.schema.catalog import SUBRESOURCE_KINDS
+from koordinator.local.service_account_tokens import Account, Reference
 
 BUDGETS = "poddisruptionbudgets.policy"
 
@@ -88,7 +92,110 @@ def _delete_options(body: dict[str, Any], options: WriteOptions) -> DeleteOption
     )
 
 
-ACTIONS = {("pods", "binding"): bind, ("pods", "eviction"): evict}
+_TOKEN_REQUEST = Resource(
+    group="authentication.k8s.io", version="v1", kind="TokenRequest", plural="tokenrequests"
+)
+_BOUND_KINDS = {
+    "Pod": ("pod", "pods"),
+    "Secret": ("secret", "secrets"),
+    "Node": ("node", "nodes"),
+}
+"""What a token can be bound to: its claim and its table."""
+
+
+def issue_token(
+    writer: Writer,
+    kind: Kind,
+    resource: Resource,
+    account: Record,
+    body: dict[str, Any],
+    options: WriteOptions,
+) -> dict[str, Any]:
+    """A token of a ServiceAccount. Raises: Invalid, Conflict (another uid), NotFound, BadRequest."""
+    own, meta = account.obj["metadata"], dict(metadata.of(body))
+    spec = dict(body.get("spec") or {})
+    life_s = spec.setdefault("expirationSeconds", service_account_tokens.LIFE_S_DEFAULT)
+    _check_token_request(own, meta, life_s)
+    bound = _bound_to(writer, own, spec.get("boundObjectRef") or {})
+    audiences = spec["audiences"] = spec.get("audiences") or [service_account_tokens.ISSUER]
+    owner = Account(own["namespace"], Reference(own["name"], own["uid"]), bound)
+    token, expires_s = writer.tokens.issue(owner, audiences, life_s)
+    return {
+        "apiVersion": _TOKEN_REQUEST.api_version,
+        "kind": _TOKEN_REQUEST.kind,
+        "metadata": {
+            **meta,
+            "name": own["name"],
+            "namespace": own["namespace"],
+            "uid": own["uid"],
+            "creationTimestamp": writer.now_text(),
+        },
+        "spec": spec,
+        "status": {"token": token, "expirationTimestamp": clock.rfc3339(expires_s)},
+    }
+
+
+def _check_token_request(own: dict[str, Any], meta: dict[str, Any], life_s: int) -> None:
+    for field in ("name", "namespace"):
+        sent = metadata.name_of(meta, field)
+        if sent and sent != own[field]:
+            why = f"must match the service account {field} if specified"
+            cause = fields.invalid(f"metadata.{field}", sent, why)
+            raise fields.invalid_object(_TOKEN_REQUEST, own["name"], [cause])
+    uid = metadata.name_of(meta, "uid")
+    if uid and uid != own["uid"]:
+        why = f"the UID in the token request ({uid}) does not match the UID of the service account ({own['uid']})"
+        raise refusals.conflict(_TOKEN_REQUEST, own["name"], why)
+    field = "spec.expirationSeconds"
+    causes = []
+    if life_s < service_account_tokens.LIFE_S_MIN:
+        causes.append(fields.invalid(field, life_s, "may not specify a duration less than 10 minutes"))
+    if life_s > service_account_tokens.LIFE_S_MAX:
+        causes.append(fields.invalid(field, life_s, "may not specify a duration larger than 2^32 seconds"))
+    if causes:
+        raise fields.invalid_object(_TOKEN_REQUEST, "", causes)
+
+
+def _bound_to(writer: Writer, account: dict[str, Any], reference: dict[str, Any]) -> dict[str, Reference]:
+    """What a token is bound to, by claim; a pod's node is named beside it."""
+    if not reference:
+        return {}
+    kind, name, store = reference.get("kind", ""), reference.get("name", ""), writer.store
+    if reference.get("apiVersion", "v1") != "v1" or kind not in _BOUND_KINDS:
+        group, _, version = reference.get("apiVersion", "").rpartition("/")
+        raise errors.BadRequest(f"cannot bind token to object of type {group}/{version}, Kind={kind}")
+    claim, table = _BOUND_KINDS[kind]
+    target = Resource(group="", version="v1", kind=kind, plural=table)
+    record = store.table(table).get("" if kind == "Node" else account["namespace"], name)
+    if record is None:
+        raise refusals.not_found(target, name)
+    uid = record.obj["metadata"]["uid"]
+    if reference.get("uid") and reference["uid"] != uid:
+        why = (
+            f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. "
+            "The object might have been deleted and then recreated"
+        )
+        raise refusals.conflict(target, name, why)
+    bound = {claim: Reference(name, uid)}
+    if kind == "Pod":
+        spec = record.obj["spec"]
+        if spec.get("serviceAccountName") != account["name"]:
+            raise errors.BadRequest(
+                f'cannot bind token for serviceaccount "{account["name"]}" to pod running with different '
+                "serviceaccount name."
+            )
+        node = spec.get("nodeName")
+        if node:
+            found = store.table("nodes").get("", node)
+            bound["node"] = Reference(node, "" if found is None else found.obj["metadata"]["uid"])
+    return bound
+
+
+ACTIONS = {
+    ("pods", "binding"): bind,
+    ("pods", "eviction"): evict,
+    ("serviceaccounts", "token"): issue_token,
+}
 """By qualified name and subresource."""
 
 
@@ -100,3 +207,9 @@ def find(resource: Resource, subresource: str) -> Any:
     if subresource in resource.subresources:
         raise refusals.not_allowed(resource, "create")
     raise refusals.not_served()
+
+
+def body_of(subresource: str) -> Resource:
+    """The kind that a POST to an acting subresource carries."""
+    group, version, kind = SUBRESOURCE_KINDS[subresource]
+    return Resource(group=group, version=version, kind=kind, plural=f"{kind.lower()}s")

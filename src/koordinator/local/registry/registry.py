@@ -7,6 +7,7 @@ admission (webhooks) and the journal await; a write that finds its object change
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from koordinator.api.meta import Resource
@@ -28,6 +29,7 @@ from koordinator.local.registry.decoding import Decoder
 from koordinator.local.registry.definitions import Definitions
 from koordinator.local.registry.kinds import Kind, Kinds
 from koordinator.local.registry.writing import Writer
+from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import Store
 
 PATCH_TRIES_MAX = 5
@@ -56,14 +58,16 @@ class Registry:
         patcher: Patcher,
         *,
         checks: bool = True,
+        token_key: Path | None = None,
     ) -> None:
         self.clock = clock
         self.store = store
+        self.tokens = ServiceAccountTokens(store, clock, rng, token_key)
         self.kinds = Kinds(store)
         self.admission: Admission | None = None
         self._patcher = patcher
         self._decoder = Decoder(schemas, checks=checks)
-        self.writer = Writer(store, clock, rng, schemas, patcher, checks=checks)
+        self.writer = Writer(store, clock, rng, schemas, patcher, checks=checks, tokens=self.tokens)
         self.definitions = Definitions(self.kinds, self.writer, schemas)
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         self._writes = 0
@@ -413,6 +417,7 @@ class Registry:
     ) -> dict[str, Any]:
         kind, resource = self._find(resource)
         action = actions.find(resource, subresource)
+        obj = self._decoder.decoded(actions.body_of(subresource), obj, options)
         pod = self._stored(kind, resource, namespace, name)
         admission = self.admission
         if admission is not None and admission.wants(resource, "CREATE", subresource):

@@ -18,6 +18,7 @@ from koordinator.local.registry import crds, deletion, metadata, refusals
 from koordinator.local.registry.kinds import Kind
 from koordinator.local.registry.strategies import Surroundings
 from koordinator.local.schema import errors as fields
+from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import Store
 
 GENERATE_TRIES_MAX = 8
@@ -39,8 +40,10 @@ class Writer:
         patcher: Patcher,
         *,
         checks: bool,
+        tokens: ServiceAccountTokens,
     ) -> None:
         self.store = store
+        self.tokens = tokens
         self.clock = clock
         self.around = Surroundings(store, rng)
         self._rng = rng

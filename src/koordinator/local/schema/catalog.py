@@ -15,12 +15,13 @@ from koordinator.local.schema.types import Type
 
 _Key = tuple[str, str, str]
 
-_SUBRESOURCE_KINDS = {
+SUBRESOURCE_KINDS = {
     "scale": ("autoscaling", "v1", "Scale"),
     "eviction": ("policy", "v1", "Eviction"),
     "binding": ("", "v1", "Binding"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
+"""Subresources whose body is of another kind than the resource itself: group, version, kind."""
 
 
 class UnknownResource(LookupError):
@@ -64,7 +65,7 @@ class Catalog:
 
     def type_of(self, resource: Resource, subresource: str = "") -> Type:
         """The shape of a resource, or of the object that one of its subresources takes."""
-        other = _SUBRESOURCE_KINDS.get(subresource)
+        other = SUBRESOURCE_KINDS.get(subresource)
         if other is not None:
             return models.struct_of(models.model_of(*other))
         return self.schema_of(resource).type
@@ -126,4 +127,4 @@ def _key(resource: Resource) -> _Key:
     return resource.group, resource.version, resource.kind
 
 
-__all__ = ["Catalog", "UnknownResource"]
+__all__ = ["SUBRESOURCE_KINDS", "Catalog", "UnknownResource"]
