@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from koordinator.api import decode
 from koordinator.api.core import Node, Pod
 from koordinator.manager import caches
@@ -82,3 +84,39 @@ def test_what_nobody_reads_is_gone() -> None:
     assert kept.spec.unschedulable and kept.metadata.labels == {"pool": "a"}
     assert kept.status.conditions == node.status.conditions
     assert account.node_facts(kept) == account.node_facts(node)
+
+
+@pytest.mark.parametrize("reason", ["", "Deferred", "Infeasible"])
+def test_a_trimmed_pod_that_is_resized_counts_as_the_whole_one(reason: str) -> None:
+    requests = {"cpu": "6", "memory": "1Gi"}
+    told = {
+        "name": "main",
+        "ready": True,
+        "resources": {"requests": requests},
+        "allocatedResources": requests,
+    }
+    pending = {"type": "PodResizePending", "status": "True", "reason": reason}
+    body = {**POD, "status": {**POD["status"], "containerStatuses": [told], "conditions": [pending]}}
+    full = decode.from_builtins(body, Pod)
+    trimmed = caches.pod(full)
+
+    assert (
+        account.pod_facts(trimmed)
+        == account.pod_facts(full)
+        != account.pod_facts(decode.from_builtins(POD, Pod))
+    )
+    assert not any(each.ready for each in trimmed.status.container_statuses)
+
+
+def test_a_pod_that_has_what_it_wants_keeps_no_statuses() -> None:
+    full = decode.from_builtins(POD, Pod)
+    told = [
+        {
+            "name": each.name,
+            "resources": {"requests": each.resources.requests, "limits": each.resources.limits},
+            "allocatedResources": each.resources.requests,
+        }
+        for each in full.spec.containers
+    ]
+    body = {**POD, "status": {**POD["status"], "containerStatuses": told}}
+    assert caches.pod(decode.from_builtins(body, Pod)).status == caches.pod(full).status

@@ -205,6 +205,8 @@ class PodStatus(Part, frozen=True, kw_only=True):
     init_container_statuses: list[ContainerStatus] = []
     ephemeral_container_statuses: list[ContainerStatus] = []
     resource_claim_statuses: list[PodResourceClaimStatus] = []
+    resources: ResourceRequirements | None = None
+    allocated_resources: ResourceList = {}
     resize: str = ""
     observed_generation: int = 0
 

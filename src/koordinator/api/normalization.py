@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from koordinator.api import labels, node_reservation, pod_labels, priority, resource_list, resources
 from koordinator.api.annotations.device import DEVICE_ALLOCATED, DeviceAllocation, DeviceAllocations
-from koordinator.api.core import Container, Node, Pod, PodSpec, ResourceRequirements
+from koordinator.api.core import Container, ContainerStatus, Node, Pod, PodSpec, ResourceRequirements
 from koordinator.api.device import Device, DeviceInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.feature_gates import FeatureGates
@@ -145,7 +145,8 @@ def _has_deprecated_names(spec: PodSpec) -> bool:
 
 
 def _with_lists(pod: Pod, change: _Change) -> Pod:
-    """The pod with all resource lists of its containers and its overhead changed."""
+    """The pod with all resource lists of its containers, their statuses, and its overhead changed."""
+    pod = _with_status_lists(pod, change)
     spec = pod.spec
     containers = _with_container_lists(spec.containers, change)
     init_containers = _with_container_lists(spec.init_containers, change)
@@ -159,6 +160,31 @@ def _with_lists(pod: Pod, change: _Change) -> Pod:
     return _with_spec(
         pod,
         replace(spec, containers=containers, init_containers=init_containers, overhead=overhead),
+    )
+
+
+def _with_status_lists(pod: Pod, change: _Change) -> Pod:
+    """Statuses repeat the names of the spec while amounts are resized in place."""
+    status = pod.status
+    if not any(each.resources for each in (*status.container_statuses, *status.init_container_statuses)):
+        return pod
+    return replace(
+        pod,
+        status=replace(
+            status,
+            container_statuses=[_with_told(each, change) for each in status.container_statuses],
+            init_container_statuses=[_with_told(each, change) for each in status.init_container_statuses],
+        ),
+    )
+
+
+def _with_told(told: ContainerStatus, change: _Change) -> ContainerStatus:
+    if told.resources is None:
+        return told
+    return replace(
+        told,
+        resources=_with_requirements(told.resources, change),
+        allocated_resources=change(told.allocated_resources),
     )
 
 

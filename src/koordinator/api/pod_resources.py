@@ -1,11 +1,15 @@
-"""Whole-pod amounts: effective requests, CPU limit, batch amounts. Source: spec 01, section 5.5."""
+"""Whole-pod amounts: effective requests and limits, CPU limit, batch amounts. Source: spec 01, section 5.5.
+
+What a pod that is being resized counts for is decided in `api.pod_resize`, for whoever asks here.
+"""
 
 from collections.abc import Iterator
 
 import msgspec
 
 from koordinator.api import quantity, resource_list, resources
-from koordinator.api.core import Container, Pod, ResourceRequirements
+from koordinator.api.core import Container, Pod, PodSpec, ResourceRequirements
+from koordinator.api.pod_resize import counted_spec, is_sidecar
 from koordinator.api.quantity import ResourceList
 from koordinator.api.resource_list import Amounts
 
@@ -14,12 +18,16 @@ UNLIMITED = -1
 
 
 def requests(pod: Pod, *, with_overhead: bool = True) -> Amounts:
-    """What the pod needs of each resource, at once, on its node.
+    """What the pod needs of each resource, at once, on its node; while it is resized, what it counts for.
 
     The sum of containers and sidecars, or what any init step needs with the sidecars started before it,
     if that is more; pod-level cpu, memory and huge pages replace theirs; overhead comes on top.
     """
-    spec = pod.spec
+    return spec_requests(counted_spec(pod), with_overhead=with_overhead)
+
+
+def spec_requests(spec: PodSpec, *, with_overhead: bool = True) -> Amounts:
+    """The same of a spec as it stands, whatever the kubelet says of its containers."""
     total = resource_list.sum_of(resource_list.of(c.resources.requests) for c in spec.containers)
     if spec.init_containers:
         total = _with_init_containers(total, spec.init_containers)
@@ -33,11 +41,50 @@ def requests(pod: Pod, *, with_overhead: bool = True) -> Amounts:
 
 def wire_requests(pod: Pod) -> ResourceList:
     """The same as wire texts; without any copying for the plain pod of one container."""
-    spec = pod.spec
+    return wire_sum(counted_spec(pod))
+
+
+def wire_sum(spec: PodSpec) -> ResourceList:
+    """`spec_requests` as wire texts, without copying for the plain pod."""
     is_plain = len(spec.containers) == 1 and not spec.init_containers
     if is_plain and spec.resources is None and not spec.overhead:
         return spec.containers[0].resources.requests
-    return resource_list.to_wire(requests(pod))
+    return resource_list.to_wire(spec_requests(spec))
+
+
+def wire_limits(pod: Pod) -> ResourceList:
+    """What the pod may use of each resource: summed as requests are, without those that have no limit.
+
+    Overhead is added only where there is a limit.
+    """
+    spec = counted_spec(pod)
+    if len(spec.containers) == 1 and not spec.init_containers and spec.resources is None:
+        limits = spec.containers[0].resources.limits
+        if not (spec.overhead and limits):
+            return limits
+    by_limits = msgspec.structs.replace(
+        spec,
+        containers=[_limits_as_requests(c) for c in spec.containers],
+        init_containers=[_limits_as_requests(c) for c in spec.init_containers],
+        resources=None
+        if spec.resources is None
+        else msgspec.structs.replace(spec.resources, requests=spec.resources.limits),
+        overhead={},
+    )
+    limits = wire_sum(by_limits)
+    overhead = {name: amount for name, amount in spec.overhead.items() if name in limits}
+    return wire_sum(msgspec.structs.replace(by_limits, overhead=overhead)) if overhead else limits
+
+
+def have_same_amounts(a: Pod, b: Pod) -> bool:
+    """Whether two states of a pod agree in all that amounts are made of (ports of containers included)."""
+    old, new = counted_spec(a), counted_spec(b)
+    return (
+        old.containers == new.containers
+        and old.init_containers == new.init_containers
+        and old.overhead == new.overhead
+        and old.resources == new.resources
+    )
 
 
 def cpu_limit_milli(pod: Pod) -> int:
@@ -83,14 +130,14 @@ def batch(pod: Pod) -> BatchAmounts:
     )
 
 
-def is_sidecar(init_container: Container) -> bool:
-    """Whether an init container runs as long as the pod."""
-    return init_container.restart_policy == "Always"
-
-
 def is_pod_level(name: str) -> bool:
     """Whether the resource can be requested for the pod as a whole."""
     return name in (resources.CPU, resources.MEMORY) or name.startswith(resources.HUGEPAGES_PREFIX)
+
+
+def _limits_as_requests(container: Container) -> Container:
+    requirements = msgspec.structs.replace(container.resources, requests=container.resources.limits)
+    return msgspec.structs.replace(container, resources=requirements)
 
 
 def _with_init_containers(total: Amounts, init_containers: list[Container]) -> Amounts:

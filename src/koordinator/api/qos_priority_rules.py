@@ -21,7 +21,7 @@ def violations(pod: Pod) -> list[str]:
     Raises: QuantityError when a request is no quantity.
     """
     qos_class, priority_class = qos.raw(pod), priority.raw(pod)
-    requests = pod_resources.requests(pod)
+    requests = pod_resources.spec_requests(pod.spec)
     found = []
     if priority_class in FORBIDDEN_PRIORITIES.get(qos_class, ()):
         found.append(

@@ -22,6 +22,7 @@ TEMPLATE = configuration.TEMPLATE
 SCHEDULER_CONFIG = "koord-scheduler-config"
 POLICY_OF_RESOURCE: Mapping[str, str] = {
     "pods": "pods",
+    "pods/resize": "pods",
     "pods/binding": "podBinding",
     "nodes": "nodes",
     "nodes/status": "nodeStatus",

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import qos, quantity
-from koordinator.api.core import Container, ContainerStatus, Pod
+from koordinator.api import pod_resize, qos, quantity
+from koordinator.api.core import Container, ContainerStatus, Pod, ResourceRequirements
 from koordinator.api.qos import KubeQoS, QoSClass
 from koordinator.api.quantity import QuantityError, ResourceList
 from koordinator.host import cgroup_layout
@@ -73,6 +73,12 @@ def record(pod: Pod, driver: Driver) -> PodRecord:
     )
 
 
+def as_granted(pod: Pod) -> Pod:
+    """The pod with the amounts that the kubelet has granted: groups must not get what it refuses or puts off."""
+    spec = pod_resize.granted_spec(pod)
+    return pod if spec is pod.spec else msgspec.structs.replace(pod, spec=spec)
+
+
 def readable(pod: Pod) -> tuple[Pod, list[str]]:
     """The pod without amounts that are no quantities, and what was wrong: whoever adds up amounts of all pods must not
     fail because of one. A pod without such amounts is answered as it is.
@@ -86,17 +92,40 @@ def readable(pod: Pod) -> tuple[Pod, list[str]]:
         ],
         overhead=_readable_amounts(pod.spec.overhead, "spec.overhead", problems),
     )
-    return (msgspec.structs.replace(pod, spec=spec) if problems else pod), problems
+    status = msgspec.structs.replace(
+        pod.status,
+        container_statuses=[_readable_status(each, problems) for each in pod.status.container_statuses],
+        init_container_statuses=[
+            _readable_status(each, problems) for each in pod.status.init_container_statuses
+        ],
+    )
+    return (msgspec.structs.replace(pod, spec=spec, status=status) if problems else pod), problems
+
+
+def _readable_status(told: ContainerStatus, problems: list[str]) -> ContainerStatus:
+    where = f"status of container {told.name}"
+    allocated = _readable_amounts(told.allocated_resources, f"{where}.allocatedResources", problems)
+    applied = told.resources and _readable_requirements(told.resources, f"{where}.resources", problems)
+    return msgspec.structs.replace(told, allocated_resources=allocated, resources=applied)
 
 
 def _readable_container(container: Container, kind: str, problems: list[str]) -> Container:
-    where, old = f"spec.{kind}[{container.name}].resources", container.resources
+    cleaned = _readable_requirements(
+        container.resources, f"spec.{kind}[{container.name}].resources", problems
+    )
+    if cleaned is container.resources:
+        return container
+    return msgspec.structs.replace(container, resources=cleaned)
+
+
+def _readable_requirements(
+    old: ResourceRequirements, where: str, problems: list[str]
+) -> ResourceRequirements:
     requests = _readable_amounts(old.requests, f"{where}.requests", problems)
     limits = _readable_amounts(old.limits, f"{where}.limits", problems)
     if requests is old.requests and limits is old.limits:
-        return container
-    cleaned = msgspec.structs.replace(old, requests=requests, limits=limits)
-    return msgspec.structs.replace(container, resources=cleaned)
+        return old
+    return msgspec.structs.replace(old, requests=requests, limits=limits)
 
 
 def _readable_amounts(amounts: ResourceList, where: str, problems: list[str]) -> ResourceList:

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from koordinator.api import pod_resize
 from koordinator.api.core import Container, Node, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordinator.api.meta import Object, ObjectMeta
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
@@ -27,8 +28,8 @@ _NONE: list[Any] = []
 
 
 def pod(whole: Pod) -> Pod:
-    """Identity, labels, annotations, node, priority, scheduler, resources and phase."""
-    meta, spec, status = whole.metadata, whole.spec, whole.status
+    """Identity, labels, annotations, node, priority, scheduler, resources, phase, and what is being resized."""
+    meta, spec = whole.metadata, whole.spec
     return replace(
         _POD,
         metadata=replace(
@@ -55,7 +56,7 @@ def pod(whole: Pod) -> Pod:
             overhead=spec.overhead or _NOTHING,
             resources=spec.resources,
         ),
-        status=replace(_STATUS, phase=sys.intern(status.phase), qos_class=sys.intern(status.qos_class)),
+        status=_status(whole),
     )
 
 
@@ -73,6 +74,13 @@ def node_metric(whole: NodeMetric) -> NodeMetric:
 
 
 TRANSFORMS: Mapping[type[Object], Callable[[Any], Any]] = {Pod: pod, Node: node, NodeMetric: node_metric}
+
+
+def _status(whole: Pod) -> PodStatus:
+    status = whole.status
+    kept = replace(_STATUS, phase=sys.intern(status.phase), qos_class=sys.intern(status.qos_class))
+    resizing = pod_resize.status_of(whole)
+    return kept if resizing is None else replace(resizing, phase=kept.phase, qos_class=kept.qos_class)
 
 
 def _container(whole: Container) -> Container:

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 
 from koordinator.api import pod_resources, resource_vector, resources
-from koordinator.api.core import Container, Pod
+from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.errors import ProtocolError
+from koordinator.api.pod_resize import counted_spec
 from koordinator.api.quantity import QuantityError, RawQuantity
 from koordinator.api.resource_vector import I64, ResourceRegistry
 
@@ -51,8 +52,9 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Raises: ProtocolError when an amount is no quantity."""
         meta = pod.metadata
         try:
-            requested = _requests(pod, registry)
-            nonzero = _nonzero(pod, requested)
+            spec = counted_spec(pod)
+            requested = _requests(spec, registry)
+            nonzero = _nonzero(spec, requested)
             requests = tuple(requested.items())
         except QuantityError as error:
             raise ProtocolError(f"Pod {pod.key}", "resources", str(error)) from error
@@ -72,12 +74,18 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
 
     def updated(self, pod: Pod, registry: ResourceRegistry) -> "PodInfo":
-        """The same pod in a new state. Its amounts are worked out anew only when containers changed, and are the
-        same arrays otherwise.
+        """The same pod in a new state. Its amounts are worked out anew only when containers changed or are resized,
+        and are the same arrays otherwise.
 
         Raises: ProtocolError when an amount is no quantity.
         """
-        if not _has_same_containers(self.pod, pod):
+        try:
+            is_same = self.uid == (pod.metadata.uid or pod.key) and pod_resources.have_same_amounts(
+                self.pod, pod
+            )
+        except QuantityError as error:
+            raise ProtocolError(f"Pod {pod.key}", "resources", str(error)) from error
+        if not is_same:
             return PodInfo.of(pod, registry)
         return PodInfo(
             pod,
@@ -119,42 +127,31 @@ class PodInfo(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.pod.status.phase in _TERMINAL_PHASES
 
 
-def _has_same_containers(a: Pod, b: Pod) -> bool:
-    """Whether two states of a pod agree in all that amounts and ports are made of."""
-    old, new = a.spec, b.spec
-    return (
-        a.metadata.uid == b.metadata.uid
-        and old.containers == new.containers
-        and old.init_containers == new.init_containers
-        and old.overhead == new.overhead
-        and old.resources == new.resources
-    )
-
-
 def _labelled(pod: Pod) -> Hashable:
     return pod.metadata.namespace, frozenset(pod.metadata.labels.items())
 
 
-def _requests(pod: Pod, registry: ResourceRegistry) -> dict[int, int]:
+def _requests(spec: PodSpec, registry: ResourceRegistry) -> dict[int, int]:
     """Column → amount. `pods` is counted apart: it is no resource that a container can ask for."""
     requested: dict[int, int] = {}
-    for name, raw in pod_resources.wire_requests(pod).items():
+    for name, raw in pod_resources.wire_sum(spec).items():
         number = resource_vector.amount(name, raw)
         if number > 0 and name != resources.PODS:
             requested[registry.column(name)] = min(number, POD_AMOUNT_MAX)
     return requested
 
 
-def _nonzero(pod: Pod, requested: dict[int, int]) -> tuple[int, ...]:
-    spec = pod.spec
-    containers = [*spec.containers, *spec.init_containers]
-    if any(not c.resources.requests.keys() >= _NONZERO_NAMES for c in containers):
-        filled_spec = msgspec.structs.replace(
+def _nonzero(spec: PodSpec, requested: dict[int, int]) -> tuple[int, ...]:
+    defaults = _defaults(spec)
+    if any(
+        not c.resources.requests.keys() >= defaults.keys() for c in (*spec.containers, *spec.init_containers)
+    ):
+        filled = msgspec.structs.replace(
             spec,
-            containers=[_filled(c) for c in spec.containers],
-            init_containers=[_filled(c) for c in spec.init_containers],
+            containers=[_filled(c, defaults) for c in spec.containers],
+            init_containers=[_filled(c, defaults) for c in spec.init_containers],
         )
-        amounts = pod_resources.wire_requests(msgspec.structs.replace(pod, spec=filled_spec))
+        amounts = pod_resources.wire_sum(filled)
         numbers = [resource_vector.amount(name, amounts.get(name, 0)) for name in NONZERO_DEFAULTS]
     else:
         columns = (resource_vector.CPU_COLUMN, resource_vector.MEMORY_COLUMN)
@@ -162,11 +159,17 @@ def _nonzero(pod: Pod, requested: dict[int, int]) -> tuple[int, ...]:
     return tuple([max(0, min(number, POD_AMOUNT_MAX)) for number in numbers])
 
 
-_NONZERO_NAMES = NONZERO_DEFAULTS.keys()
+def _defaults(spec: PodSpec) -> dict[str, RawQuantity]:
+    """What stands in for missing requests: where the pod as a whole requests something, only what nobody names."""
+    whole = spec.resources
+    if whole is None or not any(map(pod_resources.is_pod_level, whole.requests)):
+        return NONZERO_DEFAULTS
+    named = pod_resources.wire_sum(spec)
+    return {name: amount for name, amount in NONZERO_DEFAULTS.items() if name not in named}
 
 
-def _filled(container: Container) -> Container:
-    requests = NONZERO_DEFAULTS | container.resources.requests
+def _filled(container: Container, defaults: dict[str, RawQuantity]) -> Container:
+    requests = defaults | container.resources.requests
     return msgspec.structs.replace(
         container, resources=msgspec.structs.replace(container.resources, requests=requests)
     )

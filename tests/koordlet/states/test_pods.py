@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from koordinator.api.conditions import Condition
 from koordinator.api.core import (
     Container,
     ContainerStatus,
@@ -243,5 +244,32 @@ def test_a_container_without_an_id_is_asked_for_again_soon_but_not_for_ever(tmp_
         assert 10 <= often <= 14
         await asyncio.sleep(60)
         assert world.kubelet.asked - before - often <= 6
+
+    live(tmp_path, scenario)
+
+
+def test_amounts_that_the_kubelet_does_not_grant_are_no_amounts_of_the_pod(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await started(world)
+        web = world.kubelet.listed[0]
+        wanted = ResourceRequirements(requests={"cpu": "9"}, limits={"cpu": "9"})
+        container = msgspec.structs.replace(web.spec.containers[0], resources=wanted)
+        before = ResourceRequirements(requests={"cpu": "1"}, limits={"cpu": "2"})
+        told = msgspec.structs.replace(
+            web.status.container_statuses[0], name=container.name, resources=before
+        )
+        pending = Condition(type="PodResizePending", status="True", reason="Deferred")
+        world.kubelet.listed[0] = msgspec.structs.replace(
+            web,
+            spec=msgspec.structs.replace(web.spec, containers=[container]),
+            status=msgspec.structs.replace(
+                web.status, conditions=[*web.status.conditions, pending], container_statuses=[told]
+            ),
+        )
+        await asyncio.sleep(12)
+        known = world.agent.shared.view.pods["web"]
+        assert known.pod.spec.containers[0].resources == before
+        await asyncio.sleep(30)
+        assert world.agent.shared.view.pods["web"] is known
 
     live(tmp_path, scenario)

@@ -25,6 +25,7 @@ def test_the_webhooks_are_those_of_the_reference() -> None:
     assert validating["metadata"]["name"] == "koordinator-validating-webhook-configuration"
     assert {entry["name"]: entry["failurePolicy"] for entry in validating["webhooks"]} == {
         "vpod.koordinator.sh": "Fail",
+        "vpodresize.koordinator.sh": "Fail",
         "vpodbinding.koordinator.sh": "Ignore",
         "velasticquota.koordinator.sh": "Fail",
         "vnode.koordinator.sh": "Ignore",

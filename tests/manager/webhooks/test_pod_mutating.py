@@ -277,6 +277,26 @@ def test_an_amount_that_is_none_is_told_by_its_path(path: str) -> None:
     run(scenario)
 
 
+def test_a_resize_in_place_is_held_to_the_rules_for_pods() -> None:
+    async def scenario(asked: Asked) -> None:
+        def web(cpu: str) -> dict[str, Any]:
+            pod = pod_body()
+            pod["metadata"]["labels"] = {labels.QOS_CLASS: "LSR"}
+            pod["spec"]["priority"] = 9000
+            pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+            pod["status"] = {
+                "containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "1999m"}}}]
+            }
+            return pod
+
+        resize = {"operation": "UPDATE", "subResource": "resize", "oldObject": web("2")}
+        assert (await asked.answer(web("3"), table.VALIDATE_POD, **resize))["allowed"]
+        refused = await asked.answer(web("2500m"), table.VALIDATE_POD, **resize)
+        assert "the requested CPUs of LSR Pod must be integer" in refused["status"]["message"]
+
+    run(scenario)
+
+
 def test_each_step_is_timed_and_a_refusal_is_counted_where_it_happened() -> None:
     async def scenario(asked: Asked) -> None:
         pod = pod_body()

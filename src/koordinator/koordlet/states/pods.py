@@ -119,7 +119,7 @@ class PodsState:
         view = self._shared.view
         records: dict[str, PodRecord] = {}
         told: dict[str, str] = {}
-        for listed in pods:
+        for listed in map(node_pods.as_granted, pods):
             uid = listed.metadata.uid
             old = view.pods.get(uid)
             if old is not None and old.pod == listed and old.driver is view.driver:

@@ -61,7 +61,7 @@ def colocation(pod: Pod, old: Pod | None, *, skip_sub_priority: bool = False) ->
     `skip_sub_priority` is the feature gate ColocationProfileSkipValidatingPriority: label
     `koordinator.sh/priority` may then change. Raises: quantity.QuantityError.
     """
-    requests = pod_resources.requests(pod)
+    requests = pod_resources.spec_requests(pod.spec)
     changed = [] if old is None else list(_immutable(pod, old, skip_sub_priority))
     return [*changed, *_batch_needs_be(pod, requests), *_priority(pod), *_cores(pod, requests)]
 

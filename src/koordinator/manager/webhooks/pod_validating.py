@@ -65,8 +65,8 @@ class PodValidatingHandler:
         self._durations = Steps(shared.metrics, VALIDATE, "pod")
 
     async def __call__(self, request: AdmissionRequest) -> Verdict:
-        """Refusals have code 400; anything that is no creation or update of a pod passes."""
-        if request.resource.resource != "pods" or request.sub_resource:
+        """Refusals have code 400; anything that is no creation, update or resize of a pod passes."""
+        if request.resource.resource != "pods" or request.sub_resource not in ("", "resize"):
             return ALLOWED
         if request.operation not in ("CREATE", "UPDATE"):
             return ALLOWED

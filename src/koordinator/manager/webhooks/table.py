@@ -107,6 +107,16 @@ WEBHOOKS: tuple[Webhook, ...] = (
         namespace_selector=_OUTSIDE_CONTROL_PLANE,
     ),
     Webhook(
+        name="vpodresize.koordinator.sh",
+        path=VALIDATE_POD,
+        mutating=False,
+        gates=("PodValidatingWebhook",),
+        # Amounts of containers change in place through here, past the rules for pods.
+        resource="pods/resize",
+        operations=("UPDATE",),
+        namespace_selector=_OUTSIDE_CONTROL_PLANE,
+    ),
+    Webhook(
         name="vpodbinding.koordinator.sh",
         path=VALIDATE_POD_BINDING,
         mutating=False,

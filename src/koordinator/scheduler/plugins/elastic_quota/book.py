@@ -436,8 +436,13 @@ def _says_the_same(a: ElasticQuota, b: ElasticQuota) -> bool:
 
 def _counts_alike(a: Pod, b: Pod) -> bool:
     """Whether nothing that quotas look at differs between two states of a pod."""
+    try:
+        is_same = pod_resources.have_same_amounts(a, b)
+    except QuantityError:
+        return False  # whoever counts it says so
     return (
-        a.metadata.uid == b.metadata.uid
+        is_same
+        and a.metadata.uid == b.metadata.uid
         and (a.metadata.labels is b.metadata.labels or a.metadata.labels == b.metadata.labels)
         and a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
         and a.spec == b.spec

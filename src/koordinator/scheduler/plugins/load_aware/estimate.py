@@ -2,13 +2,11 @@
 
 from collections.abc import Hashable, Mapping
 
-import msgspec
-
 from koordinator.api import labels, pod_resources, resource_vector, resources
 from koordinator.api.annotations import placement
 from koordinator.api.core import Container, Pod, ResourceRequirements
+from koordinator.api.pod_resize import counted_spec
 from koordinator.api.priority import PriorityClass
-from koordinator.api.quantity import ResourceList
 
 DEFAULT_CPU_MILLI = 250
 DEFAULT_MEMORY_BYTES = 200 << 20
@@ -35,7 +33,7 @@ def estimate(
     custom = placement.load_scaling_factors(pod.metadata.annotations) if allow_custom else None
     own_factors = {**factors, **custom} if custom else factors
     requests = pod_resources.wire_requests(pod)
-    limits = wire_limits(pod)
+    limits = pod_resources.wire_limits(pod)
     estimated = {}
     for name, percent in own_factors.items():
         real = resources.translate(cls, name)
@@ -47,7 +45,7 @@ def estimate(
 
 def kind_key(pod: Pod) -> Hashable:
     """Equal for pods that get the same class and estimate, custom factors left aside."""
-    spec, meta_labels = pod.spec, pod.metadata.labels
+    spec, meta_labels = counted_spec(pod), pod.metadata.labels
     return (
         spec.priority,
         meta_labels.get(labels.PRIORITY_CLASS),
@@ -74,35 +72,3 @@ def _estimate_amount(request: int, limit: int, percent: int, default: int) -> in
         return default
     share = (wanted * percent + 50) // 100
     return min(share, limit) if limit > 0 else share
-
-
-def wire_limits(pod: Pod) -> ResourceList:
-    """What the pod may use of each resource: summed as requests are, without those that have no limit.
-
-    Overhead is added only where there is a limit.
-    """
-    spec = pod.spec
-    if len(spec.containers) == 1 and not spec.init_containers and spec.resources is None:
-        limits = spec.containers[0].resources.limits
-        if not (spec.overhead and limits):
-            return limits
-    by_limits = msgspec.structs.replace(
-        spec,
-        containers=[_limits_as_requests(c) for c in spec.containers],
-        init_containers=[_limits_as_requests(c) for c in spec.init_containers],
-        resources=None
-        if spec.resources is None
-        else msgspec.structs.replace(spec.resources, requests=spec.resources.limits),
-        overhead={},
-    )
-    limits = pod_resources.wire_requests(msgspec.structs.replace(pod, spec=by_limits))
-    overhead = {name: amount for name, amount in spec.overhead.items() if name in limits}
-    if not overhead:
-        return limits
-    with_overhead = msgspec.structs.replace(by_limits, overhead=overhead)
-    return pod_resources.wire_requests(msgspec.structs.replace(pod, spec=with_overhead))
-
-
-def _limits_as_requests(container: Container) -> Container:
-    requirements = msgspec.structs.replace(container.resources, requests=container.resources.limits)
-    return msgspec.structs.replace(container, resources=requirements)

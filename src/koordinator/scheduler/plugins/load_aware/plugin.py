@@ -468,7 +468,8 @@ def _is_same_to_us(old: PodInfo, new: PodInfo) -> bool:
     """Whether nothing changed that estimates, deadlines or the class depend on."""
     a, b = old.pod, new.pod
     return (
-        a.spec == b.spec
+        old.request_amounts is new.request_amounts
+        and a.spec == b.spec
         and a.status.conditions == b.status.conditions
         and a.metadata.labels == b.metadata.labels
         and a.metadata.annotations == b.metadata.annotations
