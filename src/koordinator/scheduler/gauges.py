@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from koordinator.api import pod_resources, quantity, resources
+from koordinator.api import pod_resize, pod_resources, quantity, resources
 from koordinator.api.core import Pod
 from koordinator.prometheus import Gauge, Reading
 from koordinator.scheduler.profile import Profile
@@ -131,7 +131,7 @@ class ResourceMetrics:
 def _limits(pod: Pod) -> dict[str, float]:
     """Sum over containers and sidecars, at least the largest init container."""
     total: dict[str, float] = {}
-    for container in (*pod.spec.containers, *filter(pod_resources.is_sidecar, pod.spec.init_containers)):
+    for container in (*pod.spec.containers, *filter(pod_resize.is_sidecar, pod.spec.init_containers)):
         for name, raw in container.resources.limits.items():
             total[name] = total.get(name, 0.0) + _in_unit(name, raw)[1]
     for container in pod.spec.init_containers:

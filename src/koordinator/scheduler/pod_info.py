@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterator, Mapping
 import msgspec
 import numpy as np
 
-from koordinator.api import pod_resources, resource_vector, resources
+from koordinator.api import pod_resize, pod_resources, resource_vector, resources
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.errors import ProtocolError
 from koordinator.api.pod_resize import counted_spec
@@ -187,4 +187,4 @@ def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
 
 def _running(pod: Pod) -> Iterator[Container]:
     yield from pod.spec.containers
-    yield from filter(pod_resources.is_sidecar, pod.spec.init_containers)
+    yield from filter(pod_resize.is_sidecar, pod.spec.init_containers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 
 import msgspec
 
-from koordinator.api import pod_labels, pod_resources, priority, qos, quantity, resources
+from koordinator.api import pod_labels, pod_resize, pod_resources, priority, qos, quantity, resources
 from koordinator.api.annotations import koordlet as koordlet_annotations
 from koordinator.api.core import Pod
 from koordinator.api.errors import ProtocolError
@@ -97,7 +97,7 @@ def request(pod: Pod, resource: str) -> Request:
     if named is None:
         amount = pod_resources.requests(pod).get(resource, ZERO)
         return Request(resource, amount.milli if resource == resources.CPU else amount.value)
-    sidecars = filter(pod_resources.is_sidecar, pod.spec.init_containers)
+    sidecars = filter(pod_resize.is_sidecar, pod.spec.init_containers)
     running = (*pod.spec.containers, *sidecars)
     amounts = (quantity.value(container.resources.requests.get(named, 0)) for container in running)
     return Request(named, sum(max(amount, 0) for amount in amounts))

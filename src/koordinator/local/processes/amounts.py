@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koordinator.api import pod_resources, quantity, resources
+from koordinator.api import pod_resize, pod_resources, quantity, resources
 from koordinator.api.core import Container, Pod
 from koordinator.api.qos import KubeQoS, kube
 from koordinator.host import cgroup_units
@@ -107,7 +107,7 @@ def _memory_limit_bytes(pod: Pod) -> int:
     for container in pod.spec.init_containers:
         if (limit := _limit_bytes(container)) <= 0:
             return UNSET
-        if pod_resources.is_sidecar(container):
+        if pod_resize.is_sidecar(container):
             sidecars += limit
             largest_step = max(largest_step, sidecars)
         else:
