@@ -243,3 +243,23 @@ async def test_webhooks_may_forbid_a_delete() -> None:
 
     assert is_gone
     await api.close()
+
+
+async def test_string_data_of_a_secret_becomes_data_however_it_is_written() -> None:
+    api = checked()
+    body = {"metadata": {"name": "web"}, "data": {"a": "b2xk", "b": "Yg=="}, "stringData": {"a": "new"}}
+    made = await create(api, "secrets", body, "default")
+    assert (made.obj["data"], "stringData" in made.obj) == ({"a": "bmV3", "b": "Yg=="}, False)
+
+    for kind in (PatchType.MERGE, PatchType.STRATEGIC):
+        changed = await patch(api, "web", {"stringData": {"c": kind.name}}, kind, plural="secrets")
+        assert (set(changed.obj["data"]), "stringData" in changed.obj) == ({"a", "b", "c"}, False)
+    applied = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web"}, "stringData": {"d": "é"}}
+    changed = await patch(api, "web", applied, PatchType.APPLY, MANAGED_BY, plural="secrets")
+    assert (changed.obj["data"]["d"], "stringData" in changed.obj) == ("w6k=", False)
+
+    resource = api.resolve("", "v1", "secrets")
+    replaced = await api.update(
+        resource, "default", "web", {"metadata": {"name": "web"}, "stringData": {"x": "y"}}
+    )
+    assert (replaced.obj["data"], replaced.obj["type"]) == ({"x": "eQ=="}, "Opaque")

@@ -374,6 +374,7 @@ class ServicePort(Part, frozen=True, kw_only=True):
     port: int = 0
     target_port: IntOrString = 0
     node_port: int = 0
+    app_protocol: str | None = None
 
 
 class ServiceSpec(Part, frozen=True, kw_only=True):
@@ -383,6 +384,25 @@ class ServiceSpec(Part, frozen=True, kw_only=True):
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
     external_name: str = ""
     publish_not_ready_addresses: bool = False
+    ip_families: list[str] = []
+    load_balancer_ip: str = msgspec.field(name="loadBalancerIP", default="")
+    load_balancer_class: str | None = None
+
+
+class LoadBalancerIngress(Part, frozen=True, kw_only=True):
+    """An address from which a load balancer takes traffic."""
+
+    ip: str = ""
+    hostname: str = ""
+    ip_mode: str | None = None
+
+
+class LoadBalancerStatus(Part, frozen=True, kw_only=True):
+    ingress: list[LoadBalancerIngress] = []
+
+
+class ServiceStatus(Part, frozen=True, kw_only=True):
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
 
 
 class Service(Object, frozen=True, kw_only=True):
@@ -397,6 +417,7 @@ class Service(Object, frozen=True, kw_only=True):
     )
 
     spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
 
 
 class EventSource(Part, frozen=True, kw_only=True):

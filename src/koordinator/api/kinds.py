@@ -15,6 +15,7 @@ from koordinator.api import (
     batch,
     coordination,
     core,
+    discovery,
     dra,
     events,
     policy,
@@ -32,6 +33,8 @@ _VIEWS: tuple[type[Object], ...] = (
     core.Secret,
     core.ServiceAccount,
     core.Service,
+    discovery.Endpoints,
+    discovery.EndpointSlice,
     core.Event,
     storage.PersistentVolume,
     storage.PersistentVolumeClaim,
@@ -76,11 +79,9 @@ _NETWORKING = "networking.k8s.io"
 _STATUS = ("status",)
 
 _METADATA_ONLY: tuple[Resource, ...] = (
-    _namespaced("", "Endpoints", "endpoints", short_names=("ep",)),
     _namespaced("", "PodTemplate", "podtemplates"),
     _namespaced("", "ResourceQuota", "resourcequotas", short_names=("quota",), subresources=_STATUS),
     _namespaced("", "LimitRange", "limitranges", short_names=("limits",)),
-    _namespaced("discovery.k8s.io", "EndpointSlice", "endpointslices"),
     _namespaced(_RBAC, "Role", "roles"),
     _namespaced(_RBAC, "RoleBinding", "rolebindings"),
     _cluster(_RBAC, "ClusterRole", "clusterroles"),

@@ -31,10 +31,13 @@ from koordinator.local.admission import WebhookAdmission
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
-from koordinator.local.controllers import volumes
+from koordinator.local.controllers import kubernetes_service, volumes
 from koordinator.local.controllers.disruption import DisruptionController
+from koordinator.local.controllers.endpoints import EndpointsController
 from koordinator.local.controllers.garbage_collector import GarbageCollector
+from koordinator.local.controllers.load_balancers import LoadBalancerController
 from koordinator.local.controllers.namespace import NamespaceController
+from koordinator.local.controllers.namespace_contents import NamespaceContentsController
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
 from koordinator.local.controllers.pod_gc import PodGarbageCollector
 from koordinator.local.controllers.resource_claims import ResourceClaimController
@@ -170,6 +173,9 @@ class LocalCluster:
                     await self._start_manager(group, Path(certificates))
                 self._start_components(group)
                 await self.server.start()
+                await kubernetes_service.publish(
+                    self._client("kube-apiserver"), self._options.host, self.server.port
+                )
                 self.ready.set()
         except ExceptionGroup as problems:
             if len(problems.exceptions) > 1:
@@ -227,8 +233,12 @@ class LocalCluster:
         factory = InformerFactory(cluster, self._new_rng())
         events = EventRecorder(cluster, "kube-controller-manager", rng=self._new_rng())
         resources = self.registry.resources
+        tls = self._options.tls
         controllers = [
             *workloads(cluster, factory, self._new_rng()),
+            NamespaceContentsController(cluster, factory, tls.ca_certificate.decode() if tls else ""),
+            EndpointsController(cluster, factory, events),
+            LoadBalancerController(cluster, factory, events),
             GarbageCollector(cluster, factory, resources),
             NamespaceController(cluster, factory, resources),
             NodeLifecycleController(cluster, factory, events, self._new_rng()),

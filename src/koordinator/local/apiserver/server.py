@@ -89,6 +89,11 @@ class ApiServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{scheme}://{host}:{self._port}"
 
+    @property
+    def port(self) -> int:
+        """Where it listens, once started."""
+        return self._port
+
     async def start(self) -> None:
         """Listen; with port 0 the system chooses one.
 

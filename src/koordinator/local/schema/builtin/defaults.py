@@ -2,6 +2,7 @@
 the object alone: addresses of Services and selectors of Jobs are given by the registry.
 """
 
+import base64
 from typing import Any
 
 from koordinator.local.schema.builtin import pod_defaults
@@ -234,6 +235,17 @@ def _network_policy(obj: Json) -> Json:
     return change(obj, "spec", spec)
 
 
+def _secret(obj: Json) -> Json:
+    """`stringData` is for writing only: on its way in it becomes `data`, over what is there."""
+    texts = obj.get("stringData")
+    if texts:
+        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+        obj = {**obj, "data": (obj.get("data") or {}) | encoded}
+    if "stringData" in obj:
+        obj = {key: value for key, value in obj.items() if key != "stringData"}
+    return fill(obj, type="Opaque")
+
+
 def _endpoints(obj: Json) -> Json:
     def subset(value: Json) -> Json:
         return change_each(value, "ports", lambda port: fill(port, protocol="TCP"))
@@ -269,7 +281,7 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("", "PodTemplate"): lambda obj: change(obj, "template", pod_defaults.template),
     ("", "Service"): _service,
     ("", "Node"): _node,
-    ("", "Secret"): lambda obj: fill(obj, type="Opaque"),
+    ("", "Secret"): _secret,
     ("", "Endpoints"): _endpoints,
     ("", "PersistentVolume"): _volume,
     ("", "PersistentVolumeClaim"): _claim,

@@ -1,0 +1,142 @@
+"""Which pods are behind a Service, under which addresses and ports. Pure.
+
+Source: k8s.io/endpointslice and the endpoints controller of kube-controller-manager.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from koordinator.api.core import Container, Pod, Service, ServicePort
+from koordinator.api.discovery import HEADLESS
+from koordinator.local.controllers import pod_health
+
+Json = dict[str, Any]
+
+IPV4, IPV6 = "IPv4", "IPv6"
+HEADLESS_IP = "None"
+
+
+def has_endpoints(service: Service) -> bool:
+    """Whether addresses of pods are published for a Service at all; without a selector, others do it."""
+    return bool(service.spec.selector) and service.spec.type != "ExternalName"
+
+
+def is_headless(service: Service) -> bool:
+    return service.spec.cluster_ip in ("", HEADLESS_IP)
+
+
+def families(service: Service) -> list[str]:
+    """The families of addresses that a Service has, the first one first."""
+    wanted = [family for family in service.spec.ip_families if family in (IPV4, IPV6)]
+    if wanted:
+        return wanted
+    if is_headless(service):
+        return [IPV4, IPV6]
+    return [IPV6 if ":" in service.spec.cluster_ip else IPV4]
+
+
+def is_candidate(pod: Pod, *, with_terminating: bool) -> bool:
+    """Whether a pod is there to be reached: it has an address and has not ended."""
+    status = pod.status
+    if status.phase in (pod_health.SUCCEEDED, pod_health.FAILED) or not (status.pod_ip or status.pod_ips):
+        return False
+    return with_terminating or pod.metadata.deletion_timestamp is None
+
+
+def addresses(pod: Pod, family: str) -> list[str]:
+    """The pod's addresses of a family."""
+    return [one.ip for one in pod.status.pod_ips if one.ip and (":" in one.ip) == (family == IPV6)]
+
+
+def hostname(pod: Pod, service: Service) -> str:
+    """The name under which the Service makes the pod known; empty without one."""
+    return pod.spec.hostname if pod.spec.subdomain == service.metadata.name else ""
+
+
+def target(pod: Pod) -> Json:
+    """The reference from an address to its pod."""
+    meta = pod.metadata
+    return {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+
+
+def ports(service: Service, pod: Pod) -> list[Json]:
+    """The Service's ports as this pod serves them; a port whose name the pod does not know is left out."""
+    found: list[Json] = []
+    for wanted in service.spec.ports:
+        number = _number(pod, wanted)
+        if number is not None:
+            port: Json = {"name": wanted.name, "port": number, "protocol": wanted.protocol or "TCP"}
+            if wanted.app_protocol is not None:
+                port["appProtocol"] = wanted.app_protocol
+            found.append(port)
+    return found
+
+
+def differ_per_pod(service: Service) -> bool:
+    """Whether `ports` depends on the pod."""
+    return any(isinstance(port.target_port, str) for port in service.spec.ports)
+
+
+def _number(pod: Pod, wanted: ServicePort) -> int | None:
+    if isinstance(wanted.target_port, int):
+        return wanted.target_port
+    sidecars = (one for one in pod.spec.init_containers if one.restart_policy == "Always")
+    return _named(pod.spec.containers, wanted) or _named(sidecars, wanted)
+
+
+def _named(containers: Iterable[Container], wanted: ServicePort) -> int | None:
+    protocol = wanted.protocol or "TCP"
+    for container in containers:
+        for port in container.ports:
+            if port.name == wanted.target_port and (port.protocol or "TCP") == protocol:
+                return port.container_port
+    return None
+
+
+def labels(service: Service, reserved: Json, is_headless: bool) -> dict[str, str]:
+    """The labels of what is published for a Service: its own, and those that are `reserved` for us."""
+    own = {key: value for key, value in service.metadata.labels.items() if key not in (HEADLESS, *reserved)}
+    return own | ({HEADLESS: ""} if is_headless else {}) | reserved
+
+
+def matters(old: Pod | None, new: Pod | None) -> bool:
+    """Whether a change of a selected pod may change what is published."""
+    if old is None or new is None:
+        return True
+    return (
+        old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        or pod_health.is_ready(old) != pod_health.is_ready(new)
+        or old.status.pod_ips != new.status.pod_ips
+        or (old.status.phase != new.status.phase and not pod_health.is_active(new))
+        or (old.spec.hostname, old.spec.subdomain) != (new.spec.hostname, new.spec.subdomain)
+    )
+
+
+class TriggerTimes:
+    """When what led to a change of the endpoints happened: the annotation that latency is measured by.
+
+    The first look at a Service gives its creation; later ones the earliest of the times that are new.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, str]] = {}
+
+    def of(self, service: Service, pods: Sequence[Pod]) -> str:
+        """The time as RFC 3339 text, empty when no change is known."""
+        meta = service.metadata
+        before = self._seen.get(meta.uid)
+        now = {pod.metadata.name: since for pod in pods if (since := _ready_changed(pod))}
+        self._seen[meta.uid] = now
+        if before is None:
+            return meta.creation_timestamp or ""
+        return min((since for name, since in now.items() if since > before.get(name, "")), default="")
+
+    def forget(self, service: Service) -> None:
+        self._seen.pop(service.metadata.uid, None)
+
+
+def _ready_changed(pod: Pod) -> str:
+    for condition in pod.status.conditions:
+        if condition.type == "Ready":
+            return condition.last_transition_time or ""
+    return ""

@@ -1,0 +1,117 @@
+"""Gives Services of type LoadBalancer an address, as the controller of a cloud does; no traffic flows there.
+
+The addresses are of 198.18.0.0/15, which is kept for tests and routed nowhere.
+"""
+
+import ipaddress
+from typing import Any
+
+from koordinator.api.core import Service
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.protocol import Cluster
+from koordinator.local.controllers.ownership import is_deleting, key_of
+
+NETWORK = ipaddress.ip_network("198.18.0.0/15")
+
+
+def wants_address(service: Service) -> bool:
+    """Whether the Service is ours to serve: one with a class of its own waits for whoever serves that."""
+    return (
+        service.spec.type == "LoadBalancer"
+        and service.spec.load_balancer_class is None
+        and not is_deleting(service)
+    )
+
+
+class LoadBalancerController:
+    """The loop; its keys are Services."""
+
+    def __init__(self, cluster: Cluster, factory: InformerFactory, events: EventRecorder) -> None:
+        self._cluster = cluster
+        self._events = events
+        self._services = factory.informer(Service)
+        self._holders: dict[str, Key] = {}
+        self._next = 1
+        self._controller: Controller[Key] = Controller("load balancers", self._reconcile)
+        self._services.add_handler(self._changed, lambda _, new: self._changed(new), self._gone)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run([self._services])
+
+    def _changed(self, service: Service) -> None:
+        for ingress in service.status.load_balancer.ingress:
+            if ingress.ip:
+                self._holders.setdefault(ingress.ip, key_of(service))
+        if service.spec.type == "LoadBalancer" or service.status.load_balancer.ingress:
+            self._controller.queue.add(key_of(service))
+
+    def _gone(self, service: Service) -> None:
+        for ingress in service.status.load_balancer.ingress:
+            self._release(ingress.ip, key_of(service))
+
+    async def _reconcile(self, key: Key) -> None:
+        service = self._services.get(key[1], key[0])
+        if service is None or service.spec.load_balancer_class is not None:
+            return
+        have = service.status.load_balancer.ingress
+        if not wants_address(service):
+            if have and service.spec.type != "LoadBalancer" and await self._write(service, {}):
+                for ingress in have:
+                    self._release(ingress.ip, key)
+            return
+        if have:
+            return
+        address = self._take(service.spec.load_balancer_ip, key)
+        if not address:
+            asked = service.spec.load_balancer_ip
+            why = (
+                f"address {asked} is taken or not of {NETWORK}" if asked else f"{NETWORK} has no address left"
+            )
+            self._events.warning(service, "SyncLoadBalancerFailed", f"Error syncing load balancer: {why}")
+            return
+        self._events.normal(service, "EnsuringLoadBalancer", "Ensuring load balancer")
+        if await self._write(service, {"ingress": [{"ip": address, "ipMode": "VIP"}]}):
+            self._events.normal(service, "EnsuredLoadBalancer", "Ensured load balancer")
+        else:
+            self._release(address, key)
+
+    async def _write(self, service: Service, status: dict[str, Any]) -> bool:
+        """Whether the Service was still there. Lists are replaced; an empty status takes the addresses away."""
+        meta = service.metadata
+        patch = {"metadata": {"uid": meta.uid}, "status": {"loadBalancer": status or {"ingress": None}}}
+        try:
+            await self._cluster.patch(Service, meta.name, patch, meta.namespace, subresource="status")
+        except errors.NotFound:
+            return False
+        return True
+
+    def _take(self, asked: str, key: Key) -> str:
+        """The address that was asked for, or the next free one; empty when there is none."""
+        if asked:
+            is_ours = _is_ip(asked) and ipaddress.ip_address(asked) in NETWORK
+            free = is_ours and self._holders.setdefault(asked, key) == key
+            return asked if free else ""
+        hosts = NETWORK.num_addresses - 2
+        if len(self._holders) >= hosts:
+            return ""
+        while True:
+            address = str(NETWORK[self._next])
+            self._next = self._next % hosts + 1
+            if self._holders.setdefault(address, key) == key:
+                return address
+
+    def _release(self, address: str, key: Key) -> None:
+        if self._holders.get(address) == key:
+            del self._holders[address]
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

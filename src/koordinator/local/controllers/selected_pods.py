@@ -1,0 +1,102 @@
+"""Which pods each of many selectors selects, kept as pods come and go.
+
+A change of a pod costs what its own labels find, a question what is selected; only a new selector looks at all pods
+of its namespace.
+"""
+
+from collections.abc import Callable
+
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.core import Pod
+from koordinator.api.label_selector import Predicate
+from koordinator.cluster.informer import Informer, Key
+from koordinator.local.controllers.ownership import compiled, key_of
+
+_Anchor = tuple[str, str] | None
+"""A label that every selected pod has, None for selectors that ask for none."""
+
+Changed = Callable[[Key, Pod | None, Pod | None], None]
+"""Called with the selector's key and its pod before and after a change (None: not selected then)."""
+
+
+class _Selector:
+    __slots__ = ("anchor", "matches", "pods", "selector")
+
+    def __init__(self, selector: LabelSelector) -> None:
+        self.selector = selector
+        self.matches: Predicate = compiled(selector)
+        self.anchor: _Anchor = min(selector.match_labels.items(), default=None)
+        self.pods: dict[Key, None] = {}
+
+
+class SelectedPods:
+    """Selectors by key, (namespace, name) of what selects; `changed` hears of every change of a selected pod."""
+
+    def __init__(self, pods: Informer[Pod], changed: Changed) -> None:
+        self._pods = pods
+        self._changed = changed
+        self._selectors: dict[Key, _Selector] = {}
+        self._anchored: dict[str, dict[_Anchor, dict[Key, None]]] = {}
+        pods.add_handler(lambda pod: self._moved(None, pod), self._moved, lambda pod: self._moved(pod, None))
+
+    def select(self, key: Key, selector: LabelSelector | None) -> None:
+        """Keep the pods of `key`'s namespace that `selector` selects; None: none. Raises: ProtocolError."""
+        known = self._selectors.get(key)
+        if known is not None and known.selector == selector:
+            return
+        self._forget(key)
+        if selector is None:
+            return
+        namespace = key[0]
+        added = self._selectors[key] = _Selector(selector)
+        self._anchored.setdefault(namespace, {}).setdefault(added.anchor, {})[key] = None
+        for pod_key, pod in self._pods.objects.items():
+            if pod_key[0] == namespace and added.matches(pod.metadata.labels):
+                added.pods[pod_key] = None
+
+    def of(self, key: Key) -> list[Pod]:
+        """The selected pods, in order of arrival."""
+        known = self._selectors.get(key)
+        if known is None:
+            return []
+        found = (self._pods.get(name, namespace) for namespace, name in known.pods)
+        return [pod for pod in found if pod is not None]
+
+    def count(self, key: Key) -> int:
+        known = self._selectors.get(key)
+        return len(known.pods) if known is not None else 0
+
+    def _forget(self, key: Key) -> None:
+        known = self._selectors.pop(key, None)
+        if known is None:
+            return
+        anchored = self._anchored[key[0]]
+        del anchored[known.anchor][key]
+        if not anchored[known.anchor]:
+            del anchored[known.anchor]
+            if not anchored:
+                del self._anchored[key[0]]
+
+    def _moved(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        anchored = self._anchored.get(pod.metadata.namespace)
+        if not anchored:
+            return  # nothing in this namespace selects
+        pod_key = key_of(pod)
+        before = old.metadata.labels if old is not None else None
+        after = new.metadata.labels if new is not None else None
+        anchors: dict[_Anchor, None] = {None: None}
+        for labels in (before, after if after != before else None):
+            anchors.update(dict.fromkeys(labels.items()) if labels else {})
+        for anchor in anchors:
+            for key in anchored.get(anchor, ()):
+                selector = self._selectors[key]
+                was = pod_key in selector.pods
+                is_now = after is not None and selector.matches(after)
+                if is_now and not was:
+                    selector.pods[pod_key] = None
+                elif was and not is_now:
+                    del selector.pods[pod_key]
+                if was or is_now:
+                    self._changed(key, old if was else None, new if is_now else None)
