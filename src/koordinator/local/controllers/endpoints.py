@@ -62,8 +62,7 @@ class EndpointsController:
         for key, endpoints in self._endpoints.objects.items():
             if endpoint_subsets.MANAGED_BY in endpoints.metadata.labels and key not in self._services.objects:
                 self._controller.queue.add(key)  # the Service went while nobody looked
-        informers = [self._services, self._pods, self._nodes, self._endpoints, self._slices]
-        await self._controller.run(informers)
+        await self._controller.run([self._services, self._pods, self._nodes, self._endpoints, self._slices])
 
     # What wakes a Service
 
