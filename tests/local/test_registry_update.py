@@ -223,7 +223,7 @@ class MeddlingAdmission:
         self._api = api
         self.left = times
 
-    def wants(self, resource: Any, operation: str, subresource: str) -> bool:
+    def wants(self, resource: Any, operation: str, subresource: str, namespace: str) -> bool:
         return operation == "UPDATE" and resource.plural == "configmaps"
 
     async def admit(self, operation: str, resource: Any, namespace: str, name: str, obj: Any, *_: Any) -> Any:

@@ -19,6 +19,7 @@ from koordinator.api import (
     dra,
     events,
     policy,
+    rbac,
     scheduling,
     storage,
 )
@@ -63,6 +64,7 @@ _VIEWS: tuple[type[Object], ...] = (
     admission.MutatingWebhookConfiguration,
     admission.ValidatingWebhookConfiguration,
     apiextensions.CustomResourceDefinition,
+    rbac.ClusterRole,
 )
 
 
@@ -84,7 +86,6 @@ _METADATA_ONLY: tuple[Resource, ...] = (
     _namespaced("", "LimitRange", "limitranges", short_names=("limits",)),
     _namespaced(_RBAC, "Role", "roles"),
     _namespaced(_RBAC, "RoleBinding", "rolebindings"),
-    _cluster(_RBAC, "ClusterRole", "clusterroles"),
     _cluster(_RBAC, "ClusterRoleBinding", "clusterrolebindings"),
     _namespaced(_NETWORKING, "NetworkPolicy", "networkpolicies", short_names=("netpol",)),
     _namespaced(_NETWORKING, "Ingress", "ingresses", short_names=("ing",), subresources=_STATUS),

@@ -27,7 +27,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.host.host import Host, open_host
 from koordinator.host.roots import HostRoots
 from koordinator.local import loopback, registry
-from koordinator.local.admission import WebhookAdmission
+from koordinator.local.admission import AdmissionChain
 from koordinator.local.apiserver import ApiServer, documents
 from koordinator.local.apiserver.auth import Token
 from koordinator.local.apiserver.tls import ServerTls
@@ -41,6 +41,7 @@ from koordinator.local.controllers.namespace_contents import NamespaceContentsCo
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
 from koordinator.local.controllers.pod_gc import PodGarbageCollector
 from koordinator.local.controllers.resource_claims import ResourceClaimController
+from koordinator.local.controllers.role_aggregation import RoleAggregationController
 from koordinator.local.controllers.taint_eviction import TaintEvictionController
 from koordinator.local.controllers.volumes import VolumeController
 from koordinator.local.controllers.workloads import workloads
@@ -113,6 +114,7 @@ class LocalCluster:
             self.registry = registry.on_disk(
                 clock, options.data_dir, seed=options.seed, schemas=catalog, patcher=patcher
             )
+        registry.seed_roles(self.registry)
         self.kubelet: ProcessKubelet | None = None
         streams: NodeStreams | None = None
         if options.process_node is not None:
@@ -130,6 +132,8 @@ class LocalCluster:
             tls=options.tls,
             hosts=options.hosts,
             openapi=OpenApi(catalog, documents.VERSION["gitVersion"]),
+            authorizer=self.registry.authorizer,
+            accounts=self.registry.tokens,
             seed=options.seed,
         )
         self.scheduler = Scheduler(
@@ -213,8 +217,8 @@ class LocalCluster:
         await webhooks.ready.wait()
         if manager.handlers:
             admission, service = self.registry.admission, settings.service
-            assert isinstance(admission, WebhookAdmission), "no webhooks are asked"
-            admission.register_service(service.namespace, service.name, WEBHOOK_HOST, webhooks.port)
+            assert isinstance(admission, AdmissionChain), "no webhooks are asked"
+            admission.webhooks.register_service(service.namespace, service.name, WEBHOOK_HOST, webhooks.port)
 
     def _start_components(self, group: asyncio.TaskGroup) -> None:
         self._start(group, self.scheduler.run(), "koord-scheduler")
@@ -247,6 +251,7 @@ class LocalCluster:
             DisruptionController(cluster, factory, events),
             VolumeController(cluster, factory, events),
             ResourceClaimController(cluster, factory, events),
+            RoleAggregationController(cluster, factory),
         ]
         factory.start(group)
         self._start(group, events.run(), "events")

@@ -92,8 +92,8 @@ class Patcher(Protocol):
 class Admission(Protocol):
     """Mutating then validating admission."""
 
-    def wants(self, resource: Resource, operation: str, subresource: str) -> bool:
-        """False when no webhook can match: the registry then skips `admit` (the fast path)."""
+    def wants(self, resource: Resource, operation: str, subresource: str, namespace: str) -> bool:
+        """False when nobody has anything to say: the registry then skips `admit` (the fast path)."""
         ...
 
     async def admit(
@@ -107,7 +107,7 @@ class Admission(Protocol):
         options: WriteOptions,
         subresource: str = "",
     ) -> dict[str, Any] | None:
-        """The object after the mutating webhooks, accepted by the validating ones.
+        """The object as built-in plugins and webhooks change it, accepted by those that only judge.
 
         `operation` is CREATE, UPDATE, DELETE or CONNECT. Raises: ApiError with the API server's text when
         a webhook denies or fails (failurePolicy Fail).

@@ -21,12 +21,19 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 """Who signs, and the audience of a token that names none: this API server."""
 
 USER_PREFIX = "system:serviceaccount:"
+KNOWN_MAX = 1_024
+"""Tokens whose signatures are remembered."""
 LIFE_S_MIN, LIFE_S_DEFAULT, LIFE_S_MAX = 600, 3600, 2**32
 _GRACE_S = 60  # a token outlives the deletion of its pod by this, so that the pod can end in peace
 _ALGORITHM = "ES256"
 _NAMESPACE = "kubernetes.io"
 _BOUND_TABLES = {"pod": "pods", "secret": "secrets", "node": "nodes"}
 """What a token can be bound to, by the name of the claim, and the table that holds it."""
+
+
+def looks_like_a_token(text: str) -> bool:
+    """Whether a text has the three parts of a JSON Web Token."""
+    return text.count(".") == 2
 
 
 class BadToken(ValueError):
@@ -74,6 +81,7 @@ class ServiceAccountTokens:
         self._rng = rng
         self._key_file = key_file
         self._key: EllipticCurvePrivateKey | None = None
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[Account, float, float]] = {}
 
     def issue(self, account: Account, audiences: list[str], life_s: int) -> tuple[str, int]:
         """A signed token, and when it expires (seconds since 1970)."""
@@ -102,9 +110,12 @@ class ServiceAccountTokens:
 
         Raises: BadToken.
         """
-        if token.count(".") != 2:
+        if not looks_like_a_token(token):
             raise BadToken("not a JSON Web Token")
-        account = self._read(token, audiences)
+        account, begins_s, ends_s = self._read(token, audiences)
+        now_s = self._clock.now()
+        if not begins_s <= now_s < ends_s:
+            raise BadToken("service account token has expired" if now_s >= ends_s else "not valid yet")
         self._check_alive("serviceaccounts", account.namespace, account.account)
         for name, reference in account.bound.items():
             if name == "node" and "pod" in account.bound:
@@ -113,11 +124,21 @@ class ServiceAccountTokens:
             self._check_alive(table, "" if table == "nodes" else account.namespace, reference)
         return account
 
-    def _read(self, token: str, audiences: tuple[str, ...]) -> Account:
-        """What stands in a token with our signature whose time has come and is not over."""
+    def _read(self, token: str, audiences: tuple[str, ...]) -> tuple[Account, float, float]:
+        """What stands in a token with our signature, and from when to when it is good (seconds since 1970).
+
+        Signatures are checked once: clients send the same token with every request.
+        """
+        known = self._known.get((token, audiences))
+        if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[token, audiences] = self._checked(token, audiences)
+        return known
+
+    def _checked(self, token: str, audiences: tuple[str, ...]) -> tuple[Account, float, float]:
         import jwt
 
-        now_s = self._clock.now()
         try:
             # Times are held against our clock, which need not be the system's.
             claims = jwt.decode(
@@ -138,9 +159,7 @@ class ServiceAccountTokens:
             begins_s, ends_s = claims["nbf"], claims["exp"]
         except (jwt.InvalidTokenError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
             raise BadToken(str(error)) from None
-        if not begins_s <= now_s < ends_s:
-            raise BadToken("service account token has expired" if now_s >= ends_s else "not valid yet")
-        return account
+        return account, begins_s, ends_s
 
     def _check_alive(self, table: str, namespace: str, reference: Reference) -> None:
         record = self._store.table(table).get(namespace, reference.name)
@@ -178,4 +197,12 @@ def _kept_key(path: Path | None) -> "EllipticCurvePrivateKey":
     return key
 
 
-__all__ = ["ISSUER", "USER_PREFIX", "Account", "BadToken", "Reference", "ServiceAccountTokens"]
+__all__ = [
+    "ISSUER",
+    "USER_PREFIX",
+    "Account",
+    "BadToken",
+    "Reference",
+    "ServiceAccountTokens",
+    "looks_like_a_token",
+]

@@ -214,6 +214,17 @@ class Table:
             was[(change.namespace, change.name)] = change.old
         return was
 
+    # Following
+
+    @property
+    def position(self) -> int:
+        """How many changes there were so far: equal means that nothing changed in between."""
+        return self._history.end
+
+    def changes_since(self, position: int) -> Sequence[Change] | None:
+        """The changes after a position, in order; None when the log no longer reaches back to it."""
+        return None if position < self._history.base else self._history.since(position)
+
     # Watching
 
     def watch(

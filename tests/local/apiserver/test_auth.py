@@ -18,6 +18,7 @@ from tests.local.apiserver.kubectl import Kubectl, needs_kubectl
 from tests.local.apiserver.requests import PODS_PATH, send
 
 ALICE = Token("s3cret", "alice", groups=("staff",))
+BOSS = Token("s3cret", "boss", groups=("staff", "system:masters"))
 ADMIN = Token("adm1n")
 
 
@@ -58,7 +59,7 @@ async def test_further_names_can_be_allowed(backend: FakeBackend) -> None:
 
 
 async def test_with_tokens_nobody_is_anonymous_but_for_health(backend: FakeBackend) -> None:
-    server = ApiServer(backend, tokens=[ALICE])
+    server = ApiServer(backend, tokens=[BOSS])
     await server.start()
 
     assert (await get(server, PODS_PATH))[1]["reason"] == "Unauthorized"
@@ -78,16 +79,18 @@ async def test_only_masters_may_act_as_others(backend: FakeBackend) -> None:
 
     async with aiohttp.ClientSession(server.url) as session:
         acting = {"Impersonate-User": "bob", "Authorization": "Bearer adm1n"}
-        _, review = await send(session, "POST", path, {}, acting)
+        nobody, _ = await send(session, "POST", path, {}, acting)
+        _, review = await send(session, "POST", path, {}, {**acting, "Impersonate-Group": "system:masters"})
         refused, _ = await send(session, "POST", path, {}, {**acting, "Authorization": "Bearer s3cret"})
 
-    assert review["status"]["userInfo"] == {"username": "bob", "groups": ["system:authenticated"]}
-    assert refused == 403
+    groups = ["system:masters", "system:authenticated"]
+    assert review["status"]["userInfo"] == {"username": "bob", "groups": groups}
+    assert (nobody, refused) == (403, 403)
     await server.stop()
 
 
 async def test_reviews_answer_for_tokens_and_users(backend: FakeBackend) -> None:
-    server = ApiServer(backend, tokens=[ALICE])
+    server = ApiServer(backend, tokens=[BOSS])
     await server.start()
     headers = {"Authorization": "Bearer s3cret"}
 
@@ -100,7 +103,8 @@ async def test_reviews_answer_for_tokens_and_users(backend: FakeBackend) -> None
         _, anonymous = await send(session, "POST", access, anyone, headers)
         nothing, _ = await send(session, "POST", access, {"spec": {"user": "a"}}, headers)
 
-    assert known["status"]["user"] == {"username": "alice", "groups": ["staff", "system:authenticated"]}
+    groups = ["staff", "system:masters", "system:authenticated"]
+    assert known["status"]["user"] == {"username": "boss", "groups": groups}
     assert unknown["status"]["authenticated"] is False
     assert anonymous["status"]["allowed"] is False
     assert nothing == 422

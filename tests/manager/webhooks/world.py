@@ -12,7 +12,7 @@ from koordinator.clock import FixedClock, SystemClock
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import cluster as local
 from koordinator.local import registry
-from koordinator.local.admission import WebhookAdmission
+from koordinator.local.admission import AdmissionChain
 from koordinator.manager.webhooks import configuration, table
 from koordinator.manager.webhooks.all import Admission
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Handler, Verdict
@@ -96,8 +96,8 @@ class World:
     def reach(self, port: int) -> None:
         """Where the Service leads from now on."""
         admission = self.backend.admission
-        assert isinstance(admission, WebhookAdmission)
-        admission.register_service(SERVICE.namespace, SERVICE.name, HOST, port)
+        assert isinstance(admission, AdmissionChain)
+        admission.webhooks.register_service(SERVICE.namespace, SERVICE.name, HOST, port)
 
     async def create_pod(self, name: str) -> Pod:
         spec = {"containers": [{"name": "main", "image": "x"}]}

@@ -1,4 +1,4 @@
-"""Admission webhooks, really called.
+"""Admission: what is built in, and webhooks, really called.
 
 `WebhookAdmission.on(registry, rng)` is the `Admission` of `local.interfaces`; set it as the registry's, and
 `close` it at the end. Without any configuration `wants` costs two look-ups.
@@ -10,6 +10,7 @@
   configuration is written.
 """
 
+from koordinator.local.admission.chain import AdmissionChain
 from koordinator.local.admission.client import Handler
 from koordinator.local.admission.services import (
     EndpointResolver,
@@ -20,6 +21,7 @@ from koordinator.local.admission.services import (
 from koordinator.local.admission.webhooks import BackendSource, Source, WebhookAdmission
 
 __all__ = [
+    "AdmissionChain",
     "BackendSource",
     "EndpointResolver",
     "Handler",

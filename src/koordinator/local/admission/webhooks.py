@@ -121,7 +121,7 @@ class WebhookAdmission:
         """End connections to webhooks."""
         await self._caller.close()
 
-    def wants(self, resource: Resource, operation: str, subresource: str) -> bool:
+    def wants(self, resource: Resource, operation: str, subresource: str, namespace: str = "") -> bool:
         """See `local.interfaces.Admission`."""
         return bool(self._matches(resource, operation, subresource))
 
@@ -137,13 +137,46 @@ class WebhookAdmission:
         subresource: str = "",
     ) -> Json | None:
         """See `local.interfaces.Admission`. The object is never changed in place."""
-        matches = self._matches(resource, operation, subresource)
+        obj = await self.mutate(operation, resource, namespace, name, obj, old, options, subresource)
+        await self.validate(operation, resource, namespace, name, obj, old, options, subresource)
+        return obj
+
+    async def mutate(
+        self,
+        operation: str,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        obj: Json | None,
+        old: Json | None,
+        options: WriteOptions,
+        subresource: str = "",
+    ) -> Json | None:
+        """What the mutating webhooks make of the object. Raises: ApiError."""
+        matches = [match for match in self._matches(resource, operation, subresource) if match[0].mutating]
         if not matches:
             return obj
         request = _Request(self, operation, resource, namespace, name, old, options, subresource)
-        obj = await request.mutate([match for match in matches if match[0].mutating], obj)
-        await request.validate([match for match in matches if not match[0].mutating], obj)
-        return obj
+        return await request.mutate(matches, obj)
+
+    async def validate(
+        self,
+        operation: str,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        obj: Json | None,
+        old: Json | None,
+        options: WriteOptions,
+        subresource: str = "",
+    ) -> None:
+        """Return when the validating webhooks accept the object. Raises: ApiError."""
+        matches = [
+            match for match in self._matches(resource, operation, subresource) if not match[0].mutating
+        ]
+        if matches:
+            request = _Request(self, operation, resource, namespace, name, old, options, subresource)
+            await request.validate(matches, obj)
 
     def _matches(self, resource: Resource, operation: str, subresource: str) -> Sequence[Match]:
         """The webhooks whose rules name the request, in order; asked at every write, so it is remembered."""

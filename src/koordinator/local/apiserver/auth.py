@@ -8,6 +8,7 @@ that a page of another origin made is refused.
 import csv
 import hmac
 import ipaddress
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from multidict import CIMultiDictProxy
 
 from koordinator.cluster import errors
 from koordinator.local.apiserver.query import User
+from koordinator.local.service_account_tokens import BadToken, ServiceAccountTokens, looks_like_a_token
+
+log = logging.getLogger(__name__)
 
 LOCAL_ADMIN = User("system:admin", ("system:masters", "system:authenticated"))
 _HEALTH_NAMES = frozenset({"healthz", "livez", "readyz"})
@@ -57,8 +61,14 @@ def read_token_file(path: Path) -> list[Token]:
 class Authenticator:
     """Decides who a request comes from."""
 
-    def __init__(self, tokens: Iterable[Token], hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        tokens: Iterable[Token],
+        hosts: Iterable[str] = (),
+        accounts: ServiceAccountTokens | None = None,
+    ) -> None:
         self._tokens = list(tokens)
+        self._accounts = accounts
         self._hosts = _LOCAL_NAMES | {host.lower().strip("[]") for host in hosts}
 
     @property
@@ -67,25 +77,34 @@ class Authenticator:
         return bool(self._tokens)
 
     def user_of(self, headers: CIMultiDictProxy[str]) -> User:
-        """Who asks.
+        """Who asks. Where no token is asked for, a ServiceAccount's still says who it is.
 
         Raises: Unauthorized (no valid token), Forbidden (a foreign Host or Origin without authentication).
         """
-        if self._tokens:
-            scheme, _, secret = headers.get("Authorization", "").partition(" ")
-            user = self.user_of_token(secret.strip()) if scheme.lower() == "bearer" else None
-            if user is None:
-                raise errors.Unauthorized("Unauthorized")
-            return _impersonated(headers, user)
-        self._check_origin(headers)
-        return _impersonated(headers, LOCAL_ADMIN)
+        scheme, _, secret = headers.get("Authorization", "").partition(" ")
+        secret = secret.strip() if scheme.lower() == "bearer" else ""
+        if not self._tokens:
+            self._check_origin(headers)
+            if self._accounts is None or not looks_like_a_token(secret):
+                return LOCAL_ADMIN
+        user = self.user_of_token(secret) if secret else None
+        if user is None:
+            raise errors.Unauthorized("Unauthorized")
+        return user
 
     def user_of_token(self, secret: str) -> User | None:
         """Who a token stands for; all are compared, so that timing tells nothing."""
         found = None
         for token in self._tokens:
             if hmac.compare_digest(token.secret.encode(), secret.encode("utf-8", "surrogateescape")):
-                found = User(token.user, (*token.groups, "system:authenticated"))
+                found = User(token.user, (*token.groups, "system:authenticated"), token.uid)
+        if found is None and self._accounts is not None and looks_like_a_token(secret):
+            try:
+                account = self._accounts.verify(secret)
+            except BadToken as error:
+                log.info("token refused", extra={"reason": str(error)})
+                return None
+            found = User(account.user, account.groups, account.account.uid)
         return found
 
     def _check_origin(self, headers: CIMultiDictProxy[str]) -> None:
@@ -100,21 +119,6 @@ class Authenticator:
             raise errors.Forbidden(
                 f'forbidden: requests of web pages of another origin ("{origin}") are refused'
             )
-
-
-def _impersonated(headers: CIMultiDictProxy[str], user: User) -> User:
-    """Whom an administrator acts as (`kubectl --as`), else the user.
-
-    Raises: Forbidden for others.
-    """
-    name = headers.get("Impersonate-User")
-    if name is None:
-        return user
-    if "system:masters" not in user.groups:
-        raise errors.Forbidden(
-            f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users"'
-        )
-    return User(name, (*headers.getall("Impersonate-Group", ()), "system:authenticated"))
 
 
 def host_name(host: str) -> str:

@@ -15,11 +15,12 @@ _FIELD_MANAGER_BYTES_MAX = 128
 class User:
     """Who asks."""
 
-    __slots__ = ("groups", "name")
+    __slots__ = ("groups", "name", "uid")
 
-    def __init__(self, name: str, groups: tuple[str, ...]) -> None:
+    def __init__(self, name: str, groups: tuple[str, ...], uid: str = "") -> None:
         self.name = name
         self.groups = groups
+        self.uid = uid
 
 
 def boolean(query: Mapping[str, str], key: str) -> bool | None:

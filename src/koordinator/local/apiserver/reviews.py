@@ -1,22 +1,24 @@
-"""Reviews: who am I, may I, may they. Without RBAC every authenticated user may do everything.
+"""Reviews: who am I, may I, may they.
 
 `kubectl auth whoami`, `kubectl auth can-i` and webhooks that delegate authentication ask these.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
+from koordinator.cluster.errors import StatusCause, StatusDetails
 from koordinator.local.apiserver.auth import Authenticator
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.discovery import Served
 from koordinator.local.apiserver.extras import create_only
 from koordinator.local.apiserver.query import User
+from koordinator.local.authorization.rbac import Authorizer
+from koordinator.local.authorization.rules import Request
 
-_ANONYMOUS = "system:anonymous"
-_EVERYTHING = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-_EVERY_URL = {"verbs": ["*"], "nonResourceURLs": ["*"]}
+_AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
 
 Answer = Callable[[Call, dict[str, Any]], dict[str, Any]]
 
@@ -48,27 +50,27 @@ class Review:
         return answer
 
 
-def all_reviews(authenticator: Authenticator) -> list[Review]:
+def all_reviews(authenticator: Authenticator, authorizer: Authorizer) -> list[Review]:
     """Every review that is served."""
+    reviews = _AccessReviews(authorizer)
 
     def token_status(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
         secret = spec.get("token")
         user = authenticator.user_of_token(secret) if isinstance(secret, str) else None
         if user is None:
-            return {"authenticated": False, "user": {}, "error": "the token is not known"}
+            return {"authenticated": False, "user": {}, "error": "invalid bearer token"}
         return {"authenticated": True, "user": _user_info(user)}
 
-    authentication, authorization = "authentication.k8s.io", "authorization.k8s.io"
     return [
-        Review(_resource(authentication, "TokenReview"), token_status),
+        Review(_resource(_AUTHENTICATION, "TokenReview"), token_status),
         Review(
-            _resource(authentication, "SelfSubjectReview"),
+            _resource(_AUTHENTICATION, "SelfSubjectReview"),
             lambda call, spec: {"userInfo": _user_info(call.user)},
         ),
-        Review(_resource(authorization, "SelfSubjectAccessReview"), _self_access),
-        Review(_resource(authorization, "SubjectAccessReview"), _access),
-        Review(_resource(authorization, "LocalSubjectAccessReview", namespaced=True), _access),
-        Review(_resource(authorization, "SelfSubjectRulesReview"), _rules),
+        Review(_resource(_AUTHORIZATION, "SelfSubjectAccessReview"), reviews.own),
+        Review(_resource(_AUTHORIZATION, "SubjectAccessReview"), reviews.others),
+        Review(_resource(_AUTHORIZATION, "LocalSubjectAccessReview", namespaced=True), reviews.local),
+        Review(_resource(_AUTHORIZATION, "SelfSubjectRulesReview"), reviews.rules),
     ]
 
 
@@ -76,36 +78,107 @@ def _resource(group: str, kind: str, *, namespaced: bool = False) -> Resource:
     return Resource(group=group, version="v1", kind=kind, plural=kind.lower() + "s", namespaced=namespaced)
 
 
-def _self_access(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    _check_attributes(spec)
-    return _decision(call.user.name)
+class _AccessReviews:
+    """The reviews of `authorization.k8s.io`."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def own(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+        return self._decision(call.user.name, call.user.groups, _request_of(spec))
+
+    def others(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+        asked = _request_of(spec)
+        return self._decision(*_subject_of(spec), asked)
+
+    def local(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+        path = spec.get("nonResourceAttributes")
+        if path:
+            shown = json.dumps(
+                {key.capitalize(): value for key, value in path.items()}, separators=(",", ":")
+            )
+            raise _invalid("spec.nonResourceAttributes", shown, "disallowed on this kind of request")
+        asked = _request_of(spec)
+        if asked.namespace != call.target.namespace:
+            shown = json.dumps(asked.namespace)
+            raise _invalid("spec.resourceAttributes.namespace", shown, "must match metadata.namespace")
+        return self._decision(*_subject_of(spec), asked)
+
+    def rules(self, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
+        namespace = spec.get("namespace")
+        if not isinstance(namespace, str) or not namespace:
+            raise errors.BadRequest("no namespace on request")
+        held, problems = self._authorizer.rules_of(call.user.name, call.user.groups, namespace)
+        raw = [rule.raw for rule in held]
+        status: dict[str, Any] = {
+            "resourceRules": [
+                _only(rule, "verbs", "apiGroups", "resources", "resourceNames")
+                for rule in raw
+                if rule.get("resources")
+            ],
+            "nonResourceRules": [
+                _only(rule, "verbs", "nonResourceURLs") for rule in raw if rule.get("nonResourceURLs")
+            ],
+            "incomplete": False,
+        }
+        if problems:
+            status["evaluationError"] = ", ".join(problems)
+        return status
+
+    def _decision(self, user: str, groups: tuple[str, ...], asked: Request) -> dict[str, Any]:
+        decision = self._authorizer.decide(user, groups, asked)
+        return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}
 
 
-def _access(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    _check_attributes(spec)
-    user = spec.get("user") or ""
-    if not user and not spec.get("groups"):
-        raise errors.Invalid("spec: Invalid value: at least one of user or group must be specified")
-    return _decision(user)
+def _only(rule: dict[str, Any], *fields: str) -> dict[str, Any]:
+    return {field: rule[field] for field in fields if rule.get(field)}
 
 
-def _decision(user: Any) -> dict[str, Any]:
-    if user == _ANONYMOUS:
-        return {"allowed": False, "reason": "anonymous users may do nothing here"}
-    return {"allowed": True, "reason": "every authenticated user may do everything here"}
+def _subject_of(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Who is asked about. Raises: Invalid."""
+    user, groups = spec.get("user") or "", spec.get("groups") or []
+    if not user and not groups:
+        raise _invalid("spec.user", '""', "at least one of user or group must be specified")
+    if not isinstance(user, str) or not isinstance(groups, list):
+        raise errors.BadRequest("spec.user must be a string, spec.groups a list of strings")
+    return user, tuple(str(group) for group in groups)
 
 
-def _rules(call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"resourceRules": [_EVERYTHING], "nonResourceRules": [_EVERY_URL], "incomplete": False}
+def _request_of(spec: dict[str, Any]) -> Request:
+    """What is asked about. Raises: BadRequest, Invalid."""
+    resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    if bool(resource is not None) == bool(path is not None):
+        why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        raise _invalid("spec.resourceAttributes", "null", why)
+    attributes = resource if resource is not None else path
+    if not isinstance(attributes, dict) or not all(
+        isinstance(attributes.get(field, ""), str) for field in _TEXTS
+    ):
+        raise errors.BadRequest("attributes of an access review must be strings")
+    if resource is None:
+        return Request(verb=attributes.get("verb", ""), path=attributes.get("path", ""))
+    return Request(
+        verb=attributes.get("verb", ""),
+        group=attributes.get("group", ""),
+        resource=attributes.get("resource", ""),
+        subresource=attributes.get("subresource", ""),
+        namespace=attributes.get("namespace", ""),
+        name=attributes.get("name", ""),
+    )
 
 
-def _check_attributes(spec: dict[str, Any]) -> None:
-    if bool(spec.get("resourceAttributes")) == bool(spec.get("nonResourceAttributes")):
-        raise errors.Invalid(
-            "spec.resourceAttributes: Invalid value: exactly one of nonResourceAttributes or "
-            "resourceAttributes must be specified"
-        )
+_TEXTS = ("verb", "group", "resource", "subresource", "namespace", "name", "path")
+
+
+def _invalid(field: str, shown: str, why: str) -> errors.Invalid:
+    message = f"Invalid value: {shown}: {why}"
+    cause = StatusCause(reason="FieldValueInvalid", message=message, field=field)
+    return errors.Invalid(
+        f'.{_AUTHORIZATION} "" is invalid: {field}: {message}',
+        details=StatusDetails(group=_AUTHORIZATION, causes=[cause]),
+    )
 
 
 def _user_info(user: User) -> dict[str, Any]:
-    return {"username": user.name, "groups": list(user.groups)}
+    uid = {"uid": user.uid} if user.uid else {}
+    return {"username": user.name, **uid, "groups": list(user.groups)}

@@ -15,6 +15,7 @@ from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
+from koordinator.local.apiserver.access import Access
 from koordinator.local.apiserver.auth import Authenticator, Token, is_health, is_loopback
 from koordinator.local.apiserver.bindings import Bindings
 from koordinator.local.apiserver.calls import Call
@@ -30,6 +31,8 @@ from koordinator.local.apiserver.telemetry import Telemetry
 from koordinator.local.apiserver.tls import ServerTls
 from koordinator.local.apiserver.usage import NodeMetricUsage, UsageMetrics, UsageSource
 from koordinator.local.apiserver.watching import Watches
+from koordinator.local.authorization.rbac import Authorizer, MastersOnly
+from koordinator.local.service_account_tokens import ServiceAccountTokens
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,8 @@ class ApiServer:
 
     Without `tokens` everybody on this machine is the administrator, and the server binds to loopback only; to
     bind elsewhere it needs tokens and `tls`. `hosts` are further names under which it may be addressed.
+    `authorizer` says what users other than administrators may do, nothing without one; `accounts` recognises the
+    tokens of ServiceAccounts.
     """
 
     def __init__(
@@ -60,9 +65,12 @@ class ApiServer:
         logs: LogSource | None = None,
         commands: Commands | None = None,
         openapi: OpenApi | None = None,
+        authorizer: Authorizer | None = None,
+        accounts: ServiceAccountTokens | None = None,
         seed: int = 0,
     ) -> None:
-        self._authenticator = Authenticator(tokens, hosts)
+        self._authenticator = Authenticator(tokens, hosts, accounts)
+        self._access = Access(self._authenticator, authorizer or MastersOnly(), backend)
         self._tokens = list(tokens)
         if not is_loopback(host) and not (self._authenticator.enabled and tls is not None):
             raise UnsafeBind(host)
@@ -71,7 +79,7 @@ class ApiServer:
         self.watches = Watches(backend, random.Random(seed))
         source = usage or NodeMetricUsage(backend)
         extras: list[Extra] = [
-            *all_reviews(self._authenticator),
+            *all_reviews(self._authenticator, self._access.authorizer),
             Bindings(backend),
             UsageMetrics("NodeMetrics", "nodes", source, backend),
             UsageMetrics("PodMetrics", "pods", source, backend),
@@ -186,7 +194,7 @@ class ApiServer:
     async def _dispatch(
         self, request: AnyRequest, path: str, target: paths.Target | None
     ) -> web.StreamResponse:
-        user = _NOBODY if is_health(path) else self._authenticator.user_of(request.headers)
+        user = _NOBODY if is_health(path) else self._access.user_of(request, path, target)
         if target is None:
             return self._pages.page(request, path)
         resource = self._requests.resource_of(target)

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from koordinator.api.kinds import BUILT_IN
 from koordinator.clock import Clock
-from koordinator.local.admission import WebhookAdmission
+from koordinator.local.admission import AdmissionChain, WebhookAdmission
+from koordinator.local.admission.granted_rights import GrantedRights
+from koordinator.local.authorization import default_roles
+from koordinator.local.authorization.rbac import GROUP
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
 from koordinator.local.patches import ObjectPatcher
 from koordinator.local.persistence import SqliteJournal
@@ -88,9 +91,10 @@ def _build(
     rng = random.Random(seed)
     registry = Registry(store, clock, rng, catalog, chosen, checks=checks, token_key=token_key)
     if checks:
-        admission = WebhookAdmission.on(registry, random.Random(f"{seed}/admission"))
-        registry.admission = admission
-        registry.on_close.append(admission.close)
+        webhooks = WebhookAdmission.on(registry, random.Random(f"{seed}/admission"))
+        plugins = (GrantedRights(registry.authorizer),)
+        registry.admission = AdmissionChain(webhooks, plugins, catalog)
+        registry.on_close.append(webhooks.close)
     if load is not None:
         load(store)
         registry.definitions.restore()
@@ -99,6 +103,14 @@ def _build(
         if registry.store.table(resource.qualified).get(namespace, body["metadata"]["name"]) is None:
             registry.seed(resource, namespace, body)
     return registry
+
+
+def seed_roles(registry: Registry) -> None:
+    """Create the default roles and bindings (`local.authorization.default_roles`) that are not there yet."""
+    for plural, namespace, body in default_roles.seeds():
+        resource = registry.resolve(GROUP, "v1", plural)
+        if registry.store.table(resource.qualified).get(namespace, body["metadata"]["name"]) is None:
+            registry.seed(resource, namespace, body)
 
 
 def _collaborators(
@@ -112,4 +124,4 @@ def _collaborators(
     return schemas or catalog, patcher or ObjectPatcher(catalog)
 
 
-__all__ = ["Admission", "Registry", "in_memory", "on_disk"]
+__all__ = ["Admission", "Registry", "in_memory", "on_disk", "seed_roles"]

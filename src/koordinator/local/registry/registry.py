@@ -23,6 +23,7 @@ from koordinator.cluster.backend import (
 )
 from koordinator.cluster.errors import StatusCause
 from koordinator.cluster.protocol import PatchType
+from koordinator.local.authorization.rbac import Rbac
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import actions, crds, metadata, reading, refusals, scale, selection
 from koordinator.local.registry.decoding import Decoder
@@ -65,6 +66,7 @@ class Registry:
         self.tokens = ServiceAccountTokens(store, clock, rng, token_key)
         self.kinds = Kinds(store)
         self.admission: Admission | None = None
+        self.authorizer = Rbac(store)
         self._patcher = patcher
         self._decoder = Decoder(schemas, checks=checks)
         self.writer = Writer(store, clock, rng, schemas, patcher, checks=checks, tokens=self.tokens)
@@ -162,7 +164,7 @@ class Registry:
         self._check_namespace(kind, resource, namespace, obj["metadata"])
         kind.strategy.admit_create(obj, self.writer.around)
         admission = self.admission
-        if admission is not None and admission.wants(resource, "CREATE", ""):
+        if admission is not None and admission.wants(resource, "CREATE", "", namespace):
             admitted = await admission.admit("CREATE", resource, namespace, name, obj, None, options)
             assert admitted is not None, name
             obj = self._decoder.defaulted(resource, admitted)
@@ -289,7 +291,7 @@ class Registry:
             current = scale.of(old.obj, paths)
             wanted = change(current)
             admission = self.admission
-            if admission is not None and admission.wants(resource, "UPDATE", "scale"):
+            if admission is not None and admission.wants(resource, "UPDATE", "scale", namespace):
                 wanted = await self._admitted("UPDATE", resource, old, wanted, current, options, "scale")
             if kind.table.get(namespace, name) is old:
                 obj = kind.shown(Record(scale.scaled(old.obj, wanted, paths), 0), resource).obj
@@ -307,7 +309,8 @@ class Registry:
         subresource: str,
     ) -> dict[str, Any]:
         admission = self.admission
-        if admission is None or not admission.wants(resource, "UPDATE", subresource):
+        space = old.obj["metadata"].get("namespace", "")
+        if admission is None or not admission.wants(resource, "UPDATE", subresource, space):
             return obj
         shown = kind.shown(old, resource).obj
         admitted = await self._admitted("UPDATE", resource, old, obj, shown, options, subresource)
@@ -374,7 +377,7 @@ class Registry:
         kind, resource = self._find(resource)
         record = self._stored(kind, resource, namespace, name)
         admission = self.admission
-        if admission is not None and admission.wants(resource, "DELETE", ""):
+        if admission is not None and admission.wants(resource, "DELETE", "", namespace):
             write = WriteOptions(dry_run=options.dry_run, user=options.user, groups=options.groups)
             shown = kind.shown(record, resource).obj
             await admission.admit("DELETE", resource, namespace, name, None, shown, write)
@@ -420,7 +423,7 @@ class Registry:
         obj = self._decoder.decoded(actions.body_of(subresource), obj, options)
         pod = self._stored(kind, resource, namespace, name)
         admission = self.admission
-        if admission is not None and admission.wants(resource, "CREATE", subresource):
+        if admission is not None and admission.wants(resource, "CREATE", subresource, namespace):
             obj = await self._admitted("CREATE", resource, pod, obj, None, options, subresource)
             pod = self._stored(kind, resource, namespace, name)
         answer: dict[str, Any] = action(self.writer, kind, resource, pod, obj, options)

@@ -1,0 +1,147 @@
+"""What a rule of a role allows. Pure. Source: Kubernetes, "Using RBAC Authorization", and its evaluation helpers."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+ALL = "*"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants to do: `verb` to a resource, or to a `path` that is none (then `resource` is empty).
+
+    `namespace` is empty for cluster-scoped objects and for lists across namespaces, `name` where no single object
+    is meant.
+    """
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def whole_resource(self) -> str:
+        """`pods`, or `pods/log` with a subresource."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One rule of a Role or ClusterRole; an empty `names` means every name."""
+
+    verbs: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    resources: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    urls: tuple[str, ...] = ()
+    raw: dict[str, Any] = {}
+    """The rule as it stands in the role."""
+
+    def allows(self, request: Request) -> bool:
+        """Whether the rule lets its subjects do this."""
+        if request.verb not in self.verbs and ALL not in self.verbs:
+            return False
+        if not request.resource:
+            return any(_url_covers(url, request.path) for url in self.urls)
+        return (
+            (request.group in self.groups or ALL in self.groups)
+            and _resource_covers(self.resources, request.whole_resource)
+            and (not self.names or request.name in self.names)
+        )
+
+
+def read(raw: Any) -> Rule:
+    """The rule that an object of the API says; parts of a wrong type allow nothing."""
+    raw = raw if isinstance(raw, dict) else {}
+    return Rule(
+        verbs=frozenset(_texts(raw, "verbs")),
+        groups=frozenset(_texts(raw, "apiGroups")),
+        resources=frozenset(_texts(raw, "resources")),
+        names=frozenset(_texts(raw, "resourceNames")),
+        urls=tuple(_texts(raw, "nonResourceURLs")),
+        raw=raw,
+    )
+
+
+def _texts(raw: dict[str, Any], field: str) -> list[str]:
+    found = raw.get(field)
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+
+
+def _resource_covers(allowed: frozenset[str], wanted: str) -> bool:
+    """`*`, the resource itself, or `*/scale` for a subresource."""
+    if wanted in allowed or ALL in allowed:
+        return True
+    _, slash, below = wanted.partition("/")
+    return bool(slash) and f"*/{below}" in allowed
+
+
+def _url_covers(allowed: str, path: str) -> bool:
+    return allowed == path or (allowed.endswith(ALL) and path.startswith(allowed.rstrip(ALL)))
+
+
+# Who gives away rights must hold them
+
+
+def missing(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[str]:
+    """What of `wanted` no rule of `held` covers, as the API server prints it, sorted; empty when all is covered."""
+    verbs_of: dict[tuple[str, str, str], list[str]] = {}
+    lines: list[str] = []
+    for rule in wanted:
+        for request, is_named in _atoms(rule):
+            if any(_covers(one, request, is_named=is_named) for one in held):
+                continue
+            if request.path:
+                lines.append(_printed(nonResourceURLs=[request.path], verbs=[request.verb]))
+            else:
+                key = (request.group, request.resource, request.name if is_named else "")
+                verbs_of.setdefault(key, []).append(request.verb)
+    for (group, resource, name), verbs in verbs_of.items():
+        named = {"resourceNames": [name]} if name else {}
+        lines.append(_printed(apiGroups=[group], resources=[resource], **named, verbs=verbs))
+    return sorted(lines)
+
+
+def _atoms(rule: Rule) -> Iterable[tuple[Request, bool]]:
+    """The rule taken apart: one verb on one resource (of one name, which the flag says) or URL each."""
+    raw = rule.raw
+    for group in _texts(raw, "apiGroups"):
+        for resource in _texts(raw, "resources"):
+            for verb in _texts(raw, "verbs"):
+                for name in _texts(raw, "resourceNames") or [""]:
+                    yield Request(verb=verb, group=group, resource=resource, name=name), bool(rule.names)
+    for url in rule.urls:
+        for verb in _texts(raw, "verbs"):
+            yield Request(verb=verb, path=url), False
+
+
+def _covers(rule: Rule, request: Request, *, is_named: bool) -> bool:
+    """Whether whoever has `rule` has this atom: a rule about some names does not cover one about all."""
+    if request.resource and not is_named and rule.names:
+        return False
+    return rule.allows(request)
+
+
+_SHOWN = {
+    "apiGroups": "APIGroups",
+    "resources": "Resources",
+    "nonResourceURLs": "NonResourceURLs",
+    "resourceNames": "ResourceNames",
+    "verbs": "Verbs",
+}
+
+
+def _printed(**fields: list[str]) -> str:
+    return "{" + ", ".join(f"{_SHOWN[field]}:{quoted(texts)}" for field, texts in fields.items()) + "}"
+
+
+def quoted(texts: Iterable[str]) -> str:
+    """A list of texts as Go prints it: `["a" "b"]`."""
+    return "[" + " ".join(json.dumps(text, ensure_ascii=False) for text in texts) + "]"
+
+
+__all__ = ["ALL", "Request", "Rule", "missing", "quoted", "read"]
