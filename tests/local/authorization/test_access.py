@@ -362,7 +362,10 @@ async def test_the_rules_review_lists_what_the_user_has(http: aiohttp.ClientSess
     assert (await send(http, "POST", path, {"spec": {}}, AS_BOB))[1]["message"] == "no namespace on request"
 
 
-GRANT = 'user "bob" (groups=["dev" "system:authenticated"]) is attempting to grant RBAC permissions not currently held:\n'
+GRANT = (
+    'user "bob" (groups=["dev" "system:authenticated"]) is attempting to grant RBAC permissions not currently '
+    "held:\n"
+)
 
 
 def rule(group: str, resources: list[str], verbs: list[str], **more: Any) -> dict[str, Any]:
