@@ -3,11 +3,18 @@
 import fnmatch
 import json
 import logging
+import math
 from collections.abc import Mapping
 
 from koordinator.api.errors import KoordinatorError
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+REPEAT_S = 10.0
+KINDS_MAX = 256
+TEXT_CHARS_MAX = 200
+BAD_REQUESTS = frozenset({"HttpProcessingError", "RequestPayloadError", "ConnectionError", "SSLError"})
+"""Exceptions that tell of what somebody sent, by name: importing their modules would make every command slow."""
 
 INFO_VERBOSITY = 1
 DEBUG_VERBOSITY = 4
@@ -44,6 +51,48 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(body, default=str)
 
 
+class Failures(logging.Filter):
+    """Keeps failures from flooding the log: whoever sends nonsense decides how often they happen.
+
+    The first failure of a kind (same logger, exception and line of code) keeps its traceback, unless the request was
+    to blame; the next is a line that counts those since, at most every `REPEAT_S`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str, str], list[float]] = {}  # when told last, and how many since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return True
+        names = {each.__name__ for each in type(error).__mro__}
+        place = _place(error)
+        if len(self._seen) > KINDS_MAX:
+            self._seen.clear()
+        seen = self._seen.setdefault((record.name, type(error).__name__, place), [-math.inf, 0])
+        if record.created - seen[0] < REPEAT_S:
+            seen[1] += 1
+            return False
+        if names & BAD_REQUESTS or seen[0] > -math.inf:
+            text = " ".join(str(error).split())[:TEXT_CHARS_MAX]
+            more = f" ({seen[1]:.0f} more since)" if seen[1] else ""
+            record.msg = f"{record.getMessage()}: {type(error).__name__}: {text} at {place}{more}"
+            record.args, record.exc_info, record.exc_text = (), None, None
+        seen[:] = [record.created, 0]
+        return True
+
+
+def _place(error: BaseException) -> str:
+    """File and line that raised."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None:
+        return "no place"
+    return f"{at.tb_frame.f_code.co_filename.rpartition('/')[2]}:{at.tb_lineno}"
+
+
 def level_of(verbosity: int) -> int:
     """The level of a Kubernetes `-v`: 0 warnings, 1 to 3 changes too, from 4 on decisions too."""
     if verbosity >= DEBUG_VERBOSITY:
@@ -77,6 +126,7 @@ def set_up(level: int, *, as_json: bool = False, modules: Mapping[str, int] | No
     """Send log lines of `level` and above to standard error; `modules` maps patterns of module names
     (the last part, or the whole dotted name) to levels of their own."""
     handler = logging.StreamHandler()
+    handler.addFilter(Failures())
     handler.setFormatter(JsonFormatter() if as_json else FactsFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for pattern, own in (modules or {}).items():
