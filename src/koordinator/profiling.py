@@ -9,6 +9,7 @@ import pstats
 import sys
 import tracemalloc
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
@@ -26,19 +27,15 @@ cmdline                   how this process was started
 
 def add_routes(app: web.Application) -> None:
     """Serve profiles below /debug/pprof/."""
-    app.router.add_get("/debug/pprof/", _index)
-    app.router.add_get("/debug/pprof/profile", _profile)
-    app.router.add_get("/debug/pprof/goroutine", _tasks)
-    app.router.add_get("/debug/pprof/heap", _heap)
-    app.router.add_get("/debug/pprof/objects", _objects)
-    app.router.add_get("/debug/pprof/cmdline", _command_line)
+    for path, page in PAGES.items():
+        app.router.add_get(path, page)
 
 
-async def _index(_: web.Request) -> web.Response:
+async def _index(_: web.BaseRequest) -> web.Response:
     return web.Response(text=INDEX)
 
 
-async def _profile(request: web.Request) -> web.Response:
+async def _profile(request: web.BaseRequest) -> web.Response:
     text = request.query.get("seconds", "")
     try:
         seconds = float(text) if text else PROFILE_S_DEFAULT
@@ -65,7 +62,7 @@ async def _profile(request: web.Request) -> web.Response:
     return web.Response(text=out.getvalue())
 
 
-async def _tasks(_: web.Request) -> web.Response:
+async def _tasks(_: web.BaseRequest) -> web.Response:
     out = io.StringIO()
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     out.write(f"{len(tasks)} tasks\n")
@@ -76,7 +73,7 @@ async def _tasks(_: web.Request) -> web.Response:
     return web.Response(text=out.getvalue())
 
 
-async def _heap(_: web.Request) -> web.Response:
+async def _heap(_: web.BaseRequest) -> web.Response:
     if not tracemalloc.is_tracing():
         reason = "memory is not traced: start with PYTHONTRACEMALLOC=1 (slows it down by half)"
         return web.Response(text=reason, status=501)
@@ -85,11 +82,22 @@ async def _heap(_: web.Request) -> web.Response:
     return web.Response(text="\n".join(lines) + "\n")
 
 
-async def _objects(_: web.Request) -> web.Response:
+async def _objects(_: web.BaseRequest) -> web.Response:
     counts = Counter(type(each).__qualname__ for each in gc.get_objects())
     lines = [f"{count:10d} {name}" for name, count in counts.most_common(LINES_MAX)]
     return web.Response(text="\n".join(lines) + "\n")
 
 
-async def _command_line(_: web.Request) -> web.Response:
+async def _command_line(_: web.BaseRequest) -> web.Response:
     return web.Response(text="\x00".join(sys.argv))
+
+
+PAGES: Mapping[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
+    "/debug/pprof/": _index,
+    "/debug/pprof/profile": _profile,
+    "/debug/pprof/goroutine": _tasks,
+    "/debug/pprof/heap": _heap,
+    "/debug/pprof/objects": _objects,
+    "/debug/pprof/cmdline": _command_line,
+}
+"""What answers a GET, by path."""

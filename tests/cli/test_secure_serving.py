@@ -15,9 +15,9 @@ from koordinator.cli import listening, serving
 from koordinator.cli.serving import ServingError
 from koordinator.clock import SystemClock
 from koordinator.cluster import delegated_auth, errors
+from koordinator.cluster import gatekeeper as gatekeepers
 from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, RequestHeaders, TokenReviewer
-from koordinator.scheduler import secure
-from koordinator.scheduler.secure import Gatekeeper
+from koordinator.cluster.gatekeeper import Gatekeeper
 from tests.cli.authorities import Authority
 
 USERS, PROXIES = Authority("ca"), Authority("ca")  # the same name on purpose
@@ -79,8 +79,8 @@ async def door() -> Any:
     authorities = await delegated_auth.look_up(reviews)  # type: ignore[arg-type]
     keeper = Gatekeeper(authorities, TokenReviewer(reviews), AccessReviewer(reviews))  # type: ignore[arg-type]
     tls = serving.tls_context(None, None, None, SystemClock())
-    secure.trust_clients(tls, authorities)
-    app = web.Application(middlewares=(keeper.middleware,))
+    gatekeepers.trust_clients(tls, authorities)
+    app = web.Application(middlewares=(gatekeepers.guarded(keeper.refusal),))
     app.router.add_get("/{path}", answer)
     async with listening.served(app, "127.0.0.1", 0, tls) as port:
         yield Door(reviews, port)

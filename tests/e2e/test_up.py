@@ -4,13 +4,16 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.cluster import Cluster, started, until, with_kubectl
 
@@ -168,6 +171,18 @@ def test_a_data_directory_keeps_objects_across_a_kill(tmp_path: Path) -> None:
         second.stop()
 
 
+def _code(method: str, url: str) -> int:
+    """The code of an answer without credentials, whoever signed the certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        request = urllib.request.Request(url, method=method)
+        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
     running = started(tmp_path, "--nodes", "0", "--tls", "--token")
     try:
@@ -175,6 +190,15 @@ def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
         stranger = running.run("--token=wrong", "get", "namespaces")
         assert stranger.returncode == 1
         assert "Unauthorized" in stranger.stderr or "logged in" in stranger.stderr
+        config = yaml.safe_load(running.kubeconfig.read_text())
+        scheduler = config["clusters"][0]["cluster"]["extensions"][0]["extension"]["schedulerURL"]
+        assert scheduler.startswith("https://127.0.0.1:")
+        assert _code("GET", f"{scheduler}/readyz") == 200
+        assert _code("GET", f"{scheduler}/configz") == 401
+        assert _code("PUT", f"{scheduler}/debug/flags/s") == 401
+        running.kubectl("run", "web", "--image=web")
+        told = running.koordinator("explain", "pod", "web")
+        assert (told.returncode, told.stderr) == (3, "")  # answered: there is no node for it
     finally:
         running.stop()
 

@@ -39,10 +39,14 @@ def _all(verbs: str, group: str, *resources: str) -> Asked:
 
 _SHARED = _all("create patch", "", "events")
 _LEASE = _all("create get list watch patch", "coordination.k8s.io", "leases")
+_REVIEWS = _all("create", "authentication.k8s.io", "tokenreviews") | _all(  # cluster.delegated_auth
+    "create", "authorization.k8s.io", "subjectaccessreviews"
+)
 # Calls that name no view where they are made; each with the module that makes them.
 INDIRECT: dict[str, Asked] = {
     rbac.MANAGER: _SHARED
     | _LEASE
+    | _REVIEWS
     | _all("list watch create patch delete", "slo.koordinator.sh", "nodemetrics", "nodeslos")  # node_objects
     | _all("get", "", "pods")  # profile_controller: the whole pod
     | _all("get", "", "namespaces")  # webhooks.recent_lookup
@@ -53,10 +57,7 @@ INDIRECT: dict[str, Asked] = {
         "mutatingwebhookconfigurations",
         "validatingwebhookconfigurations",
     ),
-    rbac.SCHEDULER: _SHARED
-    | _LEASE
-    | _all("create", "authentication.k8s.io", "tokenreviews")  # cluster.delegated_auth
-    | _all("create", "authorization.k8s.io", "subjectaccessreviews"),  # cluster.delegated_auth
+    rbac.SCHEDULER: _SHARED | _LEASE | _REVIEWS,
     rbac.KOORDLET: _SHARED | _all("get", "", "nodes/proxy"),  # asked by the kubelet, of requests to it
 }
 

@@ -12,10 +12,10 @@ from koordinator.api import duration
 from koordinator.cli.scheduler_flags import Flags
 from koordinator.cli.serving import ServingError
 from koordinator.cluster import config, connect, delegated_auth, errors
+from koordinator.cluster import gatekeeper as gatekeepers
 from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, RequestHeaders, TokenReviewer
+from koordinator.cluster.gatekeeper import Gatekeeper
 from koordinator.cluster.kube import KubeCluster
-from koordinator.scheduler import secure
-from koordinator.scheduler.secure import Gatekeeper
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ async def gatekeeper(flags: Flags, tls: ssl.SSLContext) -> AsyncIterator[Gatekee
         permissions = await _client(stack, flags.authorization_kubeconfig)
         authorities = await _authorities(flags, tokens)
         try:
-            secure.trust_clients(tls, authorities)
+            gatekeepers.trust_clients(tls, authorities)
             made = Gatekeeper(
                 authorities,
                 TokenReviewer(tokens, ttl_s=duration.parse(flags.authentication_token_webhook_cache_ttl)),

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -169,8 +170,8 @@ async def pod_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) -
             raise unknown("pod", ask.key, [each.key for each in pods.items]) from error
         events = await _events(cluster, "Pod", ask)
         params = {"best": str(ask.best), "nodes": "*" if ask.nodes is None else ",".join(ask.nodes)}
-        url = _url(client, scheduler_url)
-        answer = await _ask_scheduler(url, f"{ask.namespace}/{ask.name}", params, PodAnswer)
+        where = await _where(client, scheduler_url)
+        answer = await _ask_scheduler(where, f"{ask.namespace}/{ask.name}", params, PodAnswer)
         gang = answer.gang and _with_phases(answer.gang, await _pod_groups(cluster, answer.gang))
     about = [each for each in events if _is_about(each, "Pod", wanted)]
     return msgspec.structs.replace(answer, events=event_lines(about), gang=gang)
@@ -183,8 +184,8 @@ async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) 
     """
     client = connect.load(kubeconfig_file=kubeconfig_file)
     ask = msgspec.structs.replace(ask, namespace=ask.namespace or client.namespace)
-    url = _url(client, scheduler_url)
-    answer = await _ask_scheduler(url, f"gangs/{ask.namespace}/{ask.name}", {}, GangAnswer)
+    where = await _where(client, scheduler_url)
+    answer = await _ask_scheduler(where, f"gangs/{ask.namespace}/{ask.name}", {}, GangAnswer)
     async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
         groups = await _pod_groups(cluster, answer)
         events = await _events(cluster, "PodGroup", ask) if ask.key in groups else []
@@ -207,21 +208,36 @@ async def _events(cluster: Cluster, kind: str, ask: Ask) -> Sequence[Event]:
     return (await cluster.list(Event, ask.namespace, field_selector=selector)).items
 
 
-def _url(client: ClientConfig, scheduler_url: str) -> str:
-    """Where the scheduler answers: the kubeconfig of a `koordinator up` says so."""
+class _Where(msgspec.Struct, frozen=True):
+    """Where the scheduler answers, and what it wants to see."""
+
+    url: str
+    headers: Mapping[str, str] = {}
+    tls: ssl.SSLContext | None = None
+
+
+async def _where(client: ClientConfig, scheduler_url: str) -> _Where:
+    """The kubeconfig of a `koordinator up` says where; that scheduler takes the credentials of the cluster. Others get
+    none: whoever listens there might not be it."""
     own = client.extensions.get("koordinator")
     published = str(own.get("schedulerURL", "")) if isinstance(own, dict) else ""
-    return scheduler_url or published or SCHEDULER_URL
+    if not published or scheduler_url not in ("", published):
+        return _Where(scheduler_url or SCHEDULER_URL)
+    authorization = await client.credentials.authorization()
+    return _Where(published, {"Authorization": authorization} if authorization else {}, client.tls)
 
 
-async def _ask_scheduler(url: str, path: str, params: Mapping[str, str], kind: type[A]) -> A:
+async def _ask_scheduler(where: _Where, path: str, params: Mapping[str, str], kind: type[A]) -> A:
+    url = where.url
     address = f"{url.rstrip('/')}/apis/v1/explain/{path}"
     hint = "; give --scheduler-url, or ask a dump: kubectl get nodes,pods,podgroups -A -o json > FILE, then --dump FILE"
     timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(address, params=params) as response,
+            session.get(
+                address, params=params, headers=where.headers, ssl=True if where.tls is None else where.tls
+            ) as response,
         ):
             body = await response.read()
     except (aiohttp.ClientError, TimeoutError) as error:

@@ -25,6 +25,7 @@ from koordinator.cli.scheduler_flags import Flags
 from koordinator.clock import SystemClock
 from koordinator.cluster import connect, garbage
 from koordinator.cluster.config import ClientConfig
+from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.rate_limit import Rate
@@ -297,7 +298,7 @@ async def _served(scheduler: Scheduler, options: HttpOptions, flags: Flags) -> A
             )
             serving.present_by_name(tls, flags.tls_sni_cert_key)
             gatekeeper = await stack.enter_async_context(access.gatekeeper(flags, tls))
-            app = http.application(scheduler, options, (gatekeeper.middleware,))
+            app = http.application(scheduler, options, (guarded(gatekeeper.refusal),))
             await stack.enter_async_context(
                 listening.served(
                     app,

@@ -31,6 +31,23 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     in_namespace: bool = False
 
 
+def _reviews(what: str) -> tuple[Rule, ...]:
+    return (
+        Rule(
+            group="authentication.k8s.io",
+            resources=("tokenreviews",),
+            verbs=("create",),
+            why=f"who asks {what}",
+        ),
+        Rule(
+            group="authorization.k8s.io",
+            resources=("subjectaccessreviews",),
+            verbs=("create",),
+            why="whether they may",
+        ),
+    )
+
+
 def _lease(name: str) -> tuple[Rule, Rule]:
     """Creating and listing cannot be restricted to a name; watching makes a hand-over immediate."""
     group, resources = "coordination.k8s.io", ("leases",)
@@ -137,6 +154,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             names=(configuration.MUTATING_NAME, configuration.VALIDATING_NAME),
             why="its own webhooks: certificate authority, those that are switched on",
         ),
+        *_reviews("for what its webhooks know of quotas"),
         *_lease("koordinator-manager"),
     ),
     SCHEDULER: (
@@ -251,18 +269,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             resources=("persistentvolumes", "persistentvolumeclaims"), verbs=("patch",), why="binds volumes"
         ),
         _EVENTS,
-        Rule(
-            group="authentication.k8s.io",
-            resources=("tokenreviews",),
-            verbs=("create",),
-            why="who asks its secure port",
-        ),
-        Rule(
-            group="authorization.k8s.io",
-            resources=("subjectaccessreviews",),
-            verbs=("create",),
-            why="whether they may",
-        ),
+        *_reviews("its secure port"),
         *_lease("koord-scheduler"),
     ),
     KOORDLET: (

@@ -21,6 +21,7 @@ from koordinator.api.meta import Resource
 from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.gatekeeper import guarded
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import ElectionConfig, LeaderElection
 from koordinator.cluster.memory import MemoryCluster
@@ -168,8 +169,9 @@ class LocalCluster:
             await quieten_webhooks(self._client("koordinator-installer"))
             await install(self._client("koordinator-installer"))
             async with contextlib.AsyncExitStack() as stack:
-                scheduler_api = http.application(self.scheduler, http.HttpOptions())
-                serving = loopback.served(scheduler_api, self._options.scheduler_port)
+                guard = guarded(self.server.refusal)  # whoever may not ask the API may not ask the scheduler
+                scheduler_api = http.application(self.scheduler, http.HttpOptions(), (guard,))
+                serving = loopback.served(scheduler_api, self._options.scheduler_port, self._options.tls)
                 self.scheduler_url = await stack.enter_async_context(serving)
                 certificates = stack.enter_context(TemporaryDirectory(prefix="koordinator-certs-"))
                 group = await stack.enter_async_context(asyncio.TaskGroup())

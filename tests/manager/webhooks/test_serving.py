@@ -65,6 +65,22 @@ async def test_a_pod_is_admitted_through_the_service_with_the_ca_of_the_secret(w
         ]
 
 
+async def test_pages_are_not_for_strangers(world: World) -> None:
+    async with (
+        world.serving(pages={"/elasticQuota": lambda: b"{}"}) as webhooks,
+        aiohttp.ClientSession(f"https://{HOST}:{webhooks.port}") as http,
+    ):
+        codes = [
+            (await http.get(path, headers=headers, ssl=False)).status
+            for path, headers in (
+                ("/elasticQuota", {}),
+                ("/elasticQuota", {"Authorization": "Bearer made-up"}),
+                ("/healthz", {}),
+            )
+        ]
+        assert codes == [403, 401, 200]
+
+
 async def test_a_second_replica_shares_the_certificates_and_changes_nothing(world: World) -> None:
     async with world.serving():
         before = (await secret_of(world), await world.lists())

@@ -32,6 +32,14 @@ def test_a_host_keeps_certificates_in_files_and_is_the_name_they_are_for() -> No
 
 
 @pytest.mark.parametrize(
+    ("host", "listens"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("localhost", "localhost"), ("10.0.0.7", None), ("", None)],
+)
+def test_a_loopback_host_is_the_only_address_listened_on(host: str, listens: str | None) -> None:
+    assert WebhookSettings.of({"WEBHOOK_HOST": host}).listen_host == listens
+
+
+@pytest.mark.parametrize(
     ("variable", "value"),
     [("WEBHOOK_PORT", "https"), ("WEBHOOK_PORT", "0"), ("WEBHOOK_CERT_WRITER", "vault")],
 )

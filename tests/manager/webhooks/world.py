@@ -15,7 +15,7 @@ from koordinator.local import registry
 from koordinator.local.admission import AdmissionChain
 from koordinator.manager.webhooks import configuration, table
 from koordinator.manager.webhooks.all import Admission
-from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Handler, Verdict
+from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Handler, Page, Verdict
 from koordinator.manager.webhooks.serving import Webhooks
 from koordinator.manager.webhooks.settings import WebhookSettings
 from tests.manager.shared_parts import shared_parts
@@ -63,6 +63,7 @@ class World:
         synced: bool = True,
         settings: WebhookSettings | None = None,
         drain_s: float = 0.0,
+        pages: Mapping[str, Page] | None = None,
     ) -> AsyncIterator[Webhooks]:
         """One replica, reached through the Service from when it is ready."""
         shared = shared_parts(self.client)
@@ -71,7 +72,7 @@ class World:
         filled = asyncio.Event()
         if synced:
             filled.set()
-        admission = Admission(handlers, {})
+        admission = Admission(handlers, pages or {})
         webhooks = Webhooks(shared, admission, settings, synced=filled, host=HOST, drain_s=drain_s)
         async with asyncio.TaskGroup() as group:
             shared.factory.start(group)

@@ -7,7 +7,6 @@ that a page of another origin made is refused.
 
 import csv
 import hmac
-import ipaddress
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -131,13 +130,3 @@ def host_name(host: str) -> str:
 def is_health(path: str) -> bool:
     """Whether a path is one that load balancers and scripts may ask without a token."""
     return path.startswith("/") and path[1:].partition("/")[0] in _HEALTH_NAMES
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to bind is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

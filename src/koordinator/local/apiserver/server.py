@@ -8,15 +8,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.http import RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from koordinator import profiling
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
+from koordinator.cluster.addresses import is_loopback
 from koordinator.cluster.backend import Backend
+from koordinator.cluster.gatekeeper import refused
 from koordinator.local.apiserver import bodies, calls, kubeconfig, paths, query
 from koordinator.local.apiserver.access import Access
-from koordinator.local.apiserver.auth import Authenticator, Token, is_health, is_loopback
+from koordinator.local.apiserver.auth import Authenticator, Token, is_health
 from koordinator.local.apiserver.bindings import Bindings
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.documents import OpenApi, Pages
@@ -141,6 +143,17 @@ class ApiServer:
         token = self._tokens[0].secret if self._tokens else ""
         kubeconfig.write(path, server=self.url, ca_certificate=ca, token=token, extension=extension)
 
+    async def refusal(self, request: web.BaseRequest) -> web.Response | None:
+        """A guard for other ports of this process (`cluster.gatekeeper.guarded`): who may not ask for a path
+        here may not there, health checks aside."""
+        if is_health(request.path):
+            return None
+        try:
+            self._access.user_of(request, request.path, None)
+        except errors.ApiError as error:
+            return refused(error.code, error.reason, error.message)
+        return None
+
     async def _answer(self, request: AnyRequest) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -196,6 +209,8 @@ class ApiServer:
     ) -> web.StreamResponse:
         user = _NOBODY if is_health(path) else self._access.user_of(request, path, target)
         if target is None:
+            if path in profiling.PAGES and request.method == "GET" and isinstance(request, web.BaseRequest):
+                return await profiling.PAGES[path](request)
             return self._pages.page(request, path)
         resource = self._requests.resource_of(target)
         call = Call(request, target, resource, user)
@@ -229,8 +244,9 @@ def _has_begun(request: AnyRequest) -> bool:
 
 def _request(message, payload, protocol, writer, task):  # type: ignore[no-untyped-def]
     """aiohttp's request with our limit for bodies, and headers that are text."""
+    headers = _as_text(message.headers)
     return web.BaseRequest(
-        _as_text(message),
+        message if headers is message.headers else message._replace(headers=headers),
         payload,
         protocol,
         writer,
@@ -240,12 +256,12 @@ def _request(message, payload, protocol, writer, task):  # type: ignore[no-untyp
     )
 
 
-def _as_text(message: RawRequestMessage) -> RawRequestMessage:
-    """The same request with U+FFFD for header bytes that are no UTF-8, as in Go: they end up in objects and errors."""
-    if all(value.isascii() for value in message.headers.values()):
-        return message
+def _as_text(headers: CIMultiDictProxy[str]) -> CIMultiDictProxy[str]:
+    """The same with U+FFFD for bytes that are no UTF-8, as in Go: they end up in objects and errors."""
+    if all(value.isascii() for value in headers.values()):
+        return headers
     clean = [
         (name, value.encode(errors="surrogateescape").decode(errors="replace"))
-        for name, value in message.headers.items()
+        for name, value in headers.items()
     ]
-    return message._replace(headers=CIMultiDictProxy(CIMultiDict(clean)))
+    return CIMultiDictProxy(CIMultiDict(clean))

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from koordinator.cluster.gatekeeper import Refusal
 from koordinator.manager.webhooks import conversion, review
 from koordinator.manager.webhooks.certificates import CertificateSet
 
@@ -43,8 +44,12 @@ class WebhookServer:
         host: str | None = "127.0.0.1",
         port: int = 0,
         pages: Mapping[str, review.Page] | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
-        """`host` None is all addresses of this machine."""
+        """`host` None is all addresses of this machine. `refusal` says who may not see the pages; handlers, which
+        tell nothing that the caller did not send, are open to every API server."""
+        assert refusal is not None or not pages, "pages for everybody"
+        self._refusal = refusal
         self._synced = synced
         self._host, self._port = host, port
         self._posts: dict[str, _Answerer] = {
@@ -107,7 +112,9 @@ class WebhookServer:
                 return web.Response(text="ok")
             page = self._pages.get(path)
             if page is not None:
-                return web.Response(body=page(), content_type="application/json")
+                assert self._refusal is not None, path
+                refused = await self._refusal(request)
+                return refused or web.Response(body=page(), content_type="application/json")
         is_known = path in self._posts or path in self._pages or path == HEALTH_PATH
         if is_known:
             return web.Response(status=405, text=f"{request.method} is not for {path}\n")

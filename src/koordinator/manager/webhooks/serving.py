@@ -5,6 +5,8 @@ import random
 import ssl
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cluster.delegated_auth import AccessReviewer, Authorities, TokenReviewer
+from koordinator.cluster.gatekeeper import Gatekeeper
 from koordinator.manager.parts import Shared
 from koordinator.manager.webhooks.all import Admission
 from koordinator.manager.webhooks.certificates import CertificateSet
@@ -26,7 +28,8 @@ class WebhookStartError(KoordinatorError):
 class Webhooks:
     """Build before the informers of `shared.factory` are started, then `run` beside them.
 
-    `synced` is set when the handlers' caches are filled. `host` None is all addresses of this machine. With
+    `synced` is set when the handlers' caches are filled. Pages are for those whom the API server knows and lets.
+    `host` None listens where the settings say. With
     `drain_s` requests are answered for so long after `run` was cancelled, while `check` says that it stops.
     """
 
@@ -46,11 +49,20 @@ class Webhooks:
         self._drain_s = drain_s
         self._is_stopping = False
         self._certs: CertificateSet | None = None
+        self._check_host = host or settings.listen_host or "localhost"
         self._server: WebhookServer | None = None
         handlers = admission.handlers
         if handlers:
+            gatekeeper = Gatekeeper(
+                Authorities(), TokenReviewer(shared.cluster), AccessReviewer(shared.cluster), (HEALTH_PATH,)
+            )
             self._server = WebhookServer(
-                handlers, synced=synced, host=host, port=settings.port, pages=admission.pages
+                handlers,
+                synced=synced,
+                host=host or settings.listen_host,
+                port=settings.port,
+                pages=admission.pages,
+                refusal=gatekeeper.refusal,
             )
         self._sync = WebhookSync(
             shared.cluster,
@@ -110,9 +122,9 @@ class Webhooks:
             return "caches are not filled yet"
         try:
             async with asyncio.timeout(CHECK_S):
-                return await _problem_at(self._server.port, self._certs.ca_cert)
+                return await _problem_at(self._check_host, self._server.port, self._certs.ca_cert)
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError) as error:
-            return f"GET https://localhost:{self._server.port}{HEALTH_PATH}: {error or type(error).__name__}"
+            return f"GET https://{self._check_host}:{self._server.port}{HEALTH_PATH}: {error or type(error).__name__}"
 
     def _present(self, certs: CertificateSet) -> None:
         assert self._server is not None, "certificates without a server"
@@ -120,12 +132,10 @@ class Webhooks:
         self._certs = certs
 
 
-async def _problem_at(port: int, ca_cert: bytes) -> str:
+async def _problem_at(host: str, port: int, ca_cert: bytes) -> str:
     """What is wrong with the server on this machine, seen by a client that trusts the CA only."""
     context = ssl.create_default_context(cadata=ca_cert.decode("ascii"))
-    reader, writer = await asyncio.open_connection(
-        "localhost", port, ssl=context, server_hostname="localhost"
-    )
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
     try:
         writer.write(f"GET {HEALTH_PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         status = (await reader.readuntil(b"\r\n")).strip().decode("latin-1")

@@ -8,6 +8,7 @@ from typing import Self
 import msgspec
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cluster.addresses import is_loopback
 from koordinator.manager.webhooks.configuration import MUTATING_NAME, VALIDATING_NAME, Service
 
 PORT = 9876
@@ -34,7 +35,8 @@ class SettingsError(KoordinatorError, ValueError):
 
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`host` is WEBHOOK_HOST: API servers call this address instead of the Service."""
+    """`host` is WEBHOOK_HOST: API servers call this address instead of the Service. Where it is this machine's own
+    (loopback), nobody else needs to reach us, and nobody else can."""
 
     mutating_name: str = MUTATING_NAME
     validating_name: str = VALIDATING_NAME
@@ -67,6 +69,11 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
             cert_dir=Path(read("WEBHOOK_CERT_DIR", CERT_DIR)),
             writer=_writer(read("WEBHOOK_CERT_WRITER", CertWriter.FS if host else CertWriter.SECRET)),
         )
+
+    @property
+    def listen_host(self) -> str | None:
+        """The address to listen on; None for all of this machine: a Service, or a name that others resolve."""
+        return self.host if is_loopback(self.host) else None
 
     @property
     def dns_name(self) -> str:

@@ -1,4 +1,4 @@
-"""Lets only those through the secure port whom the API server vouches for."""
+"""Lets only those through a port whom the API server vouches for."""
 
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +20,8 @@ from koordinator.cluster.delegated_auth import (
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Refusal = Callable[[web.BaseRequest], Awaitable[web.Response | None]]
+"""The answer to a request that is refused; None for one that may go on."""
 
 ALWAYS_ALLOWED = ("/healthz", "/readyz", "/livez")
 
@@ -47,21 +49,20 @@ class Gatekeeper:
         self._proxies = _certificates(authorities.request_header_ca)
         self._clients = _certificates(authorities.client_ca)
 
-    @web.middleware
-    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """aiohttp middleware: 401 for credentials that nobody vouches for, 403 without permission."""
+    async def refusal(self, request: web.BaseRequest) -> web.Response | None:
+        """401 for credentials that nobody vouches for, 403 without permission, None for those who may."""
         try:
             user = await self.user_of(request)
         except Unauthenticated as error:
-            return _refusal(401, "Unauthorized", str(error))
+            return refused(401, "Unauthorized", str(error))
         if not delegated_auth.is_always_allowed(request.path, self._always_allowed):
             verb = request.method.lower()
             if not await self._access.may(user, verb, request.path):
                 reason = f'User "{user.name}" cannot {verb} path "{request.path}"'
-                return _refusal(403, "Forbidden", f"forbidden: {reason}")
-        return await handler(request)
+                return refused(403, "Forbidden", f"forbidden: {reason}")
+        return None
 
-    async def user_of(self, request: web.Request) -> User:
+    async def user_of(self, request: web.BaseRequest) -> User:
         """Who calls. Raises: Unauthenticated."""
         peer, der = _peer(request)
         if der:
@@ -84,6 +85,17 @@ class Gatekeeper:
         return not allowed or name in allowed
 
 
+def guarded(refusal: Refusal) -> Any:
+    """aiohttp middleware that lets through whom `refusal` does not refuse."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        found = await refusal(request)
+        return found if found is not None else await handler(request)
+
+    return middleware
+
+
 def trust_clients(context: ssl.SSLContext, authorities: Authorities) -> None:
     """Ask callers for a certificate and verify it when they show one.
 
@@ -95,7 +107,7 @@ def trust_clients(context: ssl.SSLContext, authorities: Authorities) -> None:
         context.verify_mode = ssl.CERT_OPTIONAL
 
 
-def _peer(request: web.Request) -> tuple[Mapping[str, Any], bytes]:
+def _peer(request: web.BaseRequest) -> tuple[Mapping[str, Any], bytes]:
     """The verified certificate of the caller, decoded and as it is; empty without one."""
     transport = request.transport
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object") if transport is not None else None
@@ -119,13 +131,14 @@ def _is_signed_by(certificate: x509.Certificate, authorities: tuple[x509.Certifi
     return False
 
 
-def _refusal(status: int, reason: str, message: str) -> web.Response:
+def refused(status: int, reason: str, message: str) -> web.Response:
+    """A Status that says no."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": message,
+        "message": message.encode(errors="replace").decode(),  # it quotes what was sent
         "reason": reason,
         "code": status,
     }
