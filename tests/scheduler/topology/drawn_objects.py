@@ -97,7 +97,7 @@ class Writer:
                 each["nodeAffinityPolicy"] = rng.choice(("Honor", "Ignore"))
             if self.some(0.3):
                 each["nodeTaintsPolicy"] = rng.choice(("Honor", "Ignore"))
-            if self.some(0.2) and selector is not None:
+            if self.some(0.2):
                 each["matchLabelKeys"] = ["version"]
             found[each["topologyKey"], each["whenUnsatisfiable"]] = each
         return list(found.values())

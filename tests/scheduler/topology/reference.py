@@ -195,6 +195,8 @@ def _constraints(cluster: Cluster, pod: Json, defaults: list[Json], when: str) -
 
 def _counts_pod(constraint: Json, pod: Json, other: Json) -> bool:
     meta = other["metadata"]
+    if not any(constraint["selectors"]) and None not in constraint["selectors"]:
+        return False  # an empty selector: kube-scheduler counts the pod itself only
     return (
         meta["namespace"] == pod["metadata"]["namespace"]
         and "deletionTimestamp" not in meta

@@ -58,12 +58,14 @@ def of_defaults(
 def _constraints(
     pod: Pod, pairs: list[tuple[WireConstraint | DefaultConstraint, Selectors]], *, needs_keys: bool
 ) -> Constraints:
-    terms = {id(selectors): PodTerm.of(selectors, (pod.metadata.namespace,)) for _, selectors in pairs}
+    terms = {id(selectors): _counted(selectors, pod.metadata.namespace) for _, selectors in pairs}
     is_hard = [wire.when_unsatisfiable == HARD for wire, _ in pairs]
     hard_keys = _keys(wire for (wire, _), hard in zip(pairs, is_hard, strict=True) if hard)
     soft_keys = _keys(wire for (wire, _), hard in zip(pairs, is_hard, strict=True) if not hard)
     made = [
-        _constraint(pod, wire, terms[id(selectors)], hard_keys if hard else soft_keys if needs_keys else ())
+        _constraint(
+            pod, wire, selectors, terms[id(selectors)], hard_keys if hard else soft_keys if needs_keys else ()
+        )
         for (wire, selectors), hard in zip(pairs, is_hard, strict=True)
     ]
     hard = tuple(each for each, flag in zip(made, is_hard, strict=True) if flag)
@@ -83,8 +85,22 @@ def _keys(wires: Iterable[WireConstraint | DefaultConstraint]) -> tuple[str, ...
     return tuple(sorted({wire.topology_key for wire in wires}))
 
 
+def _counted(selectors: Selectors, namespace: str) -> PodTerm:
+    """Other pods that count. An empty selector means none of them, though it means the pod itself: so
+    kube-scheduler counts (`countPodsMatchSelector`)."""
+    return PodTerm.of((None,) if _are_empty(selectors) else selectors, (namespace,))
+
+
+def _are_empty(selectors: Selectors) -> bool:
+    return all(selector == LabelSelector() for selector in selectors)
+
+
 def _constraint(
-    pod: Pod, wire: WireConstraint | DefaultConstraint, term: PodTerm, keys: tuple[str, ...]
+    pod: Pod,
+    wire: WireConstraint | DefaultConstraint,
+    selectors: Selectors,
+    term: PodTerm,
+    keys: tuple[str, ...],
 ) -> Constraint:
     return Constraint(
         key=wire.topology_key,
@@ -92,7 +108,7 @@ def _constraint(
         min_domains=wire.min_domains or 1,
         policy=Policy(keys, wire.node_affinity_policy != "Ignore", wire.node_taints_policy == "Honor"),
         term=term,
-        is_self=term.has_labels(pod.metadata.labels),
+        is_self=_are_empty(selectors) or term.has_labels(pod.metadata.labels),
     )
 
 

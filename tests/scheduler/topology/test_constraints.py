@@ -1,0 +1,44 @@
+"""What a constraint counts: absent, empty and merged selectors, as `filterTopologySpreadConstraints` reads them."""
+
+from typing import Any
+
+import pytest
+
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
+from koordinator.scheduler.plugins.topology_spread import constraints
+from koordinator.scheduler.pod_terms import NamespaceLabels
+
+ABSENT = object()
+APP = {"matchLabels": {"app": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "keys", "counts_others", "counts_self"),
+    [
+        pytest.param(ABSENT, [], set(), False, id="absent"),
+        pytest.param(ABSENT, ["version"], set(), False, id="absent, merged"),
+        pytest.param({}, [], set(), True, id="empty"),
+        pytest.param({}, ["version"], {"same", "other app"}, True, id="empty, merged"),
+        pytest.param({}, ["missing"], set(), True, id="empty, merged with a label that the pod has not"),
+        pytest.param(APP, [], {"same", "other version"}, True, id="labels"),
+        pytest.param(APP, ["version"], {"same"}, True, id="labels, merged"),
+    ],
+)
+def test_which_pods_count(selector: Any, keys: list[str], counts_others: set[str], counts_self: bool) -> None:
+    wire = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": keys}
+    if selector is not ABSENT:
+        wire["labelSelector"] = selector
+    body = {
+        "metadata": {"name": "p", "namespace": "default", "labels": {"app": "a", "version": "1"}},
+        "spec": {"topologySpreadConstraints": [wire]},
+    }
+    [found] = constraints.of_pod(from_builtins(body, Pod)).hard
+    others = {
+        "same": {"app": "a", "version": "1"},
+        "other app": {"app": "b", "version": "1"},
+        "other version": {"app": "a", "version": "2"},
+    }
+    names = NamespaceLabels()
+    assert {name for name, own in others.items() if found.term.means("default", own, names)} == counts_others
+    assert found.is_self is counts_self
