@@ -1,10 +1,15 @@
-"""What plugins suggest reaches users behind the other texts; the first suggestion counts."""
+"""What PostFilter plugins say to users, and what they suggest: behind the other texts, the first one counts."""
+
+import asyncio
+from typing import Any
+
+import pytest
 
 from koordinator.scheduler.explain.decide import explain
-from koordinator.scheduler.framework import Diagnosis, Outlook, PostFilterPlugin, PostFilterResult
+from koordinator.scheduler.framework import Diagnosis, Outlook, Plugin, PostFilterPlugin, PostFilterResult
 from koordinator.scheduler.pod_diagnosis import diagnose
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.status import SKIP, unschedulable
+from koordinator.scheduler.status import SKIP, SUCCESS, unresolvable, unschedulable
 from koordinator.scheduler.suggestion import Suggestion, SuggestionType
 from tests.scheduler.extending import Desk
 from tests.scheduler.world import pod
@@ -45,6 +50,65 @@ def test_the_diagnosis_and_explanations_hold_the_suggestion() -> None:
     info = desk.info(pod("p", cpu="2"))
     assert diagnose(info, found, desk.table, 0.0).suggestion == found.suggestion
     assert explain(desk.engine, info).message == found.status.message
+
+
+class InVain(Silent):
+    name = "InVain"
+
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        return PostFilterResult(unschedulable("in vain"))
+
+    def outlook(self, pod: PodInfo, diagnosis: Diagnosis) -> Outlook:
+        return Outlook(self.post_filter(pod, diagnosis))
+
+
+class MakesRoom(InVain):
+    name = "MakesRoom"
+
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        return PostFilterResult(SUCCESS, nominated_node="a")
+
+
+class MakesRoomLater(InVain):
+    name = "MakesRoomLater"
+
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        async def later() -> PostFilterResult:
+            return PostFilterResult(SUCCESS, nominated_node="a")
+
+        return PostFilterResult(unschedulable("asks"), later=later)
+
+
+class Hopeless(InVain):
+    name = "Hopeless"
+
+    def post_filter(self, pod: PodInfo, diagnosis: Diagnosis) -> PostFilterResult:
+        return PostFilterResult(unresolvable("nobody can"))
+
+
+@pytest.mark.parametrize(
+    ("plugins", "told"),
+    [
+        ((InVain,), "in vain"),
+        ((Silent, InVain), "in vain"),
+        ((InVain, MakesRoom), ""),
+        ((InVain, MakesRoomLater), ""),
+        ((InVain, Hopeless), "nobody can"),
+        ((MakesRoom, InVain), ""),
+    ],
+)
+def test_who_ends_the_questions_after_filters_speaks_alone(
+    plugins: tuple[type[Plugin[Any]], ...], told: str
+) -> None:
+    desk = Desk(*plugins).nodes("a", cpu="1")
+    desk.profile.post_filters = [desk.plugin(each.name) for each in plugins]
+    found = desk.refuse(pod("p", cpu="2"))
+    if found.later is not None:
+        found = asyncio.run(found.later())
+
+    assert found.post_filter_message == told
+    assert found.status.message.endswith(f"Insufficient cpu. {told}".rstrip())
+    assert explain(desk.engine, desk.info(pod("p", cpu="2"))).message.endswith(told)
 
 
 def test_without_a_suggestion_nothing_is_added() -> None:

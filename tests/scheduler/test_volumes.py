@@ -239,7 +239,7 @@ def test_a_claim_for_one_pod_is_freed_by_evicting_its_less_important_user() -> N
 
         world.api.put("Pod", user_of("equal", "data", priority=1))
         await world.settle(2)
-        text = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+        text = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use"
         assert text in world.condition("equal")["message"]
 
         world.api.put("Pod", user_of("high", "data", priority=9))

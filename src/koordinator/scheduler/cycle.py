@@ -20,7 +20,7 @@ from koordinator.scheduler.framework import Later
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.nominations import Nominations
 from koordinator.scheduler.pod_info import PodInfo
-from koordinator.scheduler.post_filter import CycleDiagnosis, KeptFree
+from koordinator.scheduler.post_filter import Answered, CycleDiagnosis, KeptFree
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.results import Candidate, along, pending_by, with_job
 from koordinator.scheduler.results import Placed as Placed
@@ -459,7 +459,7 @@ class Cycle:
         view = View(profile, self._table, self._nominations, pod)
         found = CycleDiagnosis(view, profile, evaluation, kept_free, steering)
         asked = post_filter.ask(profile, pod, found)
-        later, told = asked.later, found.told(asked.texts)
+        later, told = asked.later, asked.told(found)
         profile.extensions.tell_post_filter(pod, found, asked.ended)
         unplaced = Unplaced(
             pod,
@@ -474,15 +474,15 @@ class Cycle:
         )
         if later is None:
             return unplaced
-        return msgspec.structs.replace(unplaced, later=lambda: _finish(unplaced, found, asked.texts, later))
+        return msgspec.structs.replace(unplaced, later=lambda: _finish(unplaced, found, asked, later))
 
 
-async def _finish(unplaced: Unplaced, found: CycleDiagnosis, texts: str, later: Later) -> Unplaced:
-    """The outcome once a PostFilter plugin has its answer; `texts` are those of the plugins before it."""
+async def _finish(unplaced: Unplaced, found: CycleDiagnosis, asked: Answered, later: Later) -> Unplaced:
+    """The outcome once a PostFilter plugin has its answer."""
     result = await later()
     if not (result.status.is_success or result.status.is_rejected):
         return Unplaced(unplaced.pod, result.status, frozenset())
-    told = found.told(", ".join(filter(None, (texts, result.status.message))))
+    told = asked.told_after(found, result.status)
     return msgspec.structs.replace(
         unplaced,
         status=unschedulable(found.fit_error(told)),

@@ -133,31 +133,52 @@ class CycleDiagnosis:
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """Texts of all PostFilter plugins asked, the nomination of the first that made room, how it ended, and what has
-    to be waited for, if anything."""
+    """What PostFilter plugins said, the nomination of the first that made room, how it ended, and what has to be waited
+    for, if anything."""
 
-    texts: str
+    texts: tuple[str, ...]
     nominated: str | None
     ended: Status
     later: Later | None
 
+    def told(self, found: CycleDiagnosis) -> str:
+        """For people."""
+        return found.told(", ".join(self.texts))
+
+    def told_after(self, found: CycleDiagnosis, ended: Status) -> str:
+        """For people, once it is known how what had to be waited for ended."""
+        return found.told(", ".join(texts_with(self.texts, ended)))
+
 
 def ask(profile: Profile, pod: PodInfo, found: CycleDiagnosis) -> Answered:
     """Ask PostFilter plugins in order, until one made room or says that nobody can (unresolvable)."""
-    texts: list[str] = []
+    texts: tuple[str, ...] = ()
     nominated: str | None = None
     later: Later | None = None
     ended = unschedulable()
     for plugin in profile.post_filters:
         result = plugin.post_filter(pod, found)
-        if result.status.message:
-            texts.append(result.status.message)
         if result.nominated_node is not None:
             nominated = result.nominated_node
         if not result.status.is_skip:
             ended = result.status.by(plugin.name)
         later = result.later
-        is_over = result.status.is_success or not result.status.is_rejected
-        if later is not None or is_over or result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+        if later is not None:
             break
-    return Answered(", ".join(texts), nominated, ended, later)
+        texts = texts_with(texts, result.status)
+        if is_over(result.status):
+            break
+    return Answered(texts, nominated, ended, later)
+
+
+def texts_with(texts: tuple[str, ...], status: Status) -> tuple[str, ...]:
+    """What is told after one more plugin: who ends the questions speaks alone."""
+    said = (status.message,) if status.message else ()
+    return said if is_over(status) else (*texts, *said)
+
+
+def is_over(status: Status) -> bool:
+    """Whether no other plugin is asked: room was made, nobody can make any, or something went wrong."""
+    if status.is_skip:
+        return False
+    return not status.is_rejected or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE

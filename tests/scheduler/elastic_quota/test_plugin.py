@@ -83,6 +83,23 @@ def test_pods_are_placed_while_their_quota_has_room_and_the_rest_learn_why_not()
     play(story)
 
 
+def test_a_refusal_writes_amounts_as_the_pod_does() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="10")
+        body = quota("team")
+        body["spec"] = {"min": {"memory": "1G"}, "max": {"memory": "3G"}}
+        world.api.put("ElasticQuota", body)
+        world.api.put("Pod", member("first", "team", memory="1500M"))
+        await world.settle(1)
+        world.api.put("Pod", member("second", "team", memory="2G"))
+        await world.settle(1)
+
+        message = world.condition("second")["message"]
+        assert "used: memory:1500M, pod's request: memory:2G, exceedDimensions: [memory]" in message
+
+    play(story)
+
+
 def test_what_one_quota_leaves_its_sibling_borrows_and_gives_back() -> None:
     async def story(world: World) -> None:
         world.nodes(1, cpu="8")

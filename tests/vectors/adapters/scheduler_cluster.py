@@ -32,6 +32,7 @@ from koordinator.scheduler.framework import (
 )
 from koordinator.scheduler.nodes import NodeTable, RowKeeper
 from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.plugins.volumes.restrictions import DiskReason
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.status import SUCCESS, Status
 
@@ -77,8 +78,16 @@ def _pod(case: Case, plugin: Plugin[Any]) -> PodInfo:
     return PodInfo.of(from_builtins(case["pod"], Pod), plugin.handle.table.registry)
 
 
+_WORDS_BEFORE_1_35 = {
+    DiskReason.CLAIM.status.message: (
+        "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+    )
+}
+"""kube-scheduler changed these words; cases have the ones from before."""
+
+
 def _verdict(status: Status) -> Case:
-    return {"code": status.code.word, "reasons": list(status.reasons)}
+    return {"code": status.code.word, "reasons": [_WORDS_BEFORE_1_35.get(one, one) for one in status.reasons]}
 
 
 def _filter(name: str, case: Case) -> Any:

@@ -6,8 +6,7 @@ from typing import Any
 from koordinator.scheduler.explain.answer import Preemption, Victims
 from koordinator.scheduler.explain.survey import Survey
 from koordinator.scheduler.framework import Eviction, PostFilterPlugin
-from koordinator.scheduler.post_filter import CycleDiagnosis
-from koordinator.scheduler.status import Code, Status
+from koordinator.scheduler.post_filter import CycleDiagnosis, is_over, texts_with
 from koordinator.scheduler.view import View
 
 PREEMPTION_NODES_MAX = 5
@@ -23,7 +22,7 @@ def preemption_of(
 ) -> Preemption:
     """As the cycle asks PostFilter plugins (those of the profile, unless said otherwise): in order, until one made
     room or forbids the others to. `nodes_max` limits what is told of each."""
-    texts: list[str] = []
+    texts: tuple[str, ...] = ()
     nominated = ""
     ways: list[Eviction] = []
     for plugin in found.profile.post_filters if plugins is None else plugins:
@@ -31,11 +30,10 @@ def preemption_of(
         status = outlook.result.status
         if status.is_skip:
             continue
-        if status.message:
-            texts.append(status.message)
+        texts = texts_with(texts, status)
         nominated = outlook.result.nominated_node or nominated
         ways += outlook.ways[:nodes_max]
-        if not _goes_on(status):
+        if is_over(status):
             break
     return Preemption(message=asked.told(", ".join(texts)), nominated_node=nominated, nodes=victims(ways))
 
@@ -55,10 +53,6 @@ def ways_for(found: Survey, plugins: Sequence[PostFilterPlugin[Any]]) -> Ways:
     for plugin in plugins:
         outlook = plugin.outlook(found.pod, asked)
         status = outlook.result.status
-        if outlook.ways or not (status.is_skip or _goes_on(status)):
+        if outlook.ways or is_over(status):
             return outlook.ways
     return ()
-
-
-def _goes_on(status: Status) -> bool:
-    return status.is_rejected and status.code is not Code.UNSCHEDULABLE_AND_UNRESOLVABLE

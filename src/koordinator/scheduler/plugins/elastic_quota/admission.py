@@ -31,14 +31,15 @@ class QuotaStanding(msgspec.Struct, frozen=True, kw_only=True):
     limit: Amounts
 
     @classmethod
-    def of(cls, quota: Quota, *, has_runtime: bool) -> "QuotaStanding":
-        """A quota as it stands; its runtime has been refreshed by the caller."""
+    def of(cls, quota: Quota, *, has_runtime: bool, like: Amounts | None = None) -> "QuotaStanding":
+        """A quota as it stands; its runtime has been refreshed by the caller. What it uses is written as in `like`,
+        the request of the pod that asks."""
         return cls(
             name=quota.spec.name,
             max=quota.spec.max,
             min=quota.spec.min,
-            used=amounts_of(quota.below.used),
-            non_preemptible_used=amounts_of(quota.below.non_preemptible_used),
+            used=amounts_of(quota.below.used, like),
+            non_preemptible_used=amounts_of(quota.below.non_preemptible_used, like),
             limit=amounts_of(quota.runtime) if has_runtime else quota.spec.max,
         )
 

@@ -24,12 +24,18 @@ def nanos_of(amounts: Amounts) -> Nanos:
     return {name: amount.nanos for name, amount in amounts.items()}
 
 
-def amounts_of(nanos: Mapping[str, int]) -> Amounts:
-    """The same list for people and the wire: memory in powers of 1024."""
+def amounts_of(nanos: Mapping[str, int], like: Mapping[str, Quantity] | None = None) -> Amounts:
+    """The same list for people and the wire: written as amounts of that name in `like`, else memory in powers of
+    1024."""
+    known = like or {}
     return {
-        name: Quantity(number, Family.BINARY if name in _WRITTEN_BINARY else Family.DECIMAL)
+        name: Quantity(number, known[name].family if name in known else _family(name))
         for name, number in nanos.items()
     }
+
+
+def _family(name: str) -> Family:
+    return Family.BINARY if name in _WRITTEN_BINARY else Family.DECIMAL
 
 
 def nanos_per_unit(name: str) -> int:

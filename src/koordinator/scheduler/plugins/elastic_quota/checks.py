@@ -87,9 +87,9 @@ class QuotaChecks:
     def decide(self, pod: Pod, place: Place, count: int = 1) -> AdmissionDecision:
         """Whether there is room for so many pods like this one, with the figures. Raises: QuantityError,
         ProtocolError."""
-        request = self.request_of(pod, place.quota)
+        request, written = self.request_of(pod, place.quota), self._book.ask_of(pod).request
         return self._decide(
-            amounts_of({name: count * number for name, number in request.items()}),
+            amounts_of({name: count * number for name, number in request.items()}, written),
             place,
             is_preemptible=not quota_labels.is_pod_non_preemptible(pod.metadata.labels),
             pod_count=count,
@@ -100,18 +100,19 @@ class QuotaChecks:
     ) -> AdmissionDecision:
         return admission.admit(
             request,
-            self._standing_of(place.quota),
+            self._standing_of(place.quota, request),
             is_preemptible=is_preemptible,
             ancestors=[
-                self._standing_of(each) if isinstance(each, Quota) else each for each in place.ancestors
+                self._standing_of(each, request) if isinstance(each, Quota) else each
+                for each in place.ancestors
             ],
             only_requested=True,
             pod_count=pod_count,
         )
 
-    def _standing_of(self, quota: Quota) -> QuotaStanding:
+    def _standing_of(self, quota: Quota, like: Amounts | None = None) -> QuotaStanding:
         has_runtime = self._has_runtime and quota.spec.name not in OUTSIDE_THE_SHARES
-        return QuotaStanding.of(quota, has_runtime=has_runtime)
+        return QuotaStanding.of(quota, has_runtime=has_runtime, like=like)
 
     def standing(self, pod: Pod, count: int = 1) -> PodStanding | None:
         """What so many pods like this one meet at their quota, for people; None where no quota has a say."""

@@ -40,7 +40,8 @@ class DiskReason(Reason):
     CLAIM = (
         2,
         unschedulable(
-            "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+            "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
+            "another pod"
         ),
     )
 
