@@ -40,6 +40,7 @@ from koordinator.local.controllers.load_balancers import LoadBalancerController
 from koordinator.local.controllers.namespace import NamespaceController
 from koordinator.local.controllers.namespace_contents import NamespaceContentsController
 from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
+from koordinator.local.controllers.pod_autoscaler import PodAutoscalerController
 from koordinator.local.controllers.pod_gc import PodGarbageCollector
 from koordinator.local.controllers.resource_claims import ResourceClaimController
 from koordinator.local.controllers.role_aggregation import RoleAggregationController
@@ -238,6 +239,7 @@ class LocalCluster:
         cluster = self._client("kube-controller-manager")
         factory = InformerFactory(cluster, self._new_rng())
         events = EventRecorder(cluster, "kube-controller-manager", rng=self._new_rng())
+        autoscaler_events = EventRecorder(cluster, "horizontal-pod-autoscaler", rng=self._new_rng())
         resources = self.registry.resources
         tls = self._options.tls
         controllers = [
@@ -245,6 +247,7 @@ class LocalCluster:
             NamespaceContentsController(cluster, factory, tls.ca_certificate.decode() if tls else ""),
             EndpointsController(cluster, factory, events),
             LoadBalancerController(cluster, factory, events),
+            PodAutoscalerController(cluster, factory, autoscaler_events, resources),
             GarbageCollector(cluster, factory, resources),
             NamespaceController(cluster, factory, resources),
             NodeLifecycleController(cluster, factory, events, self._new_rng()),
@@ -256,7 +259,8 @@ class LocalCluster:
             RoleAggregationController(cluster, factory),
         ]
         factory.start(group)
-        self._start(group, events.run(), "events")
+        for recorder in (events, autoscaler_events):
+            self._start(group, recorder.run(), "events")
         for controller in controllers:
             self._start(group, controller.run(), type(controller).__name__)
 

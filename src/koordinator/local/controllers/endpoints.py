@@ -6,7 +6,6 @@ Source: the endpoints and endpointslice controllers of kube-controller-manager; 
 import functools
 from typing import Any
 
-from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Node, Pod, Service
 from koordinator.api.discovery import MANAGED_BY, SERVICE_NAME, Endpoints, EndpointSlice
 from koordinator.api.meta import Object
@@ -15,7 +14,13 @@ from koordinator.cluster.controller import Controller
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory, Key
 from koordinator.cluster.protocol import Cluster
-from koordinator.local.controllers import endpoint_addresses, endpoint_slices, endpoint_subsets, pod_control
+from koordinator.local.controllers import (
+    endpoint_addresses,
+    endpoint_slices,
+    endpoint_subsets,
+    pod_control,
+    selected_pods,
+)
 from koordinator.local.controllers.endpoint_addresses import TriggerTimes
 from koordinator.local.controllers.expectations import Expectations
 from koordinator.local.controllers.ownership import is_deleting, key_of, owner_reference
@@ -68,8 +73,7 @@ class EndpointsController:
 
     def _service_changed(self, service: Service) -> None:
         labels = service.spec.selector if endpoint_addresses.has_endpoints(service) else None
-        selector = LabelSelector(match_labels=labels) if labels else None
-        self._selected.select(key_of(service), selector)
+        self._selected.select(key_of(service), selected_pods.by_labels(labels) if labels else None)
         self._controller.queue.add(key_of(service))
 
     def _gone(self, service: Service) -> None:

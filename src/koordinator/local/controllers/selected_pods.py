@@ -4,51 +4,76 @@ A change of a pod costs what its own labels find, a question what is selected; o
 of its namespace.
 """
 
+import re
 from collections.abc import Callable
+from typing import NamedTuple
 
-from koordinator.api.affinity import LabelSelector
 from koordinator.api.core import Pod
 from koordinator.api.label_selector import Predicate
 from koordinator.cluster.informer import Informer, Key
-from koordinator.local.controllers.ownership import compiled, key_of
+from koordinator.local import selectors
+from koordinator.local.controllers.ownership import key_of
 
 _Anchor = tuple[str, str] | None
 """A label that every selected pod has, None for selectors that ask for none."""
+_EQUALS = re.compile(r"\s*([^\s=!(),<>]+)\s*==?\s*([^\s=!(),<>]+)\s*")
+
+
+class Selection(NamedTuple):
+    """A selector: what tells it from others, what it matches, and a label that it asks for."""
+
+    text: str
+    matches: Predicate
+    anchor: _Anchor
+
+
+def by_labels(labels: dict[str, str]) -> Selection:
+    """Pods that have all of these labels."""
+    wanted = labels.items()
+    text = ",".join(f"{key}={value}" for key, value in sorted(wanted))
+    return Selection(text, lambda found: wanted <= found.items(), min(wanted, default=None))
+
+
+def by_text(text: str) -> Selection:
+    """Pods that a selector in the form of a query selects. Raises: SelectorError."""
+    test = selectors.labels(text)
+    equal = (_EQUALS.fullmatch(part) for part in text.split(","))
+    anchor = next(((found[1], found[2]) for found in equal if found is not None), None)
+    return Selection(text, test if test is not None else lambda _: True, anchor)
+
 
 Changed = Callable[[Key, Pod | None, Pod | None], None]
 """Called with the selector's key and its pod before and after a change (None: not selected then)."""
 
 
 class _Selector:
-    __slots__ = ("anchor", "matches", "pods", "selector")
+    __slots__ = ("anchor", "matches", "pods", "text")
 
-    def __init__(self, selector: LabelSelector) -> None:
-        self.selector = selector
-        self.matches: Predicate = compiled(selector)
-        self.anchor: _Anchor = min(selector.match_labels.items(), default=None)
+    def __init__(self, selection: Selection) -> None:
+        self.text, self.matches, self.anchor = selection
         self.pods: dict[Key, None] = {}
 
 
 class SelectedPods:
     """Selectors by key, (namespace, name) of what selects; `changed` hears of every change of a selected pod."""
 
-    def __init__(self, pods: Informer[Pod], changed: Changed) -> None:
+    def __init__(self, pods: Informer[Pod], changed: Changed = lambda key, old, new: None) -> None:
         self._pods = pods
         self._changed = changed
         self._selectors: dict[Key, _Selector] = {}
         self._anchored: dict[str, dict[_Anchor, dict[Key, None]]] = {}
         pods.add_handler(lambda pod: self._moved(None, pod), self._moved, lambda pod: self._moved(pod, None))
 
-    def select(self, key: Key, selector: LabelSelector | None) -> None:
-        """Keep the pods of `key`'s namespace that `selector` selects; None: none. Raises: ProtocolError."""
+    def select(self, key: Key, selection: Selection | None) -> None:
+        """Keep the pods of `key`'s namespace that are selected; None: none."""
         known = self._selectors.get(key)
-        if known is not None and known.selector == selector:
+        if known is not None and selection is not None and known.text == selection.text:
             return
         self._forget(key)
-        if selector is None:
+        if selection is None:
             return
         namespace = key[0]
-        added = self._selectors[key] = _Selector(selector)
+        added = self._selectors[key] = _Selector(selection)
         self._anchored.setdefault(namespace, {}).setdefault(added.anchor, {})[key] = None
         for pod_key, pod in self._pods.objects.items():
             if pod_key[0] == namespace and added.matches(pod.metadata.labels):
@@ -65,6 +90,19 @@ class SelectedPods:
     def count(self, key: Key) -> int:
         known = self._selectors.get(key)
         return len(known.pods) if known is not None else 0
+
+    def rivals(self, key: Key) -> list[Key]:
+        """Other keys of the namespace that select some of the same pods."""
+        anchored = self._anchored.get(key[0], {})
+        if sum(map(len, anchored.values())) < 2:
+            return []
+        found: dict[Key, None] = {}
+        for pod in self.of(key):
+            for anchor in (None, *pod.metadata.labels.items()):
+                for other in anchored.get(anchor, ()):
+                    if other != key and key_of(pod) in self._selectors[other].pods:
+                        found[other] = None
+        return sorted(found)
 
     def _forget(self, key: Key) -> None:
         known = self._selectors.pop(key, None)

@@ -212,7 +212,31 @@ def _autoscaler(obj: Json) -> Json:
     }
     if obj["apiVersion"] == "autoscaling/v1":
         return change(obj, "spec", lambda spec: fill(spec, minReplicas=1))
-    return change(obj, "spec", lambda spec: fill(spec, minReplicas=1, metrics=[cpu]))
+
+    def behavior(value: Json) -> Json:
+        up = fill(value.get("scaleUp") or {}, **_SCALE_UP)
+        down = fill(value.get("scaleDown") or {}, **_SCALE_DOWN)
+        is_complete = up == value.get("scaleUp") and down == value.get("scaleDown")
+        return value if is_complete else {**value, "scaleUp": up, "scaleDown": down}
+
+    def spec(value: Json) -> Json:
+        return change(fill(value, minReplicas=1, metrics=[cpu]), "behavior", behavior)
+
+    return change(obj, "spec", spec)
+
+
+_SCALE_UP: Json = {
+    "stabilizationWindowSeconds": 0,
+    "selectPolicy": "Max",
+    "policies": [
+        {"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15},
+    ],
+}
+_SCALE_DOWN: Json = {
+    "selectPolicy": "Max",
+    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+}
 
 
 def _subject(value: Json) -> Json:

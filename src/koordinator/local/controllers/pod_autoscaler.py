@@ -1,0 +1,390 @@
+"""Scales what HorizontalPodAutoscalers name by the usage of its pods.
+
+Source: kube-controller-manager's podautoscaler. Usage is what `metrics.k8s.io` serves; the APIs of custom and external
+metrics are not served, which the condition of an autoscaler that asks for them says.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import quantity
+from koordinator.api.autoscaling import (
+    HorizontalPodAutoscaler,
+    MetricSpec,
+    ResourceMetricSource,
+    ScalingRules,
+)
+from koordinator.api.conditions import Condition
+from koordinator.api.core import Pod
+from koordinator.api.meta import Resource
+from koordinator.api.node_metric import NodeMetric
+from koordinator.cluster import errors
+from koordinator.cluster.controller import Controller
+from koordinator.cluster.events import EventRecorder
+from koordinator.cluster.informer import InformerFactory, Key
+from koordinator.cluster.protocol import Cluster
+from koordinator.local import selectors
+from koordinator.local.controllers import replica_limits, replica_proposals, selected_pods, status_write
+from koordinator.local.controllers.ownership import is_deleting, key_of
+from koordinator.local.controllers.pod_usage import PodUsage
+from koordinator.local.controllers.replica_limits import Bounds, History, Said
+from koordinator.local.controllers.replica_proposals import NoProposal, Proposal, Tolerance
+from koordinator.local.controllers.selected_pods import SelectedPods
+
+Json = dict[str, Any]
+
+WORKERS = 5
+SYNC_S = 15.0
+_CONFLICTS_MAX = 5
+_NO_CUSTOM = "no custom metrics API (custom.metrics.k8s.io) registered"
+_NO_EXTERNAL = "no external metrics API (external.metrics.k8s.io) registered"
+_NO_USAGE = "no metrics returned from resource metrics API"
+_NOT_COMPUTED = "the HPA was unable to compute the replica count: {}"
+
+
+class _Scale(NamedTuple):
+    """The Scale of a target, with where it is."""
+
+    path: str
+    body: Json
+
+    @property
+    def replicas(self) -> int:
+        return int((self.body.get("spec") or {}).get("replicas") or 0)
+
+    @property
+    def selector(self) -> str:
+        return str((self.body.get("status") or {}).get("selector") or "")
+
+
+class _Metric(NamedTuple):
+    """What one metric proposes, its name in texts, and its status."""
+
+    replicas: int
+    name: str
+    status: Json
+
+
+class _Failed(Exception):
+    """A metric says nothing: the reason of condition and event, their text, and what the summary adds to it."""
+
+    def __init__(self, reason: str, message: str, prefix: str) -> None:
+        super().__init__(reason, message, prefix)
+        self.reason, self.message, self.prefix = reason, message, prefix
+
+
+class _Look:
+    """One look at an autoscaler: what is to be said about it."""
+
+    def __init__(self, hpa: HorizontalPodAutoscaler, now_s: float) -> None:
+        self.hpa = hpa
+        self.now_s = now_s
+        self.conditions: list[Condition] = list(hpa.status.conditions)
+
+    def say(self, kind: str, said: Said) -> None:
+        status = "True" if said.holds else "False"
+        new = Condition(
+            type=kind,
+            status=status,
+            reason=said.reason,
+            message=said.message,
+            last_transition_time=clock.rfc3339(self.now_s),
+        )
+        old = status_write.find(self.conditions, kind)
+        if old is not None and old.status == status:
+            new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
+        places = [one.type for one in self.conditions]
+        if old is None:
+            self.conditions.append(new)
+        else:
+            self.conditions[places.index(kind)] = new
+
+
+class PodAutoscalerController:
+    """The loop; its keys are autoscalers. `resources` names everything served now."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        factory: InformerFactory,
+        events: EventRecorder,
+        resources: Callable[[], Iterable[Resource]],
+    ) -> None:
+        self._cluster = cluster
+        self._events = events
+        self._resources = resources
+        self._autoscalers = factory.informer(HorizontalPodAutoscaler)
+        self._pods = factory.informer(Pod)
+        self._reports = factory.informer(NodeMetric)
+        self._usage = PodUsage(self._reports)
+        self._selected = SelectedPods(self._pods)
+        self._histories: dict[Key, History] = {}
+        self._controller: Controller[Key] = Controller("pod autoscaler", self._reconcile, workers=WORKERS)
+        self._autoscalers.add_handler(self._added, self._changed, self._gone)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run([self._autoscalers, self._pods, self._reports])
+
+    def _added(self, hpa: HorizontalPodAutoscaler) -> None:
+        self._controller.queue.add(key_of(hpa))
+
+    def _changed(self, old: HorizontalPodAutoscaler, new: HorizontalPodAutoscaler) -> None:
+        if old.spec != new.spec:  # and not when we wrote the status
+            self._controller.queue.add(key_of(new))
+
+    def _gone(self, hpa: HorizontalPodAutoscaler) -> None:
+        self._selected.select(key_of(hpa), None)
+        self._histories.pop(key_of(hpa), None)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        hpa = self._autoscalers.get(key[1], key[0])
+        if hpa is None or is_deleting(hpa):
+            return None
+        await self._look_at(key, _Look(hpa, self._cluster.clock.now()))
+        return SYNC_S
+
+    async def _look_at(self, key: Key, look: _Look) -> None:
+        hpa, now_s = look.hpa, look.now_s
+        try:
+            scale = await self._scale(hpa)
+        except errors.ApiError as error:
+            self._events.warning(hpa, "FailedGetScale", str(error))
+            why = f"the HPA controller was unable to get the target's current scale: {error}"
+            look.say("AbleToScale", Said(False, "FailedGetScale", why))
+            await self._write(look, {})
+            return
+        found = "the HPA controller was able to get the target's current scale"
+        look.say("AbleToScale", Said(True, "SucceededGetScale", found))
+        current = scale.replicas
+        least = 1 if hpa.spec.min_replicas is None else hpa.spec.min_replicas
+        bounds = Bounds(least, hpa.spec.max_replicas)
+        history = self._histories.setdefault(key, History())
+        history.begin(current, now_s)
+        metrics: list[Json] | None = None
+        if current == 0 and least != 0:
+            why = "scaling is disabled since the replica count of the target is zero"
+            look.say("ScalingActive", Said(False, "ScalingDisabled", why))
+            wanted, reason = 0, ""
+        elif current > bounds.most:
+            wanted, reason = bounds.most, "Current number of replicas above Spec.MaxReplicas"
+        elif current < bounds.least:
+            wanted, reason = bounds.least, "Current number of replicas below Spec.MinReplicas"
+        else:
+            proposed, metrics, name = self._propose(key, look, scale)
+            if proposed is None:
+                await self._write(look, {"current_replicas": current, "current_metrics": metrics})
+                return
+            reason = f"{name} above target" if proposed > current else "All metrics below target"
+            decided = replica_limits.limited(history, hpa.spec.behavior, current, proposed, bounds, now_s)
+            look.say("AbleToScale", decided.able)
+            look.say("ScalingLimited", decided.limited)
+            wanted = decided.replicas
+        status: Json = {"current_replicas": current, "desired_replicas": wanted, "current_metrics": metrics}
+        if wanted != current:
+            refused = await self._rescale(hpa, scale, wanted)
+            if refused is not None:
+                what = f"New size: {wanted}; reason: {reason}; error: {refused}"
+                self._events.warning(hpa, "FailedRescale", what)
+                why = f"the HPA controller was unable to update the target scale: {refused}"
+                look.say("AbleToScale", Said(False, "FailedUpdateScale", why))
+                del status["desired_replicas"]
+            else:
+                why = f"the HPA controller was able to update the target scale to {wanted}"
+                look.say("AbleToScale", Said(True, "SucceededRescale", why))
+                self._events.normal(hpa, "SuccessfulRescale", f"New size: {wanted}; reason: {reason}")
+                history.scaled(current, wanted, now_s)
+                status["last_scale_time"] = clock.rfc3339(now_s)
+        await self._write(look, status)
+
+    # The target
+
+    async def _scale(self, hpa: HorizontalPodAutoscaler) -> _Scale:
+        """Raises: NotFound (the kind, or the target), other ApiErrors."""
+        target = hpa.spec.scale_target_ref
+        group, _, _ = target.api_version.rpartition("/")
+        found = [one for one in self._resources() if (one.group, one.kind) == (group, target.kind)]
+        if not found:
+            raise errors.NotFound(f'no matches for kind "{target.kind}" in group "{group}"')
+        resource = next((one for one in found if "scale" in one.subresources), None)
+        if resource is None:
+            raise errors.NotFound("the server could not find the requested resource")
+        path = resource.path(hpa.metadata.namespace, target.name, "scale")
+        return _Scale(path, await self._cluster.request("GET", path))
+
+    async def _rescale(
+        self, hpa: HorizontalPodAutoscaler, scale: _Scale, replicas: int
+    ) -> errors.ApiError | None:
+        for _ in range(_CONFLICTS_MAX):
+            try:
+                await self._cluster.request("PUT", scale.path, {**scale.body, "spec": {"replicas": replicas}})
+            except errors.Conflict:
+                scale = await self._scale(hpa)  # somebody else changed the target in between
+            except errors.ApiError as error:
+                return error
+            else:
+                return None
+        return errors.Conflict("the target is changed all the time")
+
+    # Metrics
+
+    def _propose(self, key: Key, look: _Look, scale: _Scale) -> tuple[int | None, list[Json] | None, str]:
+        """The most that a metric proposes (None: nothing is to be done), their statuses, and that metric's name."""
+        hpa = look.hpa
+        why = self._select(key, look, scale.selector)
+        if why:
+            self._events.warning(hpa, "FailedComputeMetricsReplicas", why)
+            return None, None, ""
+        pods = self._selected.of(key)
+        statuses: list[Json] = []
+        best: _Metric | None = None
+        failures: list[_Failed] = []
+        for spec in hpa.spec.metrics:
+            try:
+                metric = self._metric(look, spec, pods, scale.replicas)
+            except _Failed as failure:
+                self._events.warning(hpa, failure.reason, failure.message)
+                failures.append(failure)
+                statuses.append({"type": ""})  # as kube-controller-manager leaves it
+                continue
+            statuses.append(metric.status)
+            if best is None or metric.replicas > best.replicas:
+                best = metric
+        if best is None or (failures and best.replicas < scale.replicas):
+            first = failures[0] if failures else _Failed("InvalidMetricSourceType", "no metrics", "")
+            look.say("ScalingActive", Said(False, first.reason, _NOT_COMPUTED.format(first.message)))
+            total = len(hpa.spec.metrics)
+            text = f"invalid metrics ({len(failures)} invalid out of {total}), first error is: "
+            self._events.warning(
+                hpa, "FailedComputeMetricsReplicas", f"{text}{first.prefix}: {first.message}"
+            )
+            return None, statuses, ""
+        text = f"the HPA was able to successfully calculate a replica count from {best.name}"
+        look.say("ScalingActive", Said(True, "ValidMetricFound", text))
+        return best.replicas, statuses, best.name
+
+    def _select(self, key: Key, look: _Look, selector: str) -> str:
+        """Keep an eye on the target's pods; why that cannot be, empty when it can."""
+        if not selector:
+            why = "selector is required"
+            self._events.warning(look.hpa, "SelectorRequired", why)
+            text = "the HPA target's scale is missing a selector"
+            look.say("ScalingActive", Said(False, "InvalidSelector", text))
+            return why
+        try:
+            self._selected.select(key, selected_pods.by_text(selector))
+        except selectors.SelectorError as error:
+            reason = "InvalidSelector"
+            why = f"couldn't convert selector into a corresponding internal selector object: {error}"
+        else:
+            rivals = self._selected.rivals(key)
+            if not rivals:
+                return ""
+            reason = "AmbiguousSelector"
+            names = " ".join(f"{{{name} {namespace}}}" for namespace, name in sorted([key, *rivals]))
+            why = f"pods by selector {selector} are controlled by multiple HPAs: [{names}]"
+        self._events.warning(look.hpa, reason, why)
+        look.say("ScalingActive", Said(False, reason, why))
+        return why
+
+    def _metric(self, look: _Look, spec: MetricSpec, pods: list[Pod], replicas: int) -> _Metric:
+        """Raises: _Failed."""
+        if spec.type == "Resource" and spec.resource is not None:
+            return self._resource_metric(look, spec.resource, pods, replicas, "Resource")
+        if spec.type == "ContainerResource" and spec.container_resource is not None:
+            return self._resource_metric(look, spec.container_resource, pods, replicas, "ContainerResource")
+        raise _not_served(spec)
+
+    def _resource_metric(
+        self, look: _Look, source: ResourceMetricSource, pods: list[Pod], replicas: int, kind: str
+    ) -> _Metric:
+        name, target, now_s = source.name, source.target, look.now_s
+        of_container = kind == "ContainerResource"
+        what = f"{source.container} container" if of_container else f"{name} resource"
+        by_amount = target.average_value is not None
+        tolerance = _tolerance(look.hpa)
+        try:
+            usage = self._usage.of(pods, name, source.container)
+            if not usage:
+                raise NoProposal(f"unable to get metrics for resource {name}: {_NO_USAGE}")
+            if target.average_value is not None:
+                aim = quantity.milli(target.average_value)
+                proposal = replica_proposals.by_average(pods, usage, name, aim, replicas, tolerance, now_s)
+            else:
+                percent = target.average_utilization or 0
+                proposal = replica_proposals.by_utilization(
+                    pods, usage, name, source.container, percent, replicas, tolerance, now_s
+                )
+        except NoProposal as error:
+            text = f"failed to get {name} {'usage' if by_amount else 'utilization'}: {error}"
+            raise _Failed(f"FailedGet{kind}Metric", text, f"failed to get {what} metric value") from error
+        told = f"{name} resource"
+        if not by_amount:
+            told = (
+                f"{name} {'container ' if of_container else ''}resource utilization (percentage of request)"
+            )
+        member = "containerResource" if of_container else "resource"
+        about = {"name": name, "current": _current(name, proposal)}
+        if of_container:
+            about["container"] = source.container
+        return _Metric(proposal.replicas, told, {"type": kind, member: about})
+
+    # The status
+
+    async def _write(self, look: _Look, fields: Json) -> None:
+        hpa = look.hpa
+        status = msgspec.structs.replace(hpa.status, conditions=look.conditions, **fields)
+        try:
+            await status_write.write(
+                self._cluster,
+                hpa,
+                hpa.status,
+                status,
+                ("currentReplicas", "desiredReplicas", "currentMetrics"),
+            )
+        except errors.Conflict:
+            return  # another one of that name by now
+
+
+def _current(resource: str, proposal: Proposal) -> Json:
+    family = quantity.Family.BINARY if resource == "memory" else quantity.Family.DECIMAL
+    current: Json = {"averageValue": quantity.Quantity.of_milli(proposal.average_milli, family).text}
+    if proposal.percent is not None:
+        current["averageUtilization"] = proposal.percent
+    return current
+
+
+def _tolerance(hpa: HorizontalPodAutoscaler) -> Tolerance:
+    def of(rules: ScalingRules | None) -> float:
+        if rules is None or rules.tolerance is None:
+            return replica_proposals.TOLERANCE
+        return quantity.milli(rules.tolerance) / 1000
+
+    behavior = hpa.spec.behavior
+    return Tolerance() if behavior is None else Tolerance(of(behavior.scale_down), of(behavior.scale_up))
+
+
+def _not_served(spec: MetricSpec) -> _Failed:
+    """What is said about a metric of another API."""
+    body = spec.pods or spec.object or spec.external or {}
+    name = (body.get("metric") or {}).get("name", "")
+    fetch = f"unable to get metric {name}: unable to fetch metrics from custom metrics API: {_NO_CUSTOM}"
+    match spec.type:
+        case "Pods":
+            return _Failed("FailedGetPodsMetric", fetch, "failed to get pods metric value")
+        case "Object":
+            about = body.get("describedObject") or {}
+            text = f"{fetch} on {about.get('kind', '')} {about.get('name', '')}"
+            return _Failed("FailedGetObjectMetric", text, "failed to get object metric value")
+        case "External":
+            text = (
+                f"unable to get external metric {name}: unable to fetch metrics from external metrics API: "
+            )
+            return _Failed(
+                "FailedGetExternalMetric", text + _NO_EXTERNAL, f"failed to get {name} external metric value"
+            )
+    text = f'unknown metric source type "{spec.type}"'
+    return _Failed("InvalidMetricSourceType", text, "invalid metric source")
