@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from koordinator.api.core import Pod
+from koordinator.api.decode import from_builtins
 from koordinator.api.references import ObjectReference
 from koordinator.clock import LoopClock
 from koordinator.cluster import errors
@@ -19,6 +21,7 @@ from koordinator.cluster.events import (
     STAND_BACK_S_MAX,
     WRITERS,
     EventRecorder,
+    Severity,
 )
 from koordinator.cluster.memory import MemoryCluster
 from tests.cluster import virtual_loop
@@ -122,7 +125,9 @@ async def recording(
 ) -> AsyncIterator[tuple[EventServer, EventRecorder]]:
     server = EventServer(LoopClock(asyncio.get_running_loop(), EPOCH_S))
     cluster = MemoryCluster(server)
-    recorder = EventRecorder(cluster, "koord-scheduler", rng=random.Random(1), stand_back=stand_back)
+    recorder = EventRecorder(
+        cluster, "koord-scheduler", instance="machine-1", rng=random.Random(1), stand_back=stand_back
+    )
     task = asyncio.create_task(recorder.run())
     try:
         yield server, recorder
@@ -268,6 +273,32 @@ class SlowServer(EventServer):
         await asyncio.sleep(1)
         self.under_way -= 1
         return await super().create(*args)
+
+
+def test_an_event_with_an_action_has_all_that_the_newer_form_knows() -> None:
+    async def scenario() -> None:
+        async with recording() as (server, recorder):
+            victim = from_builtins({"metadata": {"name": "victim", "namespace": "shop", "uid": "1"}}, Pod)
+            winner = from_builtins({"metadata": {"name": "winner", "namespace": "shop", "uid": "2"}}, Pod)
+            other = from_builtins({"metadata": {"name": "other", "namespace": "shop", "uid": "3"}}, Pod)
+            for _ in range(2):
+                recorder.event(
+                    victim, Severity.NORMAL, "Preempted", "gone", action="Preempting", related=winner
+                )
+                await asyncio.sleep(5)
+            recorder.event(victim, Severity.NORMAL, "Preempted", "gone", action="Preempting", related=other)
+            await recorder.flush()
+
+            event, of_other = server.events()
+            assert event["action"] == "Preempting"
+            assert event["eventTime"] == "2023-11-14T22:13:20.000000Z"
+            assert event["reportingComponent"] == "koord-scheduler"
+            assert event["reportingInstance"] == "koord-scheduler-machine-1"
+            assert (event["related"]["kind"], event["related"]["uid"]) == ("Pod", "2")
+            assert event["series"] == {"count": 2, "lastObservedTime": "2023-11-14T22:13:25.000000Z"}
+            assert of_other["related"]["uid"] == "3" and "series" not in of_other
+
+    virtual_loop.run(scenario())
 
 
 def test_events_about_many_objects_are_written_side_by_side_and_in_order_for_each() -> None:

@@ -1,9 +1,13 @@
 """The configuration file: what is accepted, what is refused and how that is said, how plugins merge."""
 
+from typing import Any
+
 import pytest
 
+from koordinator.install import configs as installed_configs
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import ConfigError, PluginRef, Plugins, PluginSet
+from koordinator.scheduler.framework import FilterPlugin
 from koordinator.scheduler.plugins import built_in
 from koordinator.scheduler.profile import merge_plugins, missing_plugins, read_args, read_plugins
 
@@ -211,8 +215,39 @@ def test_the_shipped_profile_appends_to_the_stock_plugins() -> None:
         "Coscheduling",
         "DefaultPreBind",
     ]
-    assert names(merged["post_filter"]) == ["Coscheduling", "ElasticQuota", "DefaultPreemption"]
-    assert "Reservation" in missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
+    assert names(merged["post_filter"]) == [
+        "Coscheduling",
+        "ElasticQuota",
+        "DynamicResources",
+        "DefaultPreemption",
+    ]
+
+
+def test_the_shipped_profile_names_no_plugin_that_is_not_there() -> None:
+    assert not missing_plugins(default_plugins.shipped_config(), built_in.PLUGINS)
+    installed = config.parse(installed_configs.shipped_profile("koordinator-system"))
+    assert not missing_plugins(installed, built_in.PLUGINS)
+
+
+def test_plugins_that_do_not_run_yet_are_left_out_with_a_warning_and_forgotten_once_they_run() -> None:
+    wanted = config.decode({"profiles": [{"plugins": {"filter": {"enabled": [{"name": "DeviceShare"}]}}}]})
+    assert missing_plugins(wanted, built_in.PLUGINS) == ["DeviceShare"]
+    assert not default_plugins.NOT_BUILT_IN & built_in.PLUGINS.keys()
+
+
+def test_every_profile_keeps_pods_that_require_a_reservation_waiting_unless_reservations_run() -> None:
+    class Reservation(FilterPlugin[None]):
+        name = "Reservation"
+
+        def filter(self, state: None, rows: Any) -> Any:
+            raise NotImplementedError
+
+    with_it = {**built_in.PLUGINS, "Reservation": Reservation}
+    own = Plugins(filter=enabled(("Reservation", 0)))
+    assert names(merge_plugins(None, built_in.PLUGINS)["pre_filter"])[0] == "RequiredReservation"
+    nothing = Plugins(pre_filter=PluginSet(disabled=[PluginRef(name="*")]))
+    assert names(merge_plugins(nothing, built_in.PLUGINS)["pre_filter"]) == ["RequiredReservation"]
+    assert "RequiredReservation" not in names(merge_plugins(own, with_it)["pre_filter"])
 
 
 def test_a_plugin_listed_again_takes_the_new_weight_and_comes_first() -> None:

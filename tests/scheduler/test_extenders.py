@@ -99,7 +99,8 @@ def test_an_extender_refuses_nodes_and_users_read_why() -> None:
         await until(lambda: world.condition("web"))
 
         assert world.condition("web")["message"].startswith(
-            "0/2 nodes are available: 1 too far, 1 too noisy. preemption: 0/2 nodes are available: "
+            "0/2 nodes are available: 1 too far, 1 too noisy. no new claims to deallocate, preemption: "
+            "0/2 nodes are available: "
             "1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling."
         )
         [(_, body)] = oracle.asked

@@ -412,3 +412,16 @@ def test_plugins_have_arguments_only_if_they_say_so() -> None:
 
 def test_the_shipped_profile_names_only_known_plugins() -> None:
     assert default_plugins.shipped_config().profiles[0].plugins is default_plugins.SHIPPED_PLUGINS
+
+
+def test_a_condition_says_which_generation_of_the_pod_it_is_about() -> None:
+    async def story(world: World) -> None:
+        world.nodes(1, cpu="1")
+        body = pod("big", cpu="8")
+        body["metadata"]["generation"] = 3
+        world.api.put("Pod", body)
+        await world.settle()
+
+        assert world.condition("big")["observedGeneration"] == 3
+
+    play(story)

@@ -44,7 +44,8 @@ def test_nodes_are_grouped_by_reason_plugin_and_whether_evictions_help() -> None
         ("NodeUnschedulable", "node(s) were unschedulable", False, ["c"]),
     ]
     assert found.preemption_diagnosis is not None
-    assert found.preemption_diagnosis.failed_message.startswith("preemption: 0/4 nodes are available: ")
+    told = "no new claims to deallocate, preemption: 0/4 nodes are available: "
+    assert found.preemption_diagnosis.failed_message.startswith(told)
     line = dump_line(asked, found)
     head, _, text = line.partition("$")
     assert head == "dump diagnosis for default/job, targetPod: default/asked/u-1: "

@@ -53,6 +53,11 @@ def test_an_important_pod_evicts_the_least_important_ones_and_takes_their_place(
         victims = {event["involvedObject"]["name"] for event in world.api.events("Preempted")}
         assert victims == {f"low-{number}" for number in range(4)} - set(left)
         assert all("on node" in event["message"] for event in world.api.events("Preempted"))
+        for event in world.api.events("Preempted"):  # as kube-scheduler tells it, field by field
+            assert (event["action"], event["related"]["name"]) == ("Preempting", "high")
+            assert event["eventTime"] and event["reportingInstance"] == "koord-scheduler"
+        assert {event["action"] for event in world.api.events("FailedScheduling")} == {"Scheduling"}
+        assert {event["action"] for event in world.api.events("Scheduled")} == {"Binding"}
         metrics = world.scheduler.metrics
         assert metrics.preemption_count.values == {("success",): 1}
         assert sum(metrics.preemption_duration.of("success").counts) == 1

@@ -28,7 +28,8 @@ def test_a_pod_that_fits_nowhere_says_why_and_is_placed_when_room_appears() -> N
         await world.settle()
 
         message = "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
-        message += " preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+        message += " no new claims to deallocate, preemption: 0/3 nodes are available: "
+        message += "3 Preemption is not helpful for scheduling."
         condition = world.condition("wide")
         assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
         assert condition["message"] == message

@@ -205,6 +205,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             auditing=auditing(flags),
             unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
             network_topology=flags.enable_network_topology_manager,
+            instance=socket.gethostname(),
         )
         metrics = scheduler.metrics
         metrics.client.count(cluster.transport, client.server)

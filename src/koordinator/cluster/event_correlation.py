@@ -33,6 +33,8 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     severity: str
     reason: str
     message: str
+    action: str = ""
+    related: ObjectReference | None = None
 
 
 class Action(enum.Enum):
@@ -142,4 +144,12 @@ def _object_of(occurrence: Occurrence) -> tuple[str, ...]:
 def _kind_of(occurrence: Occurrence) -> tuple[str, ...]:
     """Everything but the message."""
     field_path = occurrence.regarding.field_path
-    return (*_object_of(occurrence), field_path, occurrence.severity, occurrence.reason)
+    related = occurrence.related.uid if occurrence.related is not None else ""
+    return (
+        *_object_of(occurrence),
+        field_path,
+        occurrence.severity,
+        occurrence.reason,
+        occurrence.action,
+        related,
+    )

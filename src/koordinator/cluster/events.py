@@ -1,6 +1,10 @@
 """Telling users what happened to an object: `v1` Events, written in the background.
 
 Recording never blocks and never fails: what does not fit the queue, or what the API refuses, is counted.
+
+An event with an action has all that the newer form knows (`events.k8s.io`, as kube-scheduler writes it: action,
+related object, event time, who exactly reports, a series when it repeats) beside what readers of the older one
+look for (count, first and last time).
 """
 
 import asyncio
@@ -75,9 +79,11 @@ class EventRecorder:
         component: str,
         *,
         host: str = "",
+        instance: str = "",
         rng: random.Random,
         stand_back: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`instance` tells this process from others of the component: the name of its machine or pod."""
         self.dropped_count = 0
         self.written_count = 0
         self.pending_count = 0
@@ -86,6 +92,7 @@ class EventRecorder:
         self._cluster = cluster
         self._component = component
         self._host = host
+        self._instance = f"{component}-{instance}" if instance else component
         self._correlator = Correlator()
         self._lanes = [_Lane(Backoff(RETRY, random.Random(rng.getrandbits(64)))) for _ in range(WRITERS)]
         self._stand_back = stand_back
@@ -93,8 +100,20 @@ class EventRecorder:
         self._flushed: list[asyncio.Future[None]] = []
         self._is_dropping = False
 
-    def event(self, obj: Object | ObjectReference, severity: Severity, reason: str, message: str) -> None:
-        """Note that `reason` (a stable CamelCase word) happened to `obj`; `message` is for people."""
+    def event(
+        self,
+        obj: Object | ObjectReference,
+        severity: Severity,
+        reason: str,
+        message: str,
+        *,
+        action: str = "",
+        related: Object | None = None,
+    ) -> None:
+        """Note that `reason` (a stable CamelCase word) happened to `obj`; `message` is for people.
+
+        `action` is what the component was doing, one CamelCase word; `related` who else it is about.
+        """
         if self.pending_count >= QUEUE_MAX:
             self.dropped_count += 1
             if not self._is_dropping:
@@ -103,7 +122,12 @@ class EventRecorder:
             return
         about = obj if isinstance(obj, ObjectReference) else reference(obj)
         occurrence = Occurrence(
-            regarding=about, severity=severity.value, reason=reason, message=_shortened(message)
+            regarding=about,
+            severity=severity.value,
+            reason=reason,
+            message=_shortened(message),
+            action=action,
+            related=None if related is None else reference(related),
         )
         # Not hash(): it differs from run to run, and with it the order of writes.
         number = zlib.crc32(f"{about.kind}/{about.namespace}/{about.name}".encode()) % WRITERS
@@ -113,11 +137,11 @@ class EventRecorder:
         if lane.parked is not None and not lane.parked.done():
             lane.parked.set_result(None)
 
-    def normal(self, obj: Object | ObjectReference, reason: str, message: str) -> None:
-        self.event(obj, Severity.NORMAL, reason, message)
+    def normal(self, obj: Object | ObjectReference, reason: str, message: str, *, action: str = "") -> None:
+        self.event(obj, Severity.NORMAL, reason, message, action=action)
 
-    def warning(self, obj: Object | ObjectReference, reason: str, message: str) -> None:
-        self.event(obj, Severity.WARNING, reason, message)
+    def warning(self, obj: Object | ObjectReference, reason: str, message: str, *, action: str = "") -> None:
+        self.event(obj, Severity.WARNING, reason, message, action=action)
 
     async def flush(self) -> None:
         """Until nothing is left to be written; needs `run` to be running. Nothing is more urgent meanwhile."""
@@ -223,6 +247,8 @@ class EventRecorder:
                 "lastTimestamp": clock.rfc3339(verdict.last_s),
                 "message": verdict.message,
             }
+            if occurrence.action:
+                patch["series"] = _series(verdict)
             try:
                 await self._cluster.patch(Event, verdict.name, patch, namespace, patch_type=PatchType.MERGE)
             except errors.NotFound:
@@ -235,7 +261,7 @@ class EventRecorder:
         source = {"component": self._component}
         if self._host:
             source["host"] = self._host
-        return {
+        body = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": verdict.name, "namespace": namespace},
@@ -250,6 +276,19 @@ class EventRecorder:
             "reportingComponent": self._component,
             "reportingInstance": self._host,
         }
+        if occurrence.action:
+            body["action"] = occurrence.action
+            body["eventTime"] = clock.rfc3339_micro(verdict.first_s)
+            body["reportingInstance"] = self._instance
+            if occurrence.related is not None:
+                body["related"] = msgspec.to_builtins(occurrence.related)
+            if verdict.count > 1:
+                body["series"] = _series(verdict)
+        return body
+
+
+def _series(verdict: Verdict) -> dict[str, Any]:
+    return {"count": verdict.count, "lastObservedTime": clock.rfc3339_micro(verdict.last_s)}
 
 
 def reference(obj: Object) -> ObjectReference:

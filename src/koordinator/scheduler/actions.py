@@ -10,6 +10,7 @@ from koordinator.cluster.events import EventRecorder, Severity
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.auditor.history import Kind
+from koordinator.scheduler.event_actions import SCHEDULING
 from koordinator.scheduler.framework import Actions
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.pod_status import StatusWriter, Verdict
@@ -100,9 +101,19 @@ class RunningActions(Actions):
         if self.auditor is not None:
             self.auditor.gang(pod, kind)
 
-    def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
+    def event(
+        self,
+        profile_name: str,
+        obj: Object,
+        kind: str,
+        reason: str,
+        message: str,
+        *,
+        action: str = SCHEDULING,
+        related: Object | None = None,
+    ) -> None:
         name = profile_name or next(iter(self._recorders))
-        self._recorders[name].event(obj, Severity(kind), reason, message)
+        self._recorders[name].event(obj, Severity(kind), reason, message, action=action, related=related)
 
     def enter_pod(self, old: Pod | None, pod: Pod) -> None:
         assert self._pods is not None, "the scheduler is not built yet"

@@ -42,12 +42,19 @@ NOT_BUILT_IN = frozenset(
         "DeviceShare",
     )
 )
-"""Names that configurations may use although this version has no such plugin: left out with a warning."""
+"""Names that configurations may use although this version has no such plugin: left out with a warning. The shipped
+profile names none of them."""
 
 
 def _on(*names: str, only: bool = False) -> PluginSet:
+    return _weighted(*((name, 0) for name in names), only=only)
+
+
+def _weighted(*plugins: tuple[str, int], only: bool = False) -> PluginSet:
+    """These plugins, of those that there are."""
     disabled = [PluginRef(name="*")] if only else []
-    return PluginSet(enabled=[PluginRef(name=name) for name in names], disabled=disabled)
+    enabled = [PluginRef(name=name, weight=weight) for name, weight in plugins if name not in NOT_BUILT_IN]
+    return PluginSet(enabled=enabled, disabled=disabled)
 
 
 SHIPPED_PLUGINS = Plugins(
@@ -57,16 +64,17 @@ SHIPPED_PLUGINS = Plugins(
         "SchedulingHint", "Reservation", "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota"
     ),
     filter=_on("LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Reservation"),
-    post_filter=_on("Reservation", "Coscheduling", "ElasticQuota", "DefaultPreemption", only=True),
+    # The reference leaves DynamicResources out here, and with it what frees devices on the wrong nodes.
+    post_filter=_on(
+        "Reservation", "Coscheduling", "ElasticQuota", "DynamicResources", "DefaultPreemption", only=True
+    ),
     pre_score=_on("Reservation", "Coscheduling"),
-    score=PluginSet(
-        enabled=[
-            PluginRef(name="LoadAwareScheduling", weight=1),
-            PluginRef(name="NodeNUMAResource", weight=1),
-            PluginRef(name="DeviceShare", weight=1),
-            PluginRef(name="Reservation", weight=5000),
-            PluginRef(name="Coscheduling", weight=1),
-        ]
+    score=_weighted(
+        ("LoadAwareScheduling", 1),
+        ("NodeNUMAResource", 1),
+        ("DeviceShare", 1),
+        ("Reservation", 5000),
+        ("Coscheduling", 1),
     ),
     reserve=_on(
         "LoadAwareScheduling",

@@ -11,6 +11,7 @@ from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.event_actions import SCHEDULING
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.node_aspects import NodeAspect
 from koordinator.scheduler.pod_info import PodInfo
@@ -142,7 +143,8 @@ class EventHandlers:
         log.warning("pod not schedulable: %s", error, extra={"pod": pod.key})
         recorder = self._recorders.get(pod.spec.scheduler_name)
         if recorder is not None and not pod.spec.node_name:
-            recorder.warning(pod, "FailedScheduling", diagnosis.event_note(str(error)))
+            note = diagnosis.event_note(str(error))
+            recorder.warning(pod, "FailedScheduling", note, action=SCHEDULING)
 
     def _assigned(self, info: PodInfo) -> None:
         place = self._table.place_of(info.uid)

@@ -12,6 +12,7 @@ from koordinator.clock import Clock
 from koordinator.cluster.protocol import Cluster
 from koordinator.scheduler.auditor.history import Kind
 from koordinator.scheduler.columns import Column
+from koordinator.scheduler.event_actions import SCHEDULING
 from koordinator.scheduler.events import Happening
 from koordinator.scheduler.failures import After, Before
 from koordinator.scheduler.metrics import Metrics
@@ -80,9 +81,19 @@ class Actions:
     def gang_record(self, pod: Pod, kind: Kind) -> None:
         """Tell who keeps records what happened to the whole gang of a pod."""
 
-    def event(self, profile_name: str, obj: Object, kind: str, reason: str, message: str) -> None:
+    def event(
+        self,
+        profile_name: str,
+        obj: Object,
+        kind: str,
+        reason: str,
+        message: str,
+        *,
+        action: str = SCHEDULING,
+        related: Object | None = None,
+    ) -> None:
         """Tell users what happened to an object; `kind` is Normal or Warning. With an empty name the first profile
-        speaks for the scheduler."""
+        speaks for the scheduler. `action` is what it was doing, `related` for whom."""
 
     def enter_pod(self, old: Pod | None, pod: Pod) -> None:
         """A pod that only the scheduler knows (a reserve pod) came or changed: it is queued, or counted on its

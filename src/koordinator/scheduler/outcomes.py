@@ -14,6 +14,7 @@ from koordinator.scheduler.auditor.auditor import Auditor
 from koordinator.scheduler.binding import Job
 from koordinator.scheduler.caches import Caches
 from koordinator.scheduler.engine import Engine
+from koordinator.scheduler.event_actions import BINDING, SCHEDULING
 from koordinator.scheduler.event_handlers import EventHandlers
 from koordinator.scheduler.events import ClusterEvent, Happening
 from koordinator.scheduler.failures import Failure, Handling
@@ -94,7 +95,7 @@ class Outcomes:
             self.auditor.placed(job.entry, node_name)
         if job.profile.extensions.reservation_for(pod.uid) is None:
             message = f"Successfully assigned {pod.key} to {node_name}"
-            self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message)
+            self._recorders[job.profile.name].normal(pod.pod, "Scheduled", message, action=BINDING)
         for plugin in job.profile.post_binds:
             self._guard.call(plugin.post_bind, pod, node_name)
 
@@ -147,12 +148,12 @@ class Outcomes:
         message = result.status.message
         reason = "Unschedulable" if result.status.is_rejected else "SchedulerError"
         recorder = self._recorders[entry.profile_name]
-        recorder.warning(live, "FailedScheduling", diagnosis.event_note(message))
+        recorder.warning(live, "FailedScheduling", diagnosis.event_note(message), action=SCHEDULING)
         if labels.RESERVATION_AFFINITY in live.metadata.annotations:
             about_reservations = event_message(message)
             if about_reservations is not None:
                 note = diagnosis.event_note(about_reservations)
-                recorder.warning(live, "FailedScheduling-Reservation", note)
+                recorder.warning(live, "FailedScheduling-Reservation", note, action=SCHEDULING)
         self._status_writer.write(live, pod_status.Verdict(reason, message, result.nominated_node))
 
     def _requeue(self, entry: QueuedPod, result: Unplaced) -> Pod | None:

@@ -31,6 +31,11 @@ class Verdict(msgspec.Struct, frozen=True):
     nominated_node: str | None
 
 
+def observed(pod: Pod) -> dict[str, int]:
+    """The member of a condition that says which generation of the pod it is about; servers before 1.33 have none."""
+    return {"observedGeneration": pod.metadata.generation} if pod.metadata.generation else {}
+
+
 def unscheduled_patch(pod: Pod, verdict: Verdict, now_s: float) -> dict[str, Any]:
     """The merge patch that sets the condition PodScheduled to False; empty when the pod says so already.
 
@@ -48,6 +53,7 @@ def unscheduled_patch(pod: Pod, verdict: Verdict, now_s: float) -> dict[str, Any
             "reason": verdict.reason,
             "message": verdict.message,
             "lastTransitionTime": kept_s or clock.rfc3339(now_s),
+            **observed(pod),
         }
         others = [msgspec.to_builtins(condition) for condition in conditions if condition is not old]
         status["conditions"] = [*others, new]

@@ -57,6 +57,7 @@ SharedKey = tuple[str, bytes, str]
 """Name, encoded arguments, and the profile for plugins that need an instance per profile."""
 
 DEFAULT_PRE_BIND = "DefaultPreBind"
+RESERVATION, REQUIRED_RESERVATION = "Reservation", "RequiredReservation"
 WEIGHT_SUM_MAX = (2**31 - 1) // 100
 """So that a weighted sum of scores stays within 32 bits, as upstream asks."""
 
@@ -249,6 +250,8 @@ def merge_plugins(
 ) -> dict[str, list[PluginRef]]:
     """Plugins per extension point after merging the defaults with the configuration.
 
+    Profiles without the plugin Reservation keep pods that require a reservation waiting (`required_reservation`).
+
     Raises: ConfigError for unknown plugins, duplicates, a plugin at a point that it does not implement, no
     or several QueueSort plugins, no Bind plugin, weights out of range.
     """
@@ -261,8 +264,16 @@ def merge_plugins(
         if point == "pre_bind" and plugins is not None:
             refs = _with_default_pre_bind(refs, own, registry)
         merged[point] = refs
+    if REQUIRED_RESERVATION in registry and not _has(RESERVATION, merged["filter"]):
+        guard = PluginRef(name=REQUIRED_RESERVATION, weight=1)
+        others = [ref for ref in merged["pre_filter"] if ref.name != REQUIRED_RESERVATION]
+        merged["pre_filter"] = [guard, *others]
     _check(merged)
     return merged
+
+
+def _has(name: str, refs: Sequence[PluginRef]) -> bool:
+    return any(ref.name == name for ref in refs)
 
 
 def _merge_set(defaults: list[PluginRef], own: PluginSet, field: str) -> list[PluginRef]:

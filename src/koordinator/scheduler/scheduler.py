@@ -63,7 +63,7 @@ class Scheduler:
     `classes_max`: see `Engine`; `controller_filter`: which plugins' controllers run;
     `observing`: limits and debug switches; `auditing`: what the workload auditor goes by, None without one;
     `unschedulable_s_max`: how long a pod waits for an event at most; `network_topology`: whether to follow
-    ClusterNetworkTopology, which gangs are placed by.
+    ClusterNetworkTopology, which gangs are placed by; `instance`: what tells this process from others in events.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Scheduler:
         auditing: AuditOptions | None = None,
         unschedulable_s_max: float = UNSCHEDULABLE_S_MAX,
         network_topology: bool = False,
+        instance: str = "",
     ) -> None:
         """Raises: ConfigError, LabelClash."""
         self.config = config or default_plugins.shipped_config()
@@ -141,7 +142,9 @@ class Scheduler:
         self.engine.cycle.waiting = self._planned
         self.engine.cycle.has_advisors = self._advisors is not None
         for name in self.profiles:
-            self.recorders[name] = EventRecorder(cluster, name, rng=self._new_rng(), stand_back=self._is_busy)
+            self.recorders[name] = EventRecorder(
+                cluster, name, instance=instance, rng=self._new_rng(), stand_back=self._is_busy
+            )
 
         # What comes in.
         self.caches = Caches(cluster, gates, self._new_rng())

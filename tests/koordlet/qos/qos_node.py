@@ -72,7 +72,16 @@ class ToldEvents(EventRecorder):
 
     told: list[str]
 
-    def event(self, obj: Object | ObjectReference, severity: Severity, reason: str, message: str) -> None:
+    def event(
+        self,
+        obj: Object | ObjectReference,
+        severity: Severity,
+        reason: str,
+        message: str,
+        *,
+        action: str = "",
+        related: Object | None = None,
+    ) -> None:
         self.told = [*getattr(self, "told", []), reason]
 
 

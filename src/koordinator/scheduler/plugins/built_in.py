@@ -21,6 +21,7 @@ from koordinator.scheduler.plugins.node_resources_fit_plus import NodeResourcesF
 from koordinator.scheduler.plugins.node_unschedulable import NodeUnschedulable
 from koordinator.scheduler.plugins.preemption.plugin import DefaultPreemption
 from koordinator.scheduler.plugins.priority_sort import PrioritySort
+from koordinator.scheduler.plugins.required_reservation import RequiredReservation
 from koordinator.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
 from koordinator.scheduler.plugins.scheduling_gates import SchedulingGates
 from koordinator.scheduler.plugins.scheduling_hint import SchedulingHint
@@ -54,6 +55,7 @@ PLUGINS: dict[str, type[Plugin[Any]]] = {
         NodeVolumeLimits,
         PodTopologySpread,
         PrioritySort,
+        RequiredReservation,
         ScarceResourceAvoidance,
         SchedulingGates,
         SchedulingHint,

@@ -12,9 +12,11 @@ from koordinator import clock
 from koordinator.api.core import Pod
 from koordinator.cluster import errors
 from koordinator.cluster.protocol import Cluster, PatchType
+from koordinator.scheduler.event_actions import PREEMPTING
 from koordinator.scheduler.framework import Handle
 from koordinator.scheduler.plugins.preemption.victims import Candidate
 from koordinator.scheduler.pod_info import PodInfo
+from koordinator.scheduler.pod_status import observed
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +186,15 @@ class _Work:
 
     def tell(self, victim: Pod, node_name: str) -> None:
         note = f"Preempted by pod {self._preemptor.uid} on node {node_name}"
-        self._handle.actions.event(self._profile_name, victim, "Normal", "Preempted", note)
+        self._handle.actions.event(
+            self._profile_name,
+            victim,
+            "Normal",
+            "Preempted",
+            note,
+            action=PREEMPTING,
+            related=self._preemptor.pod,
+        )
 
     async def _mark(self, victim: Pod) -> None:
         condition = {
@@ -193,6 +203,7 @@ class _Work:
             "reason": PREEMPTION,
             "message": f"{self._profile_name}: preempting to accommodate {self._terms.accommodates}",
             "lastTransitionTime": clock.rfc3339(self._handle.clock.now()),
+            **observed(victim),
         }
         body: dict[str, Any] = {
             "metadata": {"uid": victim.metadata.uid},
