@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from koordinator.prometheus import Counter, Gauge, Registry
+from koordinator.prometheus import Counter, Family, Gauge, Registry
 
 Check = Callable[[], str]
 """Why it is not well; empty when it is."""
@@ -31,6 +31,10 @@ class SliMetrics:
         """A check ran."""
         self._last.set(1 if is_well else 0, check, endpoint)
         self._all.inc(check, "success" if is_well else "error", endpoint)
+
+    def families(self) -> list[Family]:
+        """Both families."""
+        return self._registry.families()
 
     def text(self) -> str:
         """In the Prometheus text format."""

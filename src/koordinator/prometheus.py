@@ -24,9 +24,16 @@ def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
 
 
 class Family(Protocol):
-    """All samples of one name."""
+    """All samples of one name. `kind` is counter, gauge or histogram; `labels` are names."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def labels(self) -> Labels: ...
 
     def lines(self) -> Iterator[str]:
         """The text, with HELP and TYPE."""
@@ -80,14 +87,14 @@ class Reading:
     ) -> None:
         self.name = name
         self._description = description
-        self._labels = tuple(labels)
+        self.labels = tuple(labels)
+        self.kind = kind
         self._read = read
-        self._kind = kind
 
     def lines(self) -> Iterator[str]:
-        yield from _head(self.name, self._description, self._kind)
+        yield from _head(self.name, self._description, self.kind)
         for values, number in sorted(self._read().items()):
-            yield f"{self.name}{_labels(self._labels, values)} {_number(number)}"
+            yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
 
 
 class Series:
@@ -108,6 +115,8 @@ class Series:
 class Histogram:
     """Counts per bucket; `bounds` are upper ones, ascending, without infinity."""
 
+    kind = "histogram"
+
     def __init__(
         self, name: str, description: str, bounds: Sequence[float], labels: Sequence[str] = ()
     ) -> None:
@@ -126,7 +135,7 @@ class Histogram:
         return found
 
     def lines(self) -> Iterator[str]:
-        yield from _head(self.name, self.description, "histogram")
+        yield from _head(self.name, self.description, self.kind)
         bounds = [*map(_number, self._bounds), "+Inf"]
         for values, series in sorted(self._series.items()):
             count = 0
@@ -164,9 +173,13 @@ class Registry:
             assert family.name not in self._families, f"metric {family.name} is there already"
             self._families[family.name] = family
 
+    def families(self) -> list[Family]:
+        """All families, by name."""
+        return [self._families[name] for name in sorted(self._families)]
+
     def text(self) -> str:
         """All metrics."""
-        lines = (line for name in sorted(self._families) for line in self._families[name].lines())
+        lines = (line for family in self.families() for line in family.lines())
         return "\n".join(lines) + "\n"
 
 

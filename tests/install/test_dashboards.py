@@ -1,20 +1,14 @@
 """Every query of a dashboard asks for metrics and labels that a component really has."""
 
+import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from koordinator.cli import process_metrics
-from koordinator.clock import FixedClock
 from koordinator.install.dashboards import DASHBOARDS
-from koordinator.koordlet.metrics import AgentMetrics
-from koordinator.manager.metrics import ManagerMetrics
-from koordinator.prometheus import Histogram, Registry
-from koordinator.scheduler.gauges import ResourceMetrics, add_gauges
-from koordinator.scheduler.scheduler import Scheduler
-from tests.scheduler.fake_cluster import FakeCluster
+from koordinator.prometheus import Histogram
+from tests import exported_metrics
 
 TARGET_LABELS = {"job", "instance"}
 """Which Prometheus adds to everything that it collects."""
@@ -26,36 +20,15 @@ WORDS = {
 
 def exported() -> dict[str, set[str]]:
     """Sample name → its labels, of all components."""
-    agent, manager = AgentMetrics("n", FixedClock()), ManagerMetrics(FixedClock())
-    scheduler = Scheduler(FakeCluster(FixedClock()))
-    add_gauges(scheduler)
-    process = Registry()
-    process_metrics.add_to(process, 0.0)
     found: dict[str, set[str]] = {}
-    for registry in (
-        agent.internal,
-        agent.external,
-        manager.runtime,
-        manager.internal,
-        manager.external,
-        scheduler.metrics.registry,
-        process,
-    ):
-        for family in registry._families.values():
-            add(found, family)
-    resources = ResourceMetrics()
-    add(found, resources._requests)
-    add(found, resources._limits)
+    for family in itertools.chain.from_iterable(exported_metrics.by_component().values()):
+        labels = set(family.labels)
+        if isinstance(family, Histogram):
+            found[f"{family.name}_bucket"] = labels | {"le"}
+            found[f"{family.name}_sum"] = found[f"{family.name}_count"] = labels
+        else:
+            found[family.name] = labels
     return found
-
-
-def add(found: dict[str, set[str]], family: Any) -> None:
-    labels = set(getattr(family, "labels", None) or getattr(family, "_labels", ()))
-    if isinstance(family, Histogram):
-        found[f"{family.name}_bucket"] = labels | {"le"}
-        found[f"{family.name}_sum"] = found[f"{family.name}_count"] = labels
-    else:
-        found[family.name] = labels
 
 
 def queries() -> Iterator[tuple[str, str, str]]:

@@ -43,6 +43,8 @@ class Node:
         self.audit = AuditLog(self.clock)
         self.records = RestoreLog(str(root / "run/koordlet/restore.jsonl"), "boot-1")
         self.told: list[PlannedWrite] = []
+        self.updates: list[tuple[str, bool]] = []
+        """Kind of each change, and whether it succeeded."""
         self.executor = Executor(
             self.cgroups,
             self.clock,
@@ -50,6 +52,7 @@ class Node:
             self.records,
             force_update_s=force_update_s,
             on_dry_run=self.told.append if dry_run else None,
+            on_update=lambda kind, is_success, _: self.updates.append((kind, is_success)),
         )
 
     def path(self, knob: Knob, group: str = BE) -> str:
@@ -84,11 +87,27 @@ def test_after_the_forced_time_the_file_is_looked_at_again(tmp_path: Path) -> No
     node.write(Knob.CPU_SHARES, "2")
     node.files.write(node.path(Knob.CPU_SHARES), "1024")
 
-    node.clock.now_s += 9
+    node.clock.now_s += 10
     assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.SKIPPED
     node.clock.now_s += 1
     assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.WRITTEN
     assert node.says(Knob.CPU_SHARES) == "2"
+
+
+def test_changes_are_counted_as_those_of_groups_and_all_others(tmp_path: Path) -> None:
+    """The values of the label `type` that dashboards of the reference know."""
+    node = Node(tmp_path)
+    setting = tmp_path / "proc/sys/vm/min_free_kbytes"
+    host_tree.write(tmp_path, {"proc/sys/vm/min_free_kbytes": "1"})
+
+    node.write(Knob.CPU_SHARES, "3")
+    node.executor.write_file(str(setting), "2", owner="system")
+    node.executor.make_directory(str(tmp_path / "resctrl"), owner="resctrl")
+    node.executor.restore("suppress")
+    node.executor.restore("system")
+
+    kinds = ["cgroup", "default", "default", "cgroup", "default"]
+    assert node.updates == [(kind, True) for kind in kinds]
 
 
 def test_an_uncached_write_makes_the_next_cached_one_look(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 
+from koordinator.api.feature_gates import Component
 from koordinator.cli import (
     flag_settings,
     koordlet_flags,
@@ -70,6 +71,7 @@ async def _main(settings: Settings, client: ClientConfig) -> None:
             ),
             on_dry_run=(lambda line: print(line, flush=True)) if settings.is_dry_run else None,
         )
+        agent.shared.metrics.client.count(cluster.transport, client.server)
         async with served(agent, settings), asyncio.TaskGroup() as group:
             tidying = group.create_task(_tidy(agent), name="garbage")
             try:
@@ -108,6 +110,7 @@ async def served(agent: Agent, settings: Settings) -> AsyncIterator[None]:
     """Serve metrics, health and the audit log, and profiles where that is asked for."""
     shared, options = agent.shared, settings.config.http
     process_metrics.add_to(shared.metrics.internal, shared.clock.now())
+    process_metrics.add_gates(shared.metrics.internal, Component.KOORDLET, shared.gates)
     events = None
     if shared.gates.is_on("AuditEventsHTTPHandler"):
         limits = settings.config.audit

@@ -20,7 +20,7 @@ from koordinator.host.errors import UnsupportedError
 from koordinator.host.files import Failure, Problem
 from koordinator.koordlet import idle_shares, restoring, update_plan
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.file_writer import FileWriter, PlannedWrite
+from koordinator.koordlet.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
 from koordinator.koordlet.restore_log import Record, RestoreLog
 from koordinator.koordlet.restoring import Restored
 from koordinator.koordlet.update_plan import Cache, CacheEntry, Contents, Outcome, Result, Update, UpdatePlan
@@ -159,7 +159,7 @@ class Executor(FileWriter):
         if self._on_dry_run is not None:
             self._would_write(record.path, content, record.before, owner, reason)
             return Restored(record, Outcome.WOULD_WRITE)
-        kind = record.knob or os.path.basename(record.path)
+        kind = CGROUP_UPDATE if record.knob else OTHER_UPDATE
         problem = self._timed(kind, functools.partial(self._files.write, record.path, record.before))
         if problem is not None and problem.failure is Failure.FULL and restoring.means_all_cpus(record):
             problem = self._give_all_cpus(record)
@@ -258,7 +258,7 @@ class Executor(FileWriter):
                 self._note(update, path, write.text, owner)
             if update.knob is Knob.CPU_IDLE and write.text == "1":
                 idle_shares.keep(self._cgroups, self._records, update.group, owner)
-            problem = self._timed(update.knob, functools.partial(self._files.write, path, write.text))
+            problem = self._timed(CGROUP_UPDATE, functools.partial(self._files.write, path, write.text))
             if problem is None:
                 last[_key(update)] = path, write.text
                 refused.pop(_key(update), None)

@@ -15,6 +15,8 @@ from koordinator.koordlet import restoring
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.restore_log import Record, RestoreLog
 
+CGROUP_UPDATE, OTHER_UPDATE = "cgroup", "default"
+"""Kinds of changes, as the reference counts them: files of groups, and everything else."""
 AUDIT_LEVEL = 3
 TASKS_AUDIT_LEVEL = 5
 
@@ -35,7 +37,7 @@ class PlannedWrite(msgspec.Struct, frozen=True):
 
 class FileWriter:
     """`on_dry_run` makes it a dry run: nothing is written, each change is handed to it once. `on_update` hears of each
-    write: what kind of file it was, whether it succeeded, and how many seconds it took.
+    write: its kind (`CGROUP_UPDATE`, say), whether it succeeded, and how many seconds it took.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class FileWriter:
             identity = self._files.identity(path)
             if identity is not None:
                 self._keep(restoring.file_record(path, part, owner, content, text, identity), content)
-        problem = self._timed(os.path.basename(path), functools.partial(self._files.write, path, text))
+        problem = self._timed(OTHER_UPDATE, functools.partial(self._files.write, path, text))
         if problem is None:
             self._audited(path, text, owner, reason)
         return problem
@@ -173,7 +175,7 @@ class FileWriter:
             if self._shadow.get(target) != what:
                 self._would_write(target, self._shadow.get(target, ""), what, owner, reason)
             return None
-        problem = self._timed(owner, action)
+        problem = self._timed(OTHER_UPDATE, action)
         if problem is None:
             self._audited(target, what, owner, reason, level)
         return problem

@@ -120,12 +120,13 @@ class ResourceMetrics:
         for name, amount in _limits(pod).items():
             self._lines[self._limits.name].append(self._limits.line(amount, *of_pod, name, _unit(name)))
 
+    def families(self) -> tuple[Gauge, Gauge]:
+        """Requests and limits, without their samples."""
+        return self._requests, self._limits
+
     def text(self) -> str:
         """In the Prometheus text format."""
-        return "".join(
-            "\n".join([*gauge.head(), *self._lines[gauge.name], ""])
-            for gauge in (self._requests, self._limits)
-        )
+        return "".join("\n".join([*gauge.head(), *self._lines[gauge.name], ""]) for gauge in self.families())
 
 
 def _limits(pod: Pod) -> dict[str, float]:

@@ -44,8 +44,8 @@ def test_processes_get_the_score_of_their_container(tmp_path: Path) -> None:
     node.refresh()
 
     assert [score(node, pid) for pid in (10, 11, 20, 30)] == ["-500", "-500", "700", "3"]
-    told = {series[3]: value for series, value in node.shared.metrics.oom_score_adj.values.items()}
-    assert told == {"containerd://web-c0": -500, "containerd://web-c1": 700}
+    told = {series[-1]: value for series, value in node.shared.metrics.oom_score_adj.values.items()}
+    assert told == {"c0": -500, "c1": 700}
     written = len(node.files.written)
     node.refresh()
     assert len(node.files.written) == written
@@ -264,6 +264,9 @@ def test_a_device_that_is_not_there_is_an_error_of_its_hook_alone(tmp_path: Path
     assert result.errors
     assert result.response.devices == ()
     assert "CPUSetAllocator" in {answer.hook for answer in result.answers}
+    told = "\n".join(node.shared.metrics.hook_invoked.lines())
+    for hook, status in (("RDMADeviceInject", "failed"), ("CPUSetAllocator", "succeeded")):
+        assert f'_count{{node="n1",hook="{hook}",stage="PreCreateContainer",status="{status}"}} 1' in told
 
 
 # Stages

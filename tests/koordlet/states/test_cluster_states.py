@@ -8,6 +8,7 @@ from koordinator.api.core import Event, Node
 from koordinator.api.node_metric import NodeMetric
 from koordinator.api.slo import NodeSLO
 from koordinator.api.storage import PersistentVolumeClaim
+from koordinator.koordlet.states.node import UNITS
 from koordinator.koordlet.states.node_slo import DELETED_S, AnyNodeSLO
 from koordinator.koordlet.view import Topic
 from tests.koordlet.agent_world import NODE, World, live
@@ -104,7 +105,8 @@ def test_the_node_is_told_when_its_labels_change_not_when_its_status_does(tmp_pa
         view, gauge = world.agent.shared.view, world.agent.shared.metrics.allocatable
         assert len(seen) == 1
         own = {(NODE, "cpu", "core"): 4.0, (NODE, "memory", "byte"): 2**33}
-        assert gauge.values == {(NODE, "kubernetes.io/batch-cpu", "integer"): 1500} | own
+        lent = dict.fromkeys(((NODE, name, unit) for name, unit in UNITS.items()), 0)
+        assert gauge.values == lent | {(NODE, "kubernetes.io/batch-cpu", "integer"): 1500} | own
 
         images = [{"names": ["big"], "sizeBytes": 1}]
         amounts = {"kubernetes.io/batch-cpu": None, "kubernetes.io/mid-memory": "1Ki", "cpu": "3500m"}
@@ -113,7 +115,7 @@ def test_the_node_is_told_when_its_labels_change_not_when_its_status_does(tmp_pa
         await asyncio.sleep(1)
         assert len(seen) == 1
         changed = {(NODE, "kubernetes.io/mid-memory", "byte"): 1024, (NODE, "cpu", "core"): 3.5}
-        assert gauge.values == own | changed
+        assert gauge.values == lent | own | changed
         assert view.node is not None and view.node.status.images == []
 
         await world.api.patch(Node, NODE, {"metadata": {"annotations": {"x": "y"}}})

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from koordinator.host.errors import ContentError
+from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.parts import Shared
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,8 @@ class NodeInfo:
         is_cpu = self._part("cpu", self._cpu)
         is_numa = self._part("numa", self._numa)
         metrics = self._shared.metrics
-        metrics.node_cpu_info.inc(_status(is_cpu))
-        metrics.node_numa_info.inc(_status(is_numa))
+        metrics.node_cpu_info.inc(status_of(is_cpu))
+        metrics.node_numa_info.inc(status_of(is_numa))
         return is_cpu and is_numa
 
     def _part(self, name: str, read: Callable[[], None]) -> bool:
@@ -51,7 +52,3 @@ class NodeInfo:
         if self._shared.gates.is_on("HugePageReport"):
             view.huge_pages = {numa: machine.huge_pages(numa) for numa in meminfo}
         view.numa_meminfo_kib = meminfo
-
-
-def _status(is_good: bool) -> str:
-    return "succeeded" if is_good else "failed"

@@ -4,6 +4,7 @@ import logging
 
 from koordinator.host import disks
 from koordinator.host.errors import ContentError
+from koordinator.koordlet.metrics import FAILED, SUCCEEDED
 from koordinator.koordlet.parts import Shared
 
 log = logging.getLogger(__name__)
@@ -31,10 +32,10 @@ class StorageInfo:
             if str(error) != self._told:
                 log.warning("storage info not collected", extra={"problem": str(error)})
             self._told = str(error)
-            counter.inc("failed")
+            counter.inc(FAILED)
             return False
         self._told = ""
         self._seen = seen
         self._shared.view.storage = found
-        counter.inc("succeeded")
+        counter.inc(SUCCEEDED)
         return True

@@ -18,6 +18,7 @@ from koordinator.koordlet.hooks.group_identity_run import CORE_SCHED_SYSCTL, IDE
 from koordinator.koordlet.hooks.hook import REASON, Hook, Rule
 from koordinator.koordlet.hooks.idle_groups import IdleGroups
 from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
+from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.view import Topic
 
@@ -170,7 +171,7 @@ class CoreSched(Hook):
                 self.name,
                 REASON,
             )
-            self.shared.metrics.core_sched_status.inc(group, "success" if problem is None else "failure")
+            self.shared.metrics.core_sched_status.inc(group, status_of(problem is None))
         pod, cookie = container.pod, str(self._cookies.cookie_of(group))
         self.shared.metrics.core_sched_cookie.set(
             1, pod.namespace, pod.name, container.id, container.name, pod.uid, group, cookie

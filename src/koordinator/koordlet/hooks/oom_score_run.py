@@ -44,6 +44,4 @@ class OOMScoreAdj(Hook):
             holds = holds or problem is None
         if holds and wanted is not None:
             pod = container.pod
-            self.shared.metrics.oom_score_adj.set(
-                wanted, pod.namespace, pod.name, container.id, container.name, pod.uid
-            )
+            self.shared.metrics.oom_score_adj.set(wanted, pod.namespace, pod.name, pod.uid, container.name)

@@ -29,6 +29,7 @@ from koordinator.koordlet.hooks.contexts import (
 from koordinator.koordlet.hooks.delivery import updates_of
 from koordinator.koordlet.hooks.hook import REASON
 from koordinator.koordlet.hooks.registry import ALL, Answer, Deliver, Entry, Level, Registry, StageResult
+from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.update_plan import Outcome, Result, Update
@@ -224,16 +225,16 @@ class Reconciler:
         hook, function = found
         clock = self._shared.clock
         start_s = clock.now()
-        response, status = None, "success"
+        response, is_success = None, True
         try:
             response = function(context)
         except KoordinatorError as error:
             self._told(f"{context.obj}: {', '.join(entry.resources)}", str(error))
-            status = "failure"
+            is_success = False
         duration_ms = (clock.now() - start_s) * 1000
         for resource in entry.resources:
             family = self._shared.metrics.hook_reconciled
-            family.of(entry.level.value, resource, status).observe(duration_ms)
+            family.of(entry.level.value, resource, status_of(is_success)).observe(duration_ms)
         return None if response is None else Answer(hook, response)
 
     def _told(self, what: str, problem: str) -> None:

@@ -16,7 +16,7 @@ from koordinator.api.qos import QoSClass
 from koordinator.clock import Clock
 from koordinator.koordlet.hooks import contexts
 from koordinator.koordlet.hooks.contexts import Context, PodContext, Response, Stage
-from koordinator.koordlet.metrics import AgentMetrics
+from koordinator.koordlet.metrics import AgentMetrics, status_of
 
 FAIL = "Fail"
 """Plugin failure policy: stop at the first hook that fails."""
@@ -147,14 +147,14 @@ class Registry:
         errors: list[KoordinatorError] = []
         for hook, function in self._stages.get(stage, {}).items():
             start_s = self._clock.now()
-            status = "success"
+            is_success = True
             try:
                 answers.append(Answer(hook, function(context)))
             except KoordinatorError as error:
                 errors.append(error)
-                status = "failure"
+                is_success = False
             duration_ms = (self._clock.now() - start_s) * 1000
-            self._metrics.hook_invoked.of(hook, stage, status).observe(duration_ms)
+            self._metrics.hook_invoked.of(hook, stage, status_of(is_success)).observe(duration_ms)
             if errors and self._failure_policy == FAIL:
                 break
         return StageResult(tuple(answers), tuple(errors))

@@ -22,7 +22,7 @@ UNITS = {
     resources.MID_CPU: "integer",
     resources.MID_MEMORY: "byte",
 }
-"""Units of the resources that are told in metrics; CPU counts in thousandths of a core."""
+"""Units of the lent resources that are told in metrics, 0 where there is none; CPU counts in thousandths of a core."""
 NODE_UNITS = {resources.CPU: "core", resources.MEMORY: "byte"}
 """Of the node itself, so that what is lent can be seen beside it."""
 
@@ -69,8 +69,9 @@ class NodeState:
     def _tell(self, node: Node) -> None:
         gauge = self._shared.metrics.allocatable
         gauge.reset()
+        allocatable = node.status.allocatable
         for name, unit in (UNITS | NODE_UNITS).items():
-            raw = node.status.allocatable.get(name)
+            raw = allocatable.get(name, 0 if name in UNITS else None)
             if raw is None:
                 continue
             try:

@@ -21,6 +21,8 @@ class QuotaGauge:
     """`scheduler_elastic_quota_status`, of all quotas but roots; in milli-cores and whole units."""
 
     name = "scheduler_elastic_quota_status"
+    kind = Gauge.kind
+    labels = ("name", "resource", "tree", "is_parent", "parent", "field")
 
     def __init__(self, book: QuotaBook, news: QuotaNews) -> None:
         self._book = book
@@ -29,7 +31,7 @@ class QuotaGauge:
         self._gauge = Gauge(
             self.name,
             "What quotas have, ask for and use.",
-            ("name", "resource", "tree", "is_parent", "parent", "field"),
+            self.labels,
         )
         self._texts: dict[str, str] = {}
         """Quota → its lines."""

@@ -1,0 +1,41 @@
+"""All metrics that components tell, with everything switched on that adds some."""
+
+from collections.abc import Mapping
+
+from koordinator.api.feature_gates import Component, FeatureGates
+from koordinator.cli import process_metrics
+from koordinator.clock import FixedClock
+from koordinator.health import SliMetrics
+from koordinator.koordlet.metrics import AgentMetrics
+from koordinator.manager.metrics import ManagerMetrics
+from koordinator.prometheus import Family, Registry
+from koordinator.scheduler.auditor.auditor import AuditOptions
+from koordinator.scheduler.gauges import ResourceMetrics, add_gauges
+from koordinator.scheduler.scheduler import Scheduler
+from tests.scheduler.fake_cluster import FakeCluster
+
+
+def by_component() -> Mapping[str, list[Family]]:
+    """Families of each component; `every component` tells what each process says of itself."""
+    clock = FixedClock()
+    agent, manager = AgentMetrics("n", clock), ManagerMetrics(clock)
+    manager.show_config_problems(dict)
+    scheduler = Scheduler(FakeCluster(clock), auditing=AuditOptions())
+    add_gauges(scheduler)
+    process = Registry()
+    process_metrics.add_to(process, 0.0)
+    process_metrics.add_gates(process, Component.SCHEDULER, FeatureGates.of(Component.SCHEDULER))
+    return {
+        "every component": process.families(),
+        "koordlet": [*agent.internal.families(), *agent.external.families()],
+        "koord-manager": [
+            *manager.runtime.families(),
+            *manager.internal.families(),
+            *manager.external.families(),
+        ],
+        "koord-scheduler": [
+            *scheduler.metrics.registry.families(),
+            *ResourceMetrics().families(),
+            *SliMetrics().families(),
+        ],
+    }
