@@ -53,7 +53,7 @@ def test_without_any_configuration_the_error_says_what_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    with pytest.raises(ConfigError, match=r"missing not found; give --kubeconfig or a URL"):
+    with pytest.raises(ConfigError, match=r"missing not found; name its kubeconfig with --kubeconfig FILE"):
         connect.load()
 
 

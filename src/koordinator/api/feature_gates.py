@@ -3,6 +3,7 @@
 Source: spec 01, section 12; the tables are in `feature_gate_tables`.
 """
 
+import difflib
 import enum
 from collections.abc import Mapping
 from typing import Self
@@ -97,6 +98,12 @@ def node_switch(gate: str, threshold_enable: bool | None) -> NodeSwitch:
     return NodeSwitch.ON if threshold_enable else NodeSwitch.OFF
 
 
+def _unknown(name: str, registry: Mapping[str, Gate]) -> str:
+    alike = difflib.get_close_matches(name, registry, n=1)
+    hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(registry))}"
+    return f"no such gate; {hint}"
+
+
 def _parse(flag: str, registry: Mapping[str, Gate]) -> dict[str, bool]:
     """Name → state for each entry of the flag; the last one wins."""
     named: dict[str, bool] = {}
@@ -105,7 +112,7 @@ def _parse(flag: str, registry: Mapping[str, Gate]) -> dict[str, bool]:
         if not equals:
             raise FeatureGateError(entry, "expected NAME=true or NAME=false")
         if name not in registry and name not in _STAGE_SWITCHES:
-            raise FeatureGateError(entry, "no such gate; see the reference for the gates of this component")
+            raise FeatureGateError(entry, _unknown(name, registry))
         try:
             named[name] = scalars.parse_bool(state)
         except scalars.ScalarError as error:

@@ -28,12 +28,9 @@ def crds(names: tuple[str, ...], output_dir: Path | None) -> None:
     if output_dir is None:
         click.echo(documents(chosen), nl=False)
         return
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        for manifest in chosen:
-            (output_dir / file_name(manifest)).write_text(text(manifest), encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(f"cannot write to {output_dir}: {error}") from error
+    output_dir.mkdir(parents=True, exist_ok=True)
+    for manifest in chosen:
+        (output_dir / file_name(manifest)).write_text(text(manifest), encoding="utf-8")
 
 
 def select(manifests: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -95,18 +95,14 @@ def demo_node(
     from rich.console import Console
 
     from koordinator.local.node_demo import page, results, show, verdicts
-    from koordinator.local.node_demo.errors import DemoError
 
     for path in (report, json_path):
         if path is not None and not path.absolute().parent.is_dir():
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
     logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
-    try:
-        prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand)
-        shown = _show(prepared, notes, quiet)
-    except DemoError as error:
-        raise click.ClickException(str(error)) from error
+    prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand)
+    shown = _show(prepared, notes, quiet)
     rows = results.summarise(shown.measured)
     _tell(Console(), rows, shown)
     report.write_text(page.render(shown, rows), encoding="utf-8")

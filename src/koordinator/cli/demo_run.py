@@ -14,7 +14,7 @@ from rich.table import Table
 from koordinator.local.nodes.contention import Protection
 from koordinator.local.nodes.usage import TraceError, read_trace
 from koordinator.simulate import summary
-from koordinator.simulate.compare import Comparison, SimulationError, compare
+from koordinator.simulate.compare import Comparison, compare
 from koordinator.simulate.report import page
 from koordinator.simulate.scenario import Scenario
 
@@ -44,10 +44,7 @@ def demo(
         protection=Protection(protection),
     )
     started_s = time.perf_counter()
-    try:
-        comparison = _compare(scenario, notes, quiet)
-    except SimulationError as error:
-        raise click.ClickException(str(error)) from error
+    comparison = _compare(scenario, notes, quiet)
     wall_s = time.perf_counter() - started_s
     console.print(_table(comparison))
     report.write_text(page.render(comparison), encoding="utf-8")

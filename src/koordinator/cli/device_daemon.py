@@ -67,11 +67,9 @@ def main(**values: Any) -> None:
     file again and asks at once. The file is removed when the daemon ends.
     """
     logs.set_up(logging.INFO)
-    try:
+    with running.told_in_one_line():
         configure(values)
         running.run(_main(values))
-    except KoordinatorError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def configure(values: dict[str, Any]) -> DaemonConfig:

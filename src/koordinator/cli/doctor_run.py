@@ -12,8 +12,7 @@ import msgspec
 import yaml
 from rich.console import Console
 
-from koordinator.api.errors import KoordinatorError
-from koordinator.cli import logs
+from koordinator.cli import logs, running
 from koordinator.cli.doctor_text import plain, print_report
 from koordinator.cluster import connect
 from koordinator.cluster.kube import KubeCluster
@@ -23,11 +22,8 @@ from koordinator.doctor.finding import Severity
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.simulate import dump as dumps
 
-
-class NoAnswer(click.ClickException):
-    """The cluster, or the dump, cannot be read."""
-
-    exit_code = 3
+NO_ANSWER = 3
+"""Exit status when the cluster, or the dump, cannot be read."""
 
 
 def main(
@@ -46,14 +42,12 @@ def main(
         for check in CHECKS:
             click.echo(f"{check.name:18} {check.question}")
         return
-    try:
+    with running.told_in_one_line(exit_code=NO_ANSWER):
         if dump_files:
             snapshot = gather.from_objects(dumps.read(dump_files), namespace)
         else:
             chosen = frozenset(checks or BY_NAME) - ({"admission"} if no_trial else set())
             snapshot = asyncio.run(_from_cluster(namespace, kubeconfig, context, chosen))
-    except (KoordinatorError, OSError) as error:
-        raise NoAnswer(str(error)) from error
     report = examine(snapshot, checks)
     _write(report, output)
     sys.exit(exit_code(report))

@@ -12,7 +12,6 @@ import msgspec
 import yaml
 from rich.console import Console
 
-from koordinator.api.errors import KoordinatorError
 from koordinator.cli import explain_sources as sources
 from koordinator.cli import logs
 from koordinator.cli.explain_gang_text import print_gang
@@ -67,13 +66,10 @@ def _tell(
 ) -> None:
     """Write the answer and end with its status. Raises: ClickException, in one line, when there is none."""
     logs.keep_quiet()
-    try:
-        if asked.dump_files:
-            answer = from_dump(ask, asked.dump_files, asked.config_file)
-        else:
-            answer = asyncio.run(from_cluster(ask, asked.kubeconfig, asked.scheduler_url))
-    except (KoordinatorError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    if asked.dump_files:
+        answer = from_dump(ask, asked.dump_files, asked.config_file)
+    else:
+        answer = asyncio.run(from_cluster(ask, asked.kubeconfig, asked.scheduler_url))
     _print(answer, asked.output)
     if answer.verdict not in _PLACED:
         sys.exit(CANNOT_BE_PLACED)

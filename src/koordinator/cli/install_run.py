@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import connect
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
@@ -18,7 +17,7 @@ from koordinator.install import manifests, objects, steps
 from koordinator.install.api import Api
 from koordinator.install.steps import Outcome, Step
 from koordinator.install.text import documents
-from koordinator.install.values import Values, ValuesError, read, read_file, read_setting
+from koordinator.install.values import Values, read, read_file, read_setting
 
 Work = Callable[[Api], AsyncIterator[Step]]
 
@@ -51,10 +50,7 @@ def install(
     if dry_run:
         click.echo(documents(objects.objects(values)), nl=False)
     elif output_dir is not None:
-        try:
-            write_folder(output_dir, values)
-        except OSError as error:
-            raise click.ClickException(f"cannot write to {output_dir}: {error}") from error
+        write_folder(output_dir, values)
     else:
         _carry_out(
             kubeconfig, context, lambda api: steps.apply(api, values, force=force_conflicts, prune=prune)
@@ -74,15 +70,12 @@ def uninstall(dry_run: bool, do_apply: bool, everything: bool, kubeconfig: str, 
 def read_values(value_files: tuple[Path, ...], settings: tuple[str, ...], namespace: str) -> Values:
     """What files and flags say. Raises: ClickException, which names file or flag, and the field."""
     layers: list[tuple[str, dict[str, Any]]] = []
-    try:
-        for path in value_files:
-            layers.append((str(path), read_file(str(path), path.read_text(encoding="utf-8"))))
-        layers += [(f"--set {text}", read_setting(text)) for text in settings]
-        if namespace:
-            layers.append((f"--namespace {namespace}", {"installation": {"namespace": namespace}}))
-        return read(layers)
-    except (ValuesError, OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(str(error)) from error
+    for path in value_files:
+        layers.append((str(path), read_file(str(path), path.read_text(encoding="utf-8"))))
+    layers += [(f"--set {text}", read_setting(text)) for text in settings]
+    if namespace:
+        layers.append((f"--namespace {namespace}", {"installation": {"namespace": namespace}}))
+    return read(layers)
 
 
 def write_folder(directory: Path, values: Values) -> None:
@@ -95,11 +88,8 @@ def write_folder(directory: Path, values: Values) -> None:
 
 def _carry_out(kubeconfig: str, context: str, work: Work, dry_run: bool = False) -> None:
     """Tell each step as it is done; the exit status is 1 when one failed. Raises: ClickException."""
-    try:
-        client = connect.load(kubeconfig_file=kubeconfig, context=context)
-        counts = asyncio.run(_tell(client, work, " (dry run)" if dry_run else ""))
-    except KoordinatorError as error:
-        raise click.ClickException(str(error)) from error
+    client = connect.load(kubeconfig_file=kubeconfig, context=context)
+    counts = asyncio.run(_tell(client, work, " (dry run)" if dry_run else ""))
     summary = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
     click.echo(f"{counts.total()} objects: {summary or 'nothing to do'}.", err=True)
     if counts[Outcome.FAILED]:

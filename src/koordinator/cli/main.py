@@ -1,5 +1,6 @@
 """The `koordinator` command: one group whose subcommands are imported only when they are asked for."""
 
+import difflib
 import importlib
 from typing import Any
 
@@ -47,6 +48,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "install": ("koordinator.cli.install", "install", "Install or upgrade Koordinator on a cluster."),
     "uninstall": ("koordinator.cli.install", "uninstall", "Take Koordinator off a cluster."),
     "crds": ("koordinator.cli.crds", "crds", "Print the CustomResourceDefinitions."),
+    "completion": (
+        "koordinator.cli.completion",
+        "completion",
+        "Print the script by which a shell completes this command.",
+    ),
 }
 
 
@@ -64,15 +70,23 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; a mistyped name is told the one that it is like."""
+        alike = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+        if args[0] not in COMMANDS and alike and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {alike[0]}?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand; a package that only an extra brings is named, with what to install.
+        """Run a subcommand; what is wrong is told in one line, with what to do next.
 
         Ctrl-C ends with 130, as a shell expects of what it interrupts.
         """
         try:
-            return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            raise running.missing_package(error) from error
+            with running.told_in_one_line():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)

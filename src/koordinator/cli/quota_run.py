@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.text import Text
 
 from koordinator.api.core import Node
-from koordinator.api.errors import KoordinatorError
 from koordinator.api.sigs import ElasticQuota
 from koordinator.cli import logs
 from koordinator.cli.quota_text import PLAIN, Glyphs, Options, tree_lines
@@ -81,17 +80,14 @@ def tree(
     if watch and output == "json":
         raise click.UsageError("--watch draws tables: it goes without -o json")
     shown = Shown(root, tree_id, Options(resources=names, depth=depth, glyphs=_glyphs()))
-    try:
-        if dump_files:
-            dump = dumps.read(dump_files)
-            _write(forest(dump.views(ElasticQuota), dump.views(Node)), shown, output)
-        elif watch:
-            with contextlib.suppress(KeyboardInterrupt):
-                asyncio.run(_watch(shown, kubeconfig, context))
-        else:
-            _write(asyncio.run(_once(kubeconfig, context)), shown, output)
-    except (KoordinatorError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    if dump_files:
+        dump = dumps.read(dump_files)
+        _write(forest(dump.views(ElasticQuota), dump.views(Node)), shown, output)
+    elif watch:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_watch(shown, kubeconfig, context))
+    else:
+        _write(asyncio.run(_once(kubeconfig, context)), shown, output)
 
 
 def _glyphs() -> Glyphs:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from koordinator.api.errors import KoordinatorError
+from koordinator.cluster.errors import ConnectionFailed, Forbidden, Unauthorized
 
 _EXTRA_OF = {"kubernetes_asyncio": "local", "plotly": "simulate", "grpc": "node", "pynvml": "gpu"}
 """Which extra of pyproject.toml brings a package."""
@@ -38,12 +39,35 @@ def work_of(module: str, function: str, asked: Mapping[str, Any]) -> None:
     work(**asked)
 
 
+class Failed(click.ClickException):
+    """A command ends because of what its message says."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc] # of the instance, as click reads it
+
+
+def words_of(error: Exception) -> str:
+    """What is wrong, and what to do next where that is known."""
+    if isinstance(error, ConnectionFailed):
+        return f"{error}; is the API server running? `koordinator up` starts one, --kubeconfig names another"
+    if isinstance(error, Unauthorized):
+        return f"{error}: is the token in the kubeconfig still valid? (kubectl auth whoami)"
+    if isinstance(error, Forbidden):
+        return (
+            f"{error}; somebody with more rights can grant this one (kubectl auth can-i --list shows yours)"
+        )
+    if isinstance(error, OSError) and not isinstance(error, KoordinatorError) and error.strerror:
+        return ": ".join(str(part) for part in (error.filename, error.strerror.lower()) if part)
+    return str(error)
+
+
 @contextlib.contextmanager
-def told_in_one_line() -> Iterator[None]:
+def told_in_one_line(exit_code: int = 1) -> Iterator[None]:
     """Tell a person why a command ends, without a traceback where that is an expected end: a wrong flag, a lost
     lease, a port that is taken, a package that is not installed.
 
-    Raises: click.ClickException; what nobody expects, as it is.
+    Raises: click.ClickException, which ends with `exit_code`; what nobody expects, as it is.
     """
     try:
         yield
@@ -51,9 +75,9 @@ def told_in_one_line() -> Iterator[None]:
         raise missing_package(error) from error
     except (KoordinatorError, OSError, ExceptionGroup) as error:
         cause = cause_of(error)
-        if not isinstance(cause, KoordinatorError | OSError):
-            raise
-        raise click.ClickException(str(cause)) from error
+        if not isinstance(cause, KoordinatorError | OSError) or isinstance(cause, BrokenPipeError):
+            raise  # click knows what to do when nobody reads on
+        raise Failed(words_of(cause), exit_code) from error
 
 
 def missing_package(error: ModuleNotFoundError) -> Exception:

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from koordinator.api import resource_vector, resources
-from koordinator.api.errors import KoordinatorError
 from koordinator.cli import logs
 from koordinator.cli.explain_sources import read_config
 from koordinator.simulate import replay, replay_input, replay_report
@@ -21,7 +20,6 @@ from koordinator.simulate.replay import ReplayResult
 from koordinator.simulate.replay_input import ReplayInput
 from koordinator.simulate.replay_options import Gpu, Order
 from koordinator.simulate.replay_report import ReplayReport
-from koordinator.simulate.report import replay_page
 
 BAR_WIDTH = 30
 PLAIN_WIDTH = 120
@@ -46,27 +44,24 @@ def scheduling(
     if timeline and order != Order.GIVEN.value:
         raise click.UsageError("--timeline orders pods by their times: it goes without --order")
     notes = Console(stderr=True, highlight=False)
-    try:
-        started_s = time.perf_counter()
-        given = replay_input.read(node_files, pod_files, Gpu(gpu), pods_per_node)
-        read_s = time.perf_counter()
-        with Progress(
-            TextColumn("placing pods"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            console=notes, disable=not notes.is_terminal, transient=True,
-        ) as bar:  # fmt: skip
-            task = bar.add_task("", total=len(given.pods))
-            result = replay.run(
-                given,
-                read_config(config_file),
-                timer=time.perf_counter,
-                seed=seed,
-                order=Order(order),
-                timeline=timeline,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-        placed_s = time.perf_counter()
-    except (KoordinatorError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    started_s = time.perf_counter()
+    given = replay_input.read(node_files, pod_files, Gpu(gpu), pods_per_node)
+    read_s = time.perf_counter()
+    with Progress(
+        TextColumn("placing pods"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=notes, disable=not notes.is_terminal, transient=True,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=len(given.pods))
+        result = replay.run(
+            given,
+            read_config(config_file),
+            timer=time.perf_counter,
+            seed=seed,
+            order=Order(order),
+            timeline=timeline,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    placed_s = time.perf_counter()
     _write(given, result, read_s - started_s, placed_s - read_s, output, output_file)
 
 
@@ -84,6 +79,8 @@ def _write(
     elif output == "json":
         text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
     else:
+        from koordinator.simulate.report import replay_page  # plotly, which only pages need
+
         text = replay_page.render(found)
     if output_file is not None:
         output_file.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import secrets
 import signal
@@ -147,13 +148,6 @@ def up(**values: Any) -> None:
       kubectl get nodes
       kubectl create deployment web --image=web --replicas=5
     """
-    from koordinator.api.feature_gates import FeatureGateError
-    from koordinator.host.errors import HostError
-    from koordinator.local.apiserver import auth
-    from koordinator.local.apiserver.server import UnsafeBind
-    from koordinator.local.persistence import StorageError
-    from koordinator.scheduler import config
-
     asked = Asked(**values)
     if asked.without_manager and asked.manager_feature_gates:
         raise click.UsageError("--manager-feature-gates is for the manager that --without-manager leaves out")
@@ -163,18 +157,11 @@ def up(**values: Any) -> None:
         process_nodes.check_privileges()
     try:
         _run(clock, _cluster_options(asked, clock), asked.kubeconfig)
-    except (
-        UnsafeBind,
-        StorageError,
-        auth.TokenFileError,
-        HostError,
-        FeatureGateError,
-        config.ConfigError,
-    ) as error:
-        raise click.ClickException(str(error)) from error
     except OSError as error:
-        hint = "; choose another with --port, or 0 for a free one" if error.errno in (98, 48) else ""
-        raise click.ClickException(f"{error}{hint}") from error
+        if error.errno != errno.EADDRINUSE:
+            raise
+        message = f"{error.strerror}; choose another with --port or --scheduler-port, 0 for a free one"
+        raise click.ClickException(message) from error
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,5 +34,8 @@ def load(
         return config.in_cluster()
     looked_for = ", ".join(str(path) for path in candidates)
     raise config.ConfigError(
-        "kubeconfig", "", f"no cluster is configured: {looked_for} not found; give --kubeconfig or a URL"
+        "kubeconfig",
+        "",
+        f"no cluster is configured: {looked_for} not found; name its kubeconfig with --kubeconfig FILE, "
+        "or start a cluster on this machine: koordinator up",
     )

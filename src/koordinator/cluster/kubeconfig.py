@@ -229,8 +229,10 @@ def _present_certificate(tls: ssl.SSLContext, user: UserEntry, path: Path, sourc
 def _read(path: Path) -> _File:
     try:
         parsed: Any = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), "", str(error)) from error
+    except OSError as error:
+        raise ConfigError(str(path), "", (error.strerror or str(error)).lower()) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "", f"no kubeconfig: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(str(path), "", f"no YAML: {error}") from error
     try:

@@ -19,7 +19,7 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from koordinator.cluster import errors, exchange, wire
+from koordinator.cluster import errors, exchange, no_answer, wire
 from koordinator.cluster.backoff import Backoff, BackoffPolicy, retry_after_s
 from koordinator.cluster.config import ClientConfig, ConfigError
 from koordinator.cluster.rate_limit import Rate, TokenBucket
@@ -169,7 +169,7 @@ class Transport:
                     raise _failure(response, await response.read())
                 yield response.content.iter_any()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _no_answer(call, error) from error
+            raise _no_answer(call, self._config.server, error) from error
 
     async def _once(self, call: Call) -> bytes:
         began_s = asyncio.get_running_loop().time()
@@ -178,7 +178,7 @@ class Transport:
             answer = await self._answer(call)
             code = str(answer.status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _no_answer(call, error) from error
+            raise _no_answer(call, self._config.server, error) from error
         finally:
             if self.on_answer is not None:
                 self.on_answer(call.method, code, asyncio.get_running_loop().time() - began_s)
@@ -316,16 +316,12 @@ class NotConnected(errors.ConnectionFailed):
     """No connection could be made, so the server did not see the request."""
 
 
-def _no_answer(call: Call, error: Exception) -> errors.ConnectionFailed:
-    text = str(error) or type(error).__name__
-    untrusted = aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
-    if isinstance(error, untrusted) or isinstance(error.__cause__, untrusted):
-        text += " (is certificate-authority or tls-server-name right?)"
+def _no_answer(call: Call, server: str, error: Exception) -> errors.ConnectionFailed:
     refused = isinstance(
         error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | exchange.NotReached
     )
     cls = NotConnected if refused else errors.ConnectionFailed
-    return cls(f"{call.method} {call.path}: {text}")
+    return cls(f"{call.method} {call.path}: {server}: {no_answer.reason_of(error)}")
 
 
 def _failure(response: aiohttp.ClientResponse, data: bytes) -> errors.ApiError:

@@ -61,7 +61,7 @@ class ContainerRuntimes:
         try:
             importlib.import_module(_AIO)
         except ImportError:
-            return "grpcio is not installed (pip install 'koordinator[node]')"
+            return "grpcio is not installed (pip install '.[node]')"
         return ""
 
     async def stop(self, container: ContainerID, grace_s: int = 0) -> str:

@@ -50,7 +50,7 @@ class PodResourcesProxy:
             self._grpc = importlib.import_module(_GRPC)
             importlib.import_module(f"{_GRPC}.aio")
         except ImportError:
-            self._outage.failed("grpcio is not installed (pip install 'koordinator[node]')")
+            self._outage.failed("grpcio is not installed (pip install '.[node]')")
             return
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)

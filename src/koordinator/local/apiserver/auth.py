@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from multidict import CIMultiDictProxy
 
+from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.local.apiserver.query import User
 from koordinator.local.service_account_tokens import BadToken, ServiceAccountTokens, looks_like_a_token
@@ -34,7 +35,7 @@ class Token(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ("system:masters",)
 
 
-class TokenFileError(ValueError):
+class TokenFileError(KoordinatorError, ValueError):
     """A line of the token file cannot be used."""
 
 

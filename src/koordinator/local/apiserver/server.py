@@ -11,6 +11,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from koordinator import profiling
+from koordinator.api.errors import KoordinatorError
 from koordinator.clock import SystemClock
 from koordinator.cluster import errors
 from koordinator.cluster.addresses import is_loopback
@@ -220,13 +221,13 @@ class ApiServer:
         )
 
 
-class UnsafeBind(ValueError):
+class UnsafeBind(KoordinatorError, ValueError):
     """The address is reachable from other machines and the server has no tokens or no TLS."""
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"refusing to listen on {host}: other machines could reach it; "
-            "give tokens and TLS, or use 127.0.0.1"
+            f"refusing to listen on {host}, where other machines could reach it without a credential: "
+            "add --token and --tls, or leave --host away"
         )
 
 

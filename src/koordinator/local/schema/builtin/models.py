@@ -35,9 +35,7 @@ class MissingModel(LookupError):
 def _folder() -> Path:
     spec = importlib.util.find_spec("kubernetes_asyncio")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingModel(
-            "the package kubernetes_asyncio is not installed: pip install 'koordinator[local]'"
-        )
+        raise ModuleNotFoundError("the schemas of built-in kinds", name="kubernetes_asyncio")
     return Path(spec.submodule_search_locations[0]) / "client" / "models"
 
 
