@@ -12,6 +12,7 @@ from koordinator.api.annotations.placement import NUMATopologyPolicy
 from koordinator.scheduler.plugins.node_numa_resource.hint_merge import (
     Exclusivity,
     Hint,
+    Hints,
     admit,
     best_hint,
     mask_text,
@@ -104,3 +105,35 @@ def test_a_required_exclusive_pod_is_refused_beside_a_shared_one() -> None:
 
     assert refused.status.reasons == ("Unaligned NUMA Hint cause cpu prefer [01] among [01]",)
     assert unaligned.status.is_success and not unaligned.hint.is_preferred
+
+
+@pytest.mark.parametrize(
+    ("policy", "providers", "hint"),
+    [
+        pytest.param(
+            "Restricted", [{"cpu": []}], Hint(0b11, is_preferred=False), id="impossible, restricted"
+        ),
+        pytest.param(
+            "SingleNUMANode", [{"cpu": []}], Hint(None, is_preferred=False), id="impossible, single"
+        ),
+        pytest.param(
+            "SingleNUMANode", [{"cpu": [Hint(0b1, score=7)]}, {}], Hint(0b1, score=7), id="one of two"
+        ),
+        pytest.param("SingleNUMANode", [{"cpu": [Hint(0b11, score=7)]}], Hint(None, False), id="unaligned"),
+        pytest.param(
+            "BestEffort",
+            [{"cpu": [Hint(0b11, True, 7, True)]}],
+            Hint(0b11, is_preferred=True),
+            id="best effort",
+        ),
+    ],
+)
+def test_the_numa_nodes_told_of_a_pod_admitted_or_not(
+    policy: str, providers: list[Hints], hint: Hint
+) -> None:
+    assert admit(NUMATopologyPolicy(policy), 0b11, providers).hint == hint
+
+
+def test_a_machine_with_one_numa_node_names_none_under_single() -> None:
+    found = admit(NUMATopologyPolicy.SINGLE_NUMA_NODE, 0b1, [{"cpu": [Hint(0b1, score=7)]}])
+    assert found.status.is_success and found.hint == Hint(None)

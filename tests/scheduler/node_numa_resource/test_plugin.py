@@ -306,3 +306,18 @@ def test_what_is_foreseen_of_ordinary_pods_comes_true() -> None:
     assert cluster.plugin.score(state, rows).tolist() == foreseen.tolist()
     cluster.machine("b", labels=SINGLE_LABEL)
     assert not cluster.plugin.foresees(state)
+
+
+@pytest.mark.parametrize("requests", [{}, {"cpu": "0", "memory": "0"}])
+@pytest.mark.parametrize("labels", [{}, SINGLE_LABEL], ids=["plain", "with a policy"])
+def test_a_pod_that_requests_nothing_gets_no_score(requests: dict[str, str], labels: dict[str, str]) -> None:
+    cluster = Cluster()
+    for name in ("a", "b"):
+        cluster.machine(name, labels=labels)
+    cluster.table.assign(cluster.info(pod("held", cpu="3")), "a")
+    plugin, rows = cluster.plugin, cluster.table.rows
+    state = plugin.prepare(cluster.info(pod("idle", requests=requests)))
+
+    assert plugin.score(state, rows).tolist() == [0, 0]
+    assert plugin.score(state, np.tile(rows, 8)).tolist() == [0] * 16
+    assert plugin.score_ahead(state, rows, np.array([1, 2])).tolist() == [0, 0]

@@ -72,16 +72,18 @@ def admit(
     lists, impossible, summaries = _collected(providers)
     if policy is NUMATopologyPolicy.BEST_EFFORT:
         best = best_hint(numa_nodes, lists, exclusivity)
-        return Admission(Hint(numa_nodes, is_preferred=False) if best.is_unsatisfied else best)
+        return Admission(Hint(numa_nodes, best.is_preferred) if best.is_unsatisfied else best)
+    is_single = policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
     if impossible:
-        return Admission(Hint(None, is_preferred=False), unschedulable(*impossible))
+        anywhere = Hint(None if is_single else numa_nodes, is_preferred=False)
+        return Admission(anywhere, unschedulable(*impossible))
     joiner = _Joiner.RESTRICTED
-    if policy is NUMATopologyPolicy.SINGLE_NUMA_NODE:
+    if is_single:
         joiner = _Joiner.SINGLE_NUMA_NODE
         lists = [[hint for hint in hints if hint.is_preferred and _is_single(hint)] for hints in lists]
     best = best_hint(numa_nodes, lists, exclusivity)
-    if policy is NUMATopologyPolicy.SINGLE_NUMA_NODE and best.numa_nodes == numa_nodes:
-        best = msgspec.structs.replace(best, numa_nodes=None)
+    if is_single and best.numa_nodes == numa_nodes:
+        best = Hint(None, best.is_preferred)
     if best.is_preferred:
         return Admission(best)
     return Admission(best, unschedulable(f"Unaligned NUMA Hint cause {joiner.join(sorted(summaries))}"))
