@@ -104,8 +104,8 @@ async def test_answers_come_as_yaml_when_asked(http: aiohttp.ClientSession) -> N
 @pytest.mark.parametrize(
     ("accept", "code"),
     [
-        pytest.param("application/vnd.kubernetes.protobuf", 406, id="protobuf only"),
-        pytest.param("application/vnd.kubernetes.protobuf,application/json", 200, id="protobuf or JSON"),
+        pytest.param("application/cbor", 406, id="something else only"),
+        pytest.param("application/cbor,application/json", 200, id="something else or JSON"),
         pytest.param("text/html", 406, id="HTML"),
         pytest.param("*/*", 200, id="anything"),
         pytest.param("application/json;as=Poem;g=x;v=v1", 406, id="an unknown form"),

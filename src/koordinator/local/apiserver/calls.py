@@ -12,7 +12,7 @@ from aiohttp import web
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import WriteOptions
-from koordinator.local.apiserver import bodies, negotiation, query
+from koordinator.local.apiserver import bodies, negotiation, protobuf, query
 from koordinator.local.apiserver.paths import Target
 from koordinator.local.apiserver.short_requests import AnyRequest, ShortRequest
 
@@ -38,7 +38,8 @@ class Call:
         self.resource = resource
         self.user = user
         self.params: Mapping[str, str] = request.query
-        self.wanted = negotiation.wanted(request.headers.get("Accept", ""))
+        accept = request.headers.get("Accept", "")
+        self.wanted = negotiation.wanted(accept, has_protobuf=protobuf.has(resource))
         self.warnings: list[str] = []
 
     def write_options(self, kind: str) -> WriteOptions:
@@ -84,12 +85,22 @@ def answer(value: Any, *, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), status=status, headers=_JSON_HEADERS)
 
 
-def encoded(body: bytes, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
-    """A JSON answer of text that is encoded already."""
-    response = web.Response(body=body, status=status, headers=_JSON_HEADERS)
+def encoded(
+    body: bytes, media: str = JSON, *, status: int = 200, warnings: Iterable[str] = ()
+) -> web.Response:
+    """An answer that is encoded already."""
+    headers = _JSON_HEADERS if media == JSON else {**_JSON_HEADERS, "Content-Type": media}
+    response = web.Response(body=body, status=status, headers=headers)
     for warning in dict.fromkeys(warnings):
         response.headers.add("Warning", f"299 - {_quoted(warning)}")
     return response
+
+
+def in_wanted_form(response: web.Response, wanted: negotiation.Wanted) -> web.Response:
+    """The answer as YAML or in protobuf where the client asked for that; errors, too."""
+    if wanted.yaml:
+        return as_yaml(response)
+    return _as_protobuf(response) if wanted.protobuf else response
 
 
 def as_yaml(response: web.Response) -> web.Response:
@@ -97,6 +108,14 @@ def as_yaml(response: web.Response) -> web.Response:
     value = msgspec.json.decode(response.body) if response.body else None  # type: ignore[arg-type]
     response.body = yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=True).encode()
     response.headers["Content-Type"] = "application/yaml"
+    return response
+
+
+def _as_protobuf(response: web.Response) -> web.Response:
+    """The same answer in protobuf; what is no object (logs) stays as it is."""
+    if response.body and response.headers.get("Content-Type") == JSON:
+        response.body = protobuf.encode(msgspec.json.decode(response.body))  # type: ignore[arg-type]
+        response.headers["Content-Type"] = protobuf.MEDIA_TYPE
     return response
 
 

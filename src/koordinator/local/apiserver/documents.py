@@ -8,6 +8,7 @@ from aiohttp import web
 
 from koordinator.cluster import errors
 from koordinator.cluster.backend import Backend
+from koordinator.host.protobuf import field
 from koordinator.local.apiserver import calls, discovery, negotiation
 from koordinator.local.apiserver.extras import Extra
 from koordinator.local.apiserver.negotiation import Form
@@ -154,17 +155,12 @@ class Pages:
 _OPENAPI_V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
-def _field(number: int, content: bytes) -> bytes:
-    """A short text or message as a protobuf field."""
-    return bytes([number << 3 | 2, len(content)]) + content
-
-
 # Go clients ask for OpenAPI v2 in protobuf, and only for kinds that v3 does not describe (kubectl, of a kind
 # that nobody serves). What they need then is a document that does not hold the kind: swagger, info, paths.
 _OPENAPI_V2_HEAD = (
-    _field(1, b"2.0")
-    + _field(2, _field(1, b"Kubernetes") + _field(2, VERSION["gitVersion"].encode()))
-    + _field(8, b"")
+    field(1, b"2.0")
+    + field(2, field(1, b"Kubernetes") + field(2, VERSION["gitVersion"].encode()))
+    + field(8, b"")
 )
 
 

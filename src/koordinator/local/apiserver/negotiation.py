@@ -1,7 +1,7 @@
 """What the client sends and wants to get: media types of bodies and answers.
 
-Answers are JSON; a client may ask for a `Table` (what `kubectl get` prints) or for metadata only. Protobuf is
-not spoken: clients that prefer it list JSON as well.
+Answers are JSON, YAML or, for built-in kinds, protobuf; a client may ask for a `Table` (what `kubectl get` prints,
+in JSON or YAML) or for metadata only.
 """
 
 import enum
@@ -10,6 +10,7 @@ from functools import lru_cache
 import msgspec
 
 from koordinator.cluster import errors
+from koordinator.local.apiserver import protobuf
 
 
 class Form(enum.Enum):
@@ -23,16 +24,18 @@ class Form(enum.Enum):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The first acceptable offer: its form, the group and version of the form, and whether it is YAML."""
+    """The first acceptable offer: its form, the group and version of the form, and how it is written."""
 
     form: Form = Form.OBJECT
     group: str = ""
     version: str = ""
     yaml: bool = False
+    protobuf: bool = False
 
 
 _JSON_TYPES = frozenset({"application/json", "application/*", "*/*"})
 _YAML_TYPES = frozenset({"application/yaml"})
+_IN_PROTOBUF = frozenset({Form.OBJECT, Form.METADATA, Form.METADATA_LIST})
 _META_VERSIONS = frozenset({"v1", "v1beta1"})
 _FORM_GROUPS = {
     Form.TABLE: ("meta.k8s.io", _META_VERSIONS),
@@ -43,10 +46,10 @@ _FORM_GROUPS = {
 
 
 @lru_cache(maxsize=256)
-def wanted(accept: str) -> Wanted:
+def wanted(accept: str, *, has_protobuf: bool = False) -> Wanted:
     """The answer that an `Accept` header asks for, in the order in which it lists them.
 
-    Raises: NotAcceptable when nothing in the list is JSON or YAML.
+    Raises: NotAcceptable when nothing in the list is JSON, YAML or, where it `has_protobuf`, that.
     """
     if not accept.strip():
         return Wanted()
@@ -54,21 +57,21 @@ def wanted(accept: str) -> Wanted:
     for media, params, quality in ranges:
         if quality <= 0:
             continue
-        offer = _offer(media, params)
+        offer = _offer(media, params, has_protobuf)
         if offer is not None:
             return offer
-    raise errors.NotAcceptable(
-        "only the following media types are accepted: application/json, application/yaml"
-    )
+    offered = ("application/json", "application/yaml", *((protobuf.MEDIA_TYPE,) if has_protobuf else ()))
+    raise errors.NotAcceptable(f"only the following media types are accepted: {', '.join(offered)}")
 
 
-def _offer(media: str, params: dict[str, str]) -> Wanted | None:
+def _offer(media: str, params: dict[str, str], has_protobuf: bool) -> Wanted | None:
     if media in _YAML_TYPES and "as" not in params:
         return Wanted(yaml=True)
-    if media not in _JSON_TYPES:
+    is_protobuf = has_protobuf and media == protobuf.MEDIA_TYPE
+    if media not in _JSON_TYPES and not is_protobuf:
         return None
     if not params.get("as"):
-        return Wanted()
+        return Wanted(protobuf=is_protobuf)
     try:
         form = Form(params["as"])
     except ValueError:
@@ -77,7 +80,9 @@ def _offer(media: str, params: dict[str, str]) -> Wanted | None:
     version = params.get("v", "v1")
     if params.get("g", group) != group or version not in versions:
         return None
-    return Wanted(form, group, version)
+    if is_protobuf and form not in _IN_PROTOBUF:
+        return None
+    return Wanted(form, group, version, protobuf=is_protobuf)
 
 
 def _parse_range(text: str) -> tuple[str, dict[str, str], float]:
@@ -99,7 +104,7 @@ def body_type(content_type: str) -> str:
 
 
 def unsupported(accepted: tuple[str, ...]) -> errors.UnsupportedMediaType:
-    """415: clients that tried protobuf fall back to JSON."""
+    """415: clients that tried something else fall back to JSON."""
     return errors.UnsupportedMediaType(
         "the body of the request was in an unknown format - accepted media types include: "
         + ", ".join(accepted)

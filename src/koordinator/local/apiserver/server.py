@@ -215,10 +215,11 @@ class ApiServer:
             return self._pages.page(request, path)
         resource = self._requests.resource_of(target)
         call = Call(request, target, resource, user)
-        response = await self._requests.answer(call)
-        return (
-            calls.as_yaml(response) if call.wanted.yaml and isinstance(response, web.Response) else response
-        )
+        try:
+            response = await self._requests.answer(call)
+        except errors.ApiError as error:
+            response = calls.failure(error)
+        return calls.in_wanted_form(response, call.wanted) if isinstance(response, web.Response) else response
 
 
 class UnsafeBind(KoordinatorError, ValueError):

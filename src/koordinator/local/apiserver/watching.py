@@ -1,4 +1,4 @@
-"""Watches: a stream of JSON lines, one per change, encoded once for all watchers.
+"""Watches: a stream of JSON lines (of frames in protobuf), one per change, encoded once for all watchers.
 
 A client that does not read is cut off, so that it holds neither the others nor memory: the subscription's
 buffer is bounded by the backend, what is handed to the socket by `WRITE_BYTES`, and a write that does not get
@@ -9,6 +9,7 @@ import asyncio
 import random
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,16 +18,18 @@ from aiohttp import web
 
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Backend, RecordEvent, Subscription
+from koordinator.cluster.backend import Backend, Record, RecordEvent, Subscription
 from koordinator.cluster.protocol import EventType
-from koordinator.local.apiserver import query, tables, verbs
+from koordinator.local.apiserver import protobuf, query, tables, verbs
 from koordinator.local.apiserver.calls import Call
 from koordinator.local.apiserver.negotiation import Form
+from koordinator.local.schema.known import ByIdentity
 
 STALL_S = 10.0  # a reader that takes nothing for so long is gone or stuck
 TICK_S = 1.0  # how often streams are looked at; also the delay until a vanished client is noticed
 WRITE_BYTES = 64 * 1024  # handed to a socket at once; more waits until the client reads
 STREAMS_MAX = 10_000  # each holds a socket; informers of a large cluster need some hundreds
+MESSAGES_MAX = 256  # in protobuf, kept for the other watchers: they read an event within moments
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 1800, 3600  # as the API server draws it where the client names none
 
 _PREFIX = {kind: b'{"type":"%s","object":' % kind.value.encode() for kind in EventType}
@@ -39,6 +42,7 @@ class Watches:
         self._backend = backend
         self._rng = rng
         self._tables = tables.Tables(backend)
+        self._messages: ByIdentity[bytes] = ByIdentity(MESSAGES_MAX)
         self._streams: set[_Stream] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._stopping = False
@@ -74,16 +78,15 @@ class Watches:
         timeout_s = query.integer(call.params, "timeoutSeconds") or self._rng.randint(
             TIMEOUT_S_MIN, TIMEOUT_S_MAX
         )
-        response = web.StreamResponse(
-            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
-        )
+        media = protobuf.WATCH_TYPE if call.wanted.protobuf else "application/json"
+        response = web.StreamResponse(headers={"Content-Type": media, "Cache-Control": "no-cache, private"})
         response.enable_chunked_encoding()
-        encoder = _Encoder(call, self._tables, initial=bool(options.send_initial_events))
+        encoder = self._encoder(call, initial=bool(options.send_initial_events))
         try:
             subscription = self._backend.watch(call.resource, call.target.namespace, options)
         except errors.Gone as error:
             await response.prepare(request)
-            await response.write(_error_line(error))
+            await response.write(encoder.error(error))
             return response
         stream = _Stream(request, subscription)
         timer = asyncio.get_running_loop().call_later(max(0, timeout_s), subscription.close)
@@ -99,6 +102,11 @@ class Watches:
             self._streams.discard(stream)
         return response
 
+    def _encoder(self, call: Call, *, initial: bool) -> "_Encoder":
+        if call.wanted.protobuf:
+            return _Frames(call, self._messages, initial=initial)
+        return _Lines(call, self._tables, initial=initial)
+
     async def _pump(self, stream: "_Stream", response: web.StreamResponse, encoder: "_Encoder") -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -112,7 +120,7 @@ class Watches:
         except errors.ApiError as error:
             self.cut_off_count += 1
             stream.writing_since = loop.time()
-            await response.write(_error_line(error))
+            await response.write(encoder.error(error))
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -151,14 +159,12 @@ def _reset_on_close(transport: asyncio.BaseTransport) -> None:
         socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-class _Encoder:
-    """Events as JSON lines in the form that the client wants, in pieces of about `WRITE_BYTES`."""
+class _Encoder(ABC):
+    """Events as they stand on the wire, in pieces of about `WRITE_BYTES`."""
 
-    def __init__(self, call: Call, tables_: tables.Tables, *, initial: bool) -> None:
+    def __init__(self, call: Call, *, initial: bool) -> None:
         self._call = call
-        self._tables = tables_
         self._initial = initial
-        self._with_columns = True
 
     def chunks(self, batch: Sequence[RecordEvent]) -> Iterator[bytes]:
         lines: list[bytes] = []
@@ -173,11 +179,43 @@ class _Encoder:
         if lines:
             yield b"".join(lines)
 
+    @abstractmethod
+    def error(self, error: errors.ApiError) -> bytes:
+        """The last event of a watch that cannot go on."""
+
+    @abstractmethod
+    def _line(self, event: RecordEvent) -> bytes: ...
+
+    def _bookmark(self, version: int) -> dict[str, Any]:
+        """The object of a bookmark."""
+        meta: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
+        if self._initial:
+            # The first bookmark after `sendInitialEvents` says that the initial state is complete.
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+            self._initial = False
+        kind, api_version = _shape(self._call.wanted.form, self._call.resource)
+        return {"kind": kind, "apiVersion": api_version, "metadata": meta}
+
+
+class _Lines(_Encoder):
+    """JSON lines in the form that the client wants."""
+
+    def __init__(self, call: Call, tables_: tables.Tables, *, initial: bool) -> None:
+        super().__init__(call, initial=initial)
+        self._tables = tables_
+        self._with_columns = True
+
+    def error(self, error: errors.ApiError) -> bytes:
+        return b'{"type":"ERROR","object":' + msgspec.json.encode(error.status()) + b"}\n"
+
     def _line(self, event: RecordEvent) -> bytes:
         record = event.record
-        if event.type is EventType.BOOKMARK or record is None:
-            return _PREFIX[EventType.BOOKMARK] + self._bookmark(event.version) + b"}\n"
         form = self._call.wanted.form
+        if event.type is EventType.BOOKMARK or record is None:
+            bookmark = msgspec.json.encode(self._bookmark(event.version))
+            if form is Form.TABLE:
+                bookmark = self._tables.encode(self._call, [], {"resourceVersion": str(event.version)})
+            return _PREFIX[EventType.BOOKMARK] + bookmark + b"}\n"
         if form is Form.OBJECT:
             return _PREFIX[event.type] + record.json() + b"}\n"
         if form is Form.TABLE:
@@ -188,17 +226,32 @@ class _Encoder:
             body = msgspec.json.encode(verbs.metadata_only(record.obj))
         return _PREFIX[event.type] + body + b"}\n"
 
-    def _bookmark(self, version: int) -> bytes:
-        meta: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
-        if self._initial:
-            # The first bookmark after `sendInitialEvents` says that the initial state is complete.
-            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-            self._initial = False
-        form, resource = self._call.wanted.form, self._call.resource
-        if form is Form.TABLE:
-            return self._tables.encode(self._call, [], {"resourceVersion": str(version)})
-        kind, api_version = _shape(form, resource)
-        return msgspec.json.encode({"kind": kind, "apiVersion": api_version, "metadata": meta})
+
+class _Frames(_Encoder):
+    """Frames in protobuf. `known` are the messages of late, shared by all watchers."""
+
+    def __init__(self, call: Call, known: ByIdentity[bytes], *, initial: bool) -> None:
+        super().__init__(call, initial=initial)
+        self._known = known
+
+    def error(self, error: errors.ApiError) -> bytes:
+        return protobuf.watch_frame("ERROR", protobuf.encode(error.status()))
+
+    def _line(self, event: RecordEvent) -> bytes:
+        record = event.record
+        if event.type is EventType.BOOKMARK or record is None:
+            bookmark = protobuf.encode(self._bookmark(event.version))
+            return protobuf.watch_frame(EventType.BOOKMARK.value, bookmark)
+        return protobuf.watch_frame(event.type.value, self._message(record))
+
+    def _message(self, record: Record) -> bytes:
+        if self._call.wanted.form is not Form.OBJECT:
+            return protobuf.encode(verbs.metadata_only(record.obj))
+        found = self._known.get(record)
+        if found is None:
+            found = protobuf.encode(record.obj)
+            self._known.put(record, found)
+        return found
 
 
 def _shape(form: Form, resource: Resource) -> tuple[str, str]:
@@ -214,7 +267,3 @@ def _selecting_name(call: Call) -> dict[str, str]:
         selector = f"metadata.name={call.target.name}"
         params["fieldSelector"] = ",".join(filter(None, [params.get("fieldSelector", ""), selector]))
     return params
-
-
-def _error_line(error: errors.ApiError) -> bytes:
-    return b'{"type":"ERROR","object":' + msgspec.json.encode(error.status()) + b"}\n"

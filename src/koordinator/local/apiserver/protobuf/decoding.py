@@ -1,0 +1,250 @@
+"""Messages to JSON objects, as a Go client that speaks JSON would have sent them.
+
+A message is compiled once to a table of readers by field number. Fields that nobody knows are left out and named,
+as unknown fields of JSON are.
+"""
+
+import base64
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from koordinator import clock
+from koordinator.api import duration
+from koordinator.local.apiserver import bodies
+from koordinator.local.apiserver.protobuf import wire
+from koordinator.local.apiserver.protobuf.facts import Member, facts
+from koordinator.local.apiserver.protobuf.wire import Malformed, Unreadable
+
+_EPOCH_S_MIN, _EPOCH_S_MAX = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
+_ZEROS: tuple[Any, ...] = ("", 0, False)
+
+
+class State:
+    """What is known while one body is read: how deep we are, and the fields that nobody knows."""
+
+    __slots__ = ("depth", "unknown")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.unknown: list[str] = []
+
+
+Read = Callable[[int | bytes, State], Any]
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """How one field is read and where it goes."""
+
+    name: str
+    read: Read
+    is_list: bool
+    is_map: bool
+    is_inline: bool
+    keeps_zero: bool
+
+
+def decode(body: bytes) -> tuple[dict[str, Any], list[str]]:
+    """The object in an envelope, with its `apiVersion` and `kind`, and the fields that nobody knows.
+
+    Raises: Malformed, Unreadable.
+    """
+    api_version, kind, raw = wire.unwrapped(body)
+    message = facts().message_of(api_version, kind)
+    if message is None:
+        raise Unreadable(f"{api_version} {kind or 'an object'} cannot be read from protobuf here")
+    state = State()
+    obj = _read_message(message, raw, state)
+    return {"apiVersion": api_version, "kind": kind, **obj}, state.unknown
+
+
+def _read_message(message: str, raw: bytes, state: State) -> dict[str, Any]:
+    readers = _readers(message)
+    state.depth += 1
+    if state.depth > bodies.DEPTH_MAX:
+        raise Malformed("proto: exceeded max depth")
+    found: dict[str, Any] = {}
+    for number, _, content in wire.fields(raw):
+        reader = readers.get(number)
+        if reader is None:
+            state.unknown.append(f"{message.rpartition('.')[2]}.{number}")
+        elif reader.is_list:
+            found.setdefault(reader.name, []).append(reader.read(content, state))
+        elif reader.is_map:
+            key, item = _entry(wire.bytes_of(content), reader, state)
+            found.setdefault(reader.name, {})[key] = item
+        else:
+            value = reader.read(content, state)
+            if reader.is_inline:
+                found.update(value)
+            elif value is not None and (reader.keeps_zero or value not in _ZEROS):
+                found[reader.name] = value
+    state.depth -= 1
+    return found
+
+
+def _entry(raw: bytes, reader: Reader, state: State) -> tuple[str, Any]:
+    """Key and value of one entry of a map."""
+    key: str = ""
+    content: int | bytes = b""
+    for number, _, part in wire.fields(raw):
+        if number == 1:
+            key = wire.text_of(part)
+        elif number == 2:
+            content = part
+    return key, reader.read(content, state)
+
+
+@cache
+def _readers(message: str) -> dict[int, Reader]:
+    return {member.number: _reader(member) for member in facts().members(message)}
+
+
+def _reader(member: Member) -> Reader:
+    is_struct = "." in member.type
+    return Reader(
+        name=member.name,
+        read=_READ.get(member.type) or _message_reader(member.type),
+        is_list=member.is_list,
+        is_map=member.is_map,
+        is_inline=member.name == "@",
+        keeps_zero=member.is_pointer or member.keeps_zero or is_struct,
+    )
+
+
+def _message_reader(message: str) -> Read:
+    def read(content: int | bytes, state: State) -> dict[str, Any]:
+        return _read_message(message, wire.bytes_of(content), state)
+
+    return read
+
+
+def _text(content: int | bytes, state: State) -> str:
+    return wire.text_of(content)
+
+
+def _integer(content: int | bytes, state: State) -> int:
+    return wire.signed(wire.number_of(content))
+
+
+def _boolean(content: int | bytes, state: State) -> bool:
+    return wire.number_of(content) != 0
+
+
+def _double(content: int | bytes, state: State) -> float:
+    raw = wire.bytes_of(content)
+    if len(raw) != 8:
+        raise Malformed("proto: wrong wireType for a floating-point number")
+    number: float = struct.unpack("<d", raw)[0]
+    if number - number != 0:  # infinite or not a number: JSON has no word for it
+        raise Malformed("proto: a number is not finite")
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def _bytes(content: int | bytes, state: State) -> str:
+    return base64.b64encode(wire.bytes_of(content)).decode()
+
+
+def _moment(content: int | bytes) -> float | None:
+    seconds = nanos = 0
+    parts = wire.fields(wire.bytes_of(content))
+    for number, _, part in parts:
+        if number == 1:
+            seconds = wire.signed(wire.number_of(part))
+        elif number == 2:
+            nanos = wire.signed(wire.number_of(part))
+    if not parts:
+        return None
+    if not _EPOCH_S_MIN <= seconds <= _EPOCH_S_MAX or not 0 <= nanos < 1_000_000_000:
+        raise Malformed("a time lies outside the years 1 to 9999")
+    return None if seconds == _EPOCH_S_MIN and nanos == 0 else seconds + nanos / 1e9
+
+
+def _time(content: int | bytes, state: State) -> str | None:
+    moment = _moment(content)
+    return None if moment is None else clock.rfc3339(moment)
+
+
+def _micro_time(content: int | bytes, state: State) -> str | None:
+    moment = _moment(content)
+    return None if moment is None else clock.rfc3339_micro(moment)
+
+
+def _duration(content: int | bytes, state: State) -> str:
+    ns = next(
+        (wire.number_of(part) for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1), 0
+    )
+    return duration.text_of(wire.signed(ns) / 1e9)
+
+
+def _quantity(content: int | bytes, state: State) -> str:
+    parts = wire.fields(wire.bytes_of(content))
+    return next((wire.text_of(part) for number, _, part in parts if number == 1), "") or "0"
+
+
+def _int_or_string(content: int | bytes, state: State) -> int | str:
+    parts = {number: part for number, _, part in wire.fields(wire.bytes_of(content))}
+    if wire.number_of(parts.get(1, 0)) == 1:
+        return wire.text_of(parts.get(3, b""))
+    return wire.signed(wire.number_of(parts.get(2, 0)))
+
+
+def _json(content: int | bytes, state: State) -> Any:
+    raw = next((part for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1), b"")
+    text = wire.bytes_of(raw)
+    try:
+        return bodies.decode_json(text) if text else None
+    except bodies.MalformedBody as error:
+        raise Malformed(str(error)) from None
+
+
+def _strings(content: int | bytes, state: State) -> list[str]:
+    return [wire.text_of(part) for number, _, part in wire.fields(wire.bytes_of(content)) if number == 1]
+
+
+_SCHEMA = "apiextensions/v1.JSONSchemaProps"
+
+
+def _schema_or(content: int | bytes, state: State, schema: int, items: Callable[[bytes], Any]) -> Any:
+    """A schema (field `schema`), or the values of the other field."""
+    others = []
+    for number, _, part in wire.fields(wire.bytes_of(content)):
+        if number == schema:
+            return _read_message(_SCHEMA, wire.bytes_of(part), state)
+        others.append(items(wire.bytes_of(part)))
+    return others
+
+
+def _schema_or_bool(content: int | bytes, state: State) -> Any:
+    allows = False
+    for number, _, part in wire.fields(wire.bytes_of(content)):
+        if number == 2:
+            return _read_message(_SCHEMA, wire.bytes_of(part), state)
+        allows = wire.number_of(part) != 0
+    return allows
+
+
+_READ: dict[str, Read] = {
+    "s": _text,
+    "i": _integer,
+    "b": _boolean,
+    "d": _double,
+    "y": _bytes,
+    "time": _time,
+    "microtime": _micro_time,
+    "duration": _duration,
+    "quantity": _quantity,
+    "intorstring": _int_or_string,
+    "json": _json,
+    "strings": _strings,
+    "schemaorbool": _schema_or_bool,
+    "schemaorarray": lambda content, state: _schema_or(
+        content, state, 1, lambda raw: _read_message(_SCHEMA, raw, state)
+    ),
+    "schemaorstrings": lambda content, state: _schema_or(content, state, 1, wire.text_of),
+}
+
+__all__ = ["decode"]
