@@ -21,6 +21,7 @@ from koordinator.api import (
     events,
     policy,
     rbac,
+    resource_quota,
     scheduling,
     storage,
 )
@@ -67,6 +68,7 @@ _VIEWS: tuple[type[Object], ...] = (
     admission.ValidatingWebhookConfiguration,
     apiextensions.CustomResourceDefinition,
     rbac.ClusterRole,
+    resource_quota.ResourceQuota,
 )
 
 
@@ -84,7 +86,6 @@ _STATUS = ("status",)
 
 _METADATA_ONLY: tuple[Resource, ...] = (
     _namespaced("", "PodTemplate", "podtemplates"),
-    _namespaced("", "ResourceQuota", "resourcequotas", short_names=("quota",), subresources=_STATUS),
     _namespaced("", "LimitRange", "limitranges", short_names=("limits",)),
     _namespaced(_RBAC, "Role", "roles"),
     _namespaced(_RBAC, "RoleBinding", "rolebindings"),

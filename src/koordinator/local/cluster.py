@@ -43,6 +43,7 @@ from koordinator.local.controllers.node_lifecycle import NodeLifecycleController
 from koordinator.local.controllers.pod_autoscaler import PodAutoscalerController
 from koordinator.local.controllers.pod_gc import PodGarbageCollector
 from koordinator.local.controllers.resource_claims import ResourceClaimController
+from koordinator.local.controllers.resource_quota import ResourceQuotaController
 from koordinator.local.controllers.role_aggregation import RoleAggregationController
 from koordinator.local.controllers.taint_eviction import TaintEvictionController
 from koordinator.local.controllers.volumes import VolumeController
@@ -257,6 +258,7 @@ class LocalCluster:
             VolumeController(cluster, factory, events),
             ResourceClaimController(cluster, factory, events),
             RoleAggregationController(cluster, factory),
+            ResourceQuotaController(factory, resources, self.registry.recount_quota),
         ]
         factory.start(group)
         for recorder in (events, autoscaler_events):

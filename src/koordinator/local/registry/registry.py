@@ -431,6 +431,11 @@ class Registry:
             await self._acknowledge()
         return answer
 
+    async def recount_quota(self, namespace: str, name: str) -> None:
+        """Bring a ResourceQuota's `status.used` up to date with what is stored now."""
+        if self.writer.quotas.recount(namespace, name):
+            await self._acknowledge()
+
     async def close(self) -> None:
         """End connections and save what is left; nothing may be written afterwards."""
         for close in self.on_close:

@@ -13,6 +13,7 @@ from koordinator.clock import Clock
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
 from koordinator.cluster.errors import StatusCause
+from koordinator.local.admission.quota import QuotaBooks
 from koordinator.local.interfaces import Patcher, SchemaCatalog, WriteContext
 from koordinator.local.registry import crds, deletion, metadata, refusals
 from koordinator.local.registry.kinds import Kind
@@ -45,6 +46,7 @@ class Writer:
         self.store = store
         self.tokens = tokens
         self.clock = clock
+        self.quotas = QuotaBooks(store, clock)
         self.around = Surroundings(store, rng)
         self._rng = rng
         self._schemas = schemas
@@ -96,6 +98,7 @@ class Writer:
                 causes += self._schemas.check_crd(obj)
         if causes:
             raise fields.invalid_object(resource, name, causes)
+        bills = self.quotas.bills(resource, obj, None)
         self._refuse_existing(kind, resource, namespace, name)
         if self._checks and not is_tracked:
             obj = self._tracked(None, obj, resource, options, "")
@@ -103,7 +106,9 @@ class Writer:
         obj = kind.stored(obj)
         if options.dry_run:
             return Record(obj, 0)
-        return self._put(kind, meta.get("namespace", ""), name, obj)
+        record = self._put(kind, meta.get("namespace", ""), name, obj)
+        self.quotas.book(bills)
+        return record
 
     def _put(self, kind: Kind, namespace: str, name: str, obj: dict[str, Any]) -> Record:
         record = kind.table.put(namespace, name, obj)
@@ -178,7 +183,11 @@ class Writer:
             raise fields.invalid_object(resource, name, causes)
         if metadata.same_but_for_times(was, obj):
             return old, False
-        return self._store(kind, old, obj, options)
+        bills = self.quotas.bills(resource, obj, was, subresource)
+        stored = self._store(kind, old, obj, options)
+        if not options.dry_run:
+            self.quotas.book(bills)
+        return stored
 
     def _checked(
         self,

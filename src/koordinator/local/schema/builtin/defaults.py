@@ -300,6 +300,18 @@ def _device_claim(obj: Json) -> Json:
     return change(obj, "spec", spec)
 
 
+def _limit_range(obj: Json) -> Json:
+    def item(value: Json) -> Json:
+        if value.get("type") != "Container":
+            return value
+        limits = {**(value.get("max") or {}), **(value.get("default") or {})}
+        requests = {**(value.get("min") or {}), **limits, **(value.get("defaultRequest") or {})}
+        found = {**value, **({"default": limits} if limits else {})}
+        return {**found, **({"defaultRequest": requests} if requests else {})}
+
+    return change(obj, "spec", lambda spec: change_each(spec, "limits", item))
+
+
 DEFAULTS: dict[tuple[str, str], Default] = {
     ("", "Pod"): pod_defaults.pod,
     ("", "PodTemplate"): lambda obj: change(obj, "template", pod_defaults.template),
@@ -307,6 +319,7 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("", "Node"): _node,
     ("", "Secret"): _secret,
     ("", "Endpoints"): _endpoints,
+    ("", "LimitRange"): _limit_range,
     ("", "PersistentVolume"): _volume,
     ("", "PersistentVolumeClaim"): _claim,
     ("", "ReplicationController"): _replication_controller,
