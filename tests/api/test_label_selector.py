@@ -49,3 +49,42 @@ def test_selector(chosen: LabelSelector, labels: dict[str, str], expected: bool)
 def test_a_malformed_requirement_is_refused_by_name(chosen: LabelSelector) -> None:
     with pytest.raises(ProtocolError, match="tier"):
         label_selector.matches(chosen, {})
+
+
+LONG = "a" * 63
+
+
+@pytest.mark.parametrize(
+    ("key", "is_one"),
+    [
+        ("tier", True),
+        ("example.com/Tier_1.x", True),
+        (LONG, True),
+        (f"{'a.' * 126}a/{LONG}", True),
+        ("", False),
+        ("two words", False),
+        ("-tier", False),
+        ("tier-", False),
+        ("a/b/c", False),
+        ("Example.com/tier", False),
+        ("example.com/", False),
+        ("/tier", False),
+        (f"{LONG}a", False),
+        (f"{'a.' * 127}a/b", False),
+        ("tier\n", False),
+    ],
+)
+def test_keys_of_labels(key: str, is_one: bool) -> None:
+    assert label_selector.is_label_key(key) is is_one
+
+
+@pytest.mark.parametrize("operator", ["Exists", "DoesNotExist", "In", "NotIn"])
+def test_what_no_label_can_be_is_refused_instead_of_matching_all_or_none(operator: str) -> None:
+    values = ("x",) if operator in ("In", "NotIn") else ()
+    with pytest.raises(ProtocolError, match="'two words' is no key of a label"):
+        label_selector.compile_selector(selector(operator, *values, key="two words"))
+    if values:
+        with pytest.raises(ProtocolError, match=r"'two words' is no value of a label .key 'tier'"):
+            label_selector.compile_selector(selector(operator, "x", "two words"))
+    with pytest.raises(ProtocolError, match="matchLabels: '-' is no key"):
+        label_selector.compile_selector(LabelSelector(match_labels={"-": "x"}))

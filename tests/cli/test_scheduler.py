@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from koordinator.api import upstream_gates
 from koordinator.api.feature_gates import FeatureGateError
 from koordinator.cli import running, scheduler_flags
 from koordinator.cli import scheduler as command
@@ -62,13 +63,29 @@ def test_the_deprecated_flags_are_ignored_beside_a_file(
 
 def test_upstreams_gates_are_known_and_cannot_be_switched(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    gates = process.read_gates("SchedulerQueueingHints=true,DRAPartitionableDevices=true,SyncBarrier=true")
+    asked = (
+        "SchedulerQueueingHints=true,SchedulerPopFromBackoffQ=false,ComponentSLIs=true,GangScheduling=false"
+    )
+    gates = process.read_gates(f"{asked},SyncBarrier=true")
 
     assert gates.is_on("SyncBarrier")
     told = {record.__dict__["gate"]: record.levelname for record in caplog.records}
-    assert told == {"SchedulerQueueingHints": "INFO", "DRAPartitionableDevices": "WARNING"}
+    assert told == {
+        "SchedulerQueueingHints": "INFO",
+        "SchedulerPopFromBackoffQ": "WARNING",
+        "ComponentSLIs": "WARNING",
+        "GangScheduling": "INFO",
+    }
+    assert "/metrics/slis is not served" in caplog.text
     with pytest.raises(FeatureGateError, match="no such gate"):
         process.read_gates("NoSuchGate=true")
+
+
+@pytest.mark.parametrize("name", [name for name, gate in upstream_gates.SCHEDULER.items() if gate.is_refused])
+def test_a_gate_without_which_pods_go_elsewhere_is_refused_by_name(name: str) -> None:
+    with pytest.raises(FeatureGateError, match=f"'{name}=true': not there: .+\\. Leave the gate out"):
+        process.read_gates(f"{name}=true")
+    process.read_gates(f"{name}=false")
 
 
 def test_the_deployments_flags_are_understood() -> None:

@@ -97,6 +97,23 @@ def test_a_pod_follows_the_volume_and_is_bound_once_its_claim_is() -> None:
     play(story)
 
 
+def test_a_claim_takes_volumes_of_its_attributes_class_only() -> None:
+    async def story(world: World) -> None:
+        world.nodes(2)
+        classes(world)
+        fast = volume("fast", "node-1")
+        fast["spec"]["volumeAttributesClassName"] = "fast"
+        world.api.put("PersistentVolume", fast)
+        world.api.put("PersistentVolume", volume("plain", "node-0"))
+        world.api.put("PersistentVolumeClaim", claim("data", volumeAttributesClassName="fast"))
+        world.api.put("Pod", user_of("p", "data"))
+        await world.settle(1)
+        assert world.api.objects["PersistentVolume"][("", "fast")]["spec"]["claimRef"]["name"] == "data"
+        assert "claimRef" not in world.api.objects["PersistentVolume"][("", "plain")]["spec"]
+
+    play(story)
+
+
 def test_a_volume_is_promised_to_one_claim_only() -> None:
     async def story(world: World) -> None:
         world.nodes(2)

@@ -4,7 +4,9 @@ An absent selector is the caller's business: most kinds say that it matches noth
 ClusterColocationProfile that it matches everything.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
 from koordinator.api.errors import ProtocolError
@@ -16,9 +18,12 @@ Predicate = Callable[[Labels], bool]
 def compile_selector(selector: LabelSelector) -> Predicate:
     """A function that tells whether labels match; an empty selector matches everything.
 
-    Raises: ProtocolError for an unknown operator, `In`/`NotIn` without values, `Exists`/`DoesNotExist` with.
+    Raises: ProtocolError for an unknown operator, `In`/`NotIn` without values, `Exists`/`DoesNotExist` with, and for
+    keys and values that no label can have: `NotIn` and `DoesNotExist` would match everything.
     """
     wanted = dict(selector.match_labels)
+    for key, value in wanted.items():
+        _check("matchLabels", key, (value,))
     expressions = [_compile(requirement) for requirement in selector.match_expressions]
 
     def matches(labels: Labels) -> bool:
@@ -34,8 +39,36 @@ def matches(selector: LabelSelector, labels: Labels) -> bool:
     return compile_selector(selector)(labels)
 
 
+_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_DOMAIN_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/){_DOMAIN_PART}(?:\.{_DOMAIN_PART})*/)?(?=.{{1,63}}\Z){_NAME}")
+_VALUE = re.compile(rf"(?=.{{0,63}}\Z)({_NAME})?")
+
+
+@lru_cache(maxsize=8192)
+def is_label_key(text: str) -> bool:
+    """Whether a label can have this key: an optional DNS subdomain and `/`, then a name of at most 63 characters."""
+    return _KEY.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=8192)
+def is_label_value(text: str) -> bool:
+    """Whether a label can have this value: empty, or a name of at most 63 characters."""
+    return _VALUE.fullmatch(text) is not None
+
+
+def _check(where: str, key: str, values: Iterable[str]) -> None:
+    if not is_label_key(key):
+        raise ProtocolError("", f"labelSelector.{where}", f"{key!r} is no key of a label")
+    for value in values:
+        if not is_label_value(value):
+            reason = f"{value!r} is no value of a label (key {key!r})"
+            raise ProtocolError("", f"labelSelector.{where}", reason)
+
+
 def _compile(requirement: LabelSelectorRequirement) -> Predicate:
     key, values = requirement.key, frozenset(requirement.values)
+    _check("matchExpressions", key, requirement.values)
     match requirement.operator:
         case "In" if values:
             return lambda labels: labels.get(key) in values

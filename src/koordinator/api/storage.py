@@ -34,6 +34,7 @@ class PersistentVolumeClaimSpec(Part, frozen=True, kw_only=True):
     volume_name: str = ""
     storage_class_name: str | None = None
     volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
 
 
 class PersistentVolumeClaimStatus(Part, frozen=True, kw_only=True):
@@ -84,6 +85,7 @@ class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
     claim_ref: ObjectReference | None = None
     storage_class_name: str = ""
     volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
     persistent_volume_reclaim_policy: str = ""
     node_affinity: VolumeNodeAffinity | None = None
     csi: CSIVolumeSource | None = None

@@ -1,5 +1,6 @@
 """Which taints a pod bears. Pure. Source: the scheduler's rules of tolerations (TaintToleration)."""
 
+import re
 from collections.abc import Iterable
 
 from koordinator.api.core import Taint, Toleration
@@ -17,7 +18,8 @@ def text_of(taint: Taint) -> str:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration matches a taint. An empty key is valid with `Exists` only."""
+    """Whether one toleration matches a taint. An empty key is valid with `Exists` only; `Lt` and `Gt` say what the
+    taint's value must be beside the toleration's, both as 64-bit integers."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key:
@@ -27,7 +29,25 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.operator == "Exists":
         return True
+    if toleration.operator in ("Lt", "Gt"):
+        bound, value = integer(toleration.value), integer(taint.value)
+        if bound is None or value is None:
+            return False
+        return value < bound if toleration.operator == "Lt" else value > bound
     return toleration.operator in ("", "Equal") and toleration.value == taint.value
+
+
+def integer(text: str) -> int | None:
+    """The number that `Lt` and `Gt` compare; None unless it is written without sign, zeros or spaces that it does not
+    need, and fits 64 bits."""
+    if not _INTEGER.fullmatch(text) or len(text) > _DIGITS_MAX:
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_DIGITS_MAX = 20
 
 
 def is_tolerated(tolerations: Iterable[Toleration], taint: Taint) -> bool:

@@ -5,47 +5,124 @@ They cannot be switched: a behaviour is there or not. Source: spec 03, B1, B2 an
 
 from collections.abc import Mapping
 
-SCHEDULER: Mapping[str, bool] = {
-    "CSIMigrationPortworx": True,
-    "DRAAdminAccess": True,
-    "DRAConsumableCapacity": False,
-    "DRADeviceBindingConditions": False,
-    "DRADeviceTaints": True,
-    "DRAExtendedResource": False,
-    "DRAPartitionableDevices": False,
-    "DRAPrioritizedList": True,
-    "DRAResourceClaimDeviceStatus": False,
-    "DRASchedulerFilterTimeout": True,
-    "DynamicResourceAllocation": True,
-    "GangScheduling": False,
-    "GenericWorkload": False,
-    "InPlacePodVerticalScaling": True,
-    "InPlacePodVerticalScalingExclusiveCPUs": False,
-    "MatchLabelKeysInPodAffinity": True,
-    "MatchLabelKeysInPodTopologySpread": True,
-    "MatchLabelKeysInPodTopologySpreadSelectorMerge": True,
-    "MutableCSINodeAllocatableCount": True,
-    "NodeDeclaredFeatures": False,
-    "NodeInclusionPolicyInPodTopologySpread": True,
-    "NominatedNodeNameForExpectation": False,
-    "OpportunisticBatching": True,
-    "PodLevelResources": True,
-    "PodSchedulingReadiness": True,
-    "SchedulerAsyncAPICalls": True,
-    "SchedulerAsyncPreemption": True,
-    "SchedulerPopFromBackoffQ": True,
-    "SchedulerQueueingHints": True,
-    "SidecarContainers": True,
-    "StorageCapacityScoring": False,
-    "TaintTolerationComparisonOperators": False,
-    "VolumeAttributesClass": True,
-    "VolumeLimitScaling": False,
-    "AnyVolumeDataSource": True,
-    "ComponentSLIs": False,
-    "ContextualLogging": True,
-    "LoggingAlphaOptions": False,
-    "LoggingBetaOptions": True,
-    "WatchListClient": False,
-    "InOrderInformers": True,
+import msgspec
+
+from koordinator.api import scalars
+from koordinator.api.feature_gates import FeatureGateError
+
+
+class UpstreamGate(msgspec.Struct, frozen=True):
+    """Whether the behaviour is built in; `lack` says what there is instead where it is not. `is_refused`: without it
+    pods would be placed otherwise than who asks for it expects."""
+
+    is_built_in: bool
+    lack: str = ""
+    is_refused: bool = False
+
+
+BUILT_IN = UpstreamGate(True)
+
+
+def _refused(lack: str) -> UpstreamGate:
+    return UpstreamGate(False, lack, is_refused=True)
+
+
+_WORKLOADS = (
+    "Workload objects (scheduling.k8s.io/v1alpha1) are not read; gangs are PodGroups or annotations of the plugin "
+    "Coscheduling"
+)
+_DRA = "ResourceClaims are allocated without it"
+
+SCHEDULER: Mapping[str, UpstreamGate] = {
+    "AnyVolumeDataSource": BUILT_IN,
+    "CSIMigrationPortworx": UpstreamGate(
+        False, "volumes of in-tree drivers do not count towards limits of CSI drivers"
+    ),
+    "ComponentSLIs": UpstreamGate(False, "/metrics/slis is not served; /metrics and /readyz are"),
+    "ContextualLogging": BUILT_IN,
+    "DRAAdminAccess": BUILT_IN,
+    "DRAConsumableCapacity": _refused(f"devices are given as a whole: {_DRA}"),
+    "DRADeviceBindingConditions": _refused(f"pods are bound without waiting for devices: {_DRA}"),
+    "DRADeviceTaints": BUILT_IN,
+    "DRAExtendedResource": _refused(
+        "extended resources are not backed by DeviceClasses; ask by ResourceClaim"
+    ),
+    "DRAPartitionableDevices": _refused(f"shared counters of devices are not kept: {_DRA}"),
+    "DRAPrioritizedList": BUILT_IN,
+    "DRAResourceClaimDeviceStatus": UpstreamGate(
+        False, "drivers write the status of devices, the scheduler none"
+    ),
+    "DRASchedulerFilterTimeout": BUILT_IN,
+    "DynamicResourceAllocation": BUILT_IN,
+    "GangScheduling": _refused(_WORKLOADS),
+    "GenericWorkload": _refused(_WORKLOADS),
+    "InOrderInformers": BUILT_IN,
+    "InPlacePodLevelResourcesVerticalScaling": BUILT_IN,
+    "InPlacePodVerticalScaling": BUILT_IN,
+    "InPlacePodVerticalScalingExclusiveCPUs": UpstreamGate(
+        False, "it is the kubelet's; the scheduler does not differ"
+    ),
+    "LoggingAlphaOptions": UpstreamGate(False, "logs are JSON lines or text"),
+    "LoggingBetaOptions": BUILT_IN,
+    "MatchLabelKeysInPodAffinity": BUILT_IN,
+    "MatchLabelKeysInPodTopologySpread": BUILT_IN,
+    "MatchLabelKeysInPodTopologySpreadSelectorMerge": BUILT_IN,
+    "MutableCSINodeAllocatableCount": BUILT_IN,
+    "NodeDeclaredFeatures": _refused(
+        "features that nodes declare are not compared with pods; label the nodes, and select them"
+    ),
+    "NodeInclusionPolicyInPodTopologySpread": BUILT_IN,
+    "NominatedNodeNameForExpectation": UpstreamGate(
+        False, "nominatedNodeName is written for preemption only, not before each binding that takes time"
+    ),
+    "OpportunisticBatching": BUILT_IN,
+    "PodLevelResources": BUILT_IN,
+    "PodSchedulingReadiness": BUILT_IN,
+    "SchedulerAsyncAPICalls": BUILT_IN,
+    "SchedulerAsyncPreemption": BUILT_IN,
+    "SchedulerPopFromBackoffQ": BUILT_IN,
+    "SchedulerQueueingHints": BUILT_IN,
+    "SidecarContainers": BUILT_IN,
+    "StorageCapacityScoring": _refused(
+        "volumes to be made do not score; those that exist do (`shape` of VolumeBinding)"
+    ),
+    "TaintTolerationComparisonOperators": BUILT_IN,
+    "VolumeAttributesClass": BUILT_IN,
+    "VolumeLimitScaling": _refused("limits of volumes count only where a node's driver reports them"),
+    "WatchListClient": UpstreamGate(False, "objects are listed in pages before they are watched"),
 }
-"""Name → whether the behaviour is built in."""
+"""By name."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """An upstream gate in a flag."""
+
+    name: str
+    is_on: bool
+    gate: UpstreamGate
+
+    @property
+    def is_as_asked(self) -> bool:
+        return self.is_on is self.gate.is_built_in
+
+
+def split(flag: str) -> tuple[str, list[Asked]]:
+    """The flag without upstream's gates, and those.
+
+    Raises: FeatureGateError when one is asked for that is not there, and matters for where pods go.
+    """
+    ours, asked = [], []
+    for entry in filter(None, flag.split(",")):
+        name, _, state = (part.strip() for part in entry.partition("="))
+        gate = SCHEDULER.get(name)
+        if gate is None:
+            ours.append(entry)
+            continue
+        try:
+            found = Asked(name, scalars.parse_bool(state), gate)
+        except scalars.ScalarError as error:
+            raise FeatureGateError(entry, str(error)) from error
+        if found.is_on and gate.is_refused:
+            raise FeatureGateError(entry, f"not there: {gate.lack}. Leave the gate out")
+        asked.append(found)
+    return ",".join(ours), asked

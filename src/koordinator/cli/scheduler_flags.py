@@ -166,7 +166,9 @@ OPTIONS: tuple[Decorate, ...] = (
     text("kube-api-content-type", None, "Read for compatibility: we speak JSON."),
     switch("profiling", None, "Serve /debug/pprof. Ignored with --config (enableProfiling)."),
     switch("contention-profiling", None, "Read for compatibility: one thread contends with nobody."),
-    text("feature-gates", "", "Gate=true,Other=false: Koordinator's gates. Upstream's are built in."),
+    text(
+        "feature-gates", "", "Gate=true,Other=false: Koordinator's gates. Upstream's are built in, or told."
+    ),
     flag_kinds.verbosity(),
     text("vmodule", "", "pattern=N,…: another -v for the modules whose name matches."),
     click.option("--logging-format", type=click.Choice(("text", "json")), default="text", show_default=True),

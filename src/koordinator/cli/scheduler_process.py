@@ -121,21 +121,18 @@ def read_gates(text: str) -> FeatureGates:
     """Koordinator's gates as the flag says. Upstream's are what is built in: asking for that is fine, asking for
     the contrary is told.
 
-    Raises: FeatureGateError for names that neither has.
+    Raises: FeatureGateError for names that neither has, and for upstream's that are not there and place pods otherwise.
     """
-    ours = []
-    for entry in filter(None, text.split(",")):
-        name, _, state = (part.strip() for part in entry.partition("="))
-        is_built_in = upstream_gates.SCHEDULER.get(name)
-        if is_built_in is None:
-            ours.append(entry)
-            continue
-        facts = {"gate": name, "asked": state, "built_in": is_built_in}
-        if state.lower() == str(is_built_in).lower():
+    ours, asked = upstream_gates.split(text)
+    for each in asked:
+        facts = {"gate": each.name, "asked": each.is_on, "built_in": each.gate.is_built_in}
+        if each.is_as_asked:
             log.info("gate of kube-scheduler is as asked", extra=facts)
+        elif each.gate.is_built_in:
+            log.warning("gate of kube-scheduler is built in and cannot be switched off", extra=facts)
         else:
-            log.warning("gate of kube-scheduler cannot be switched here", extra=facts)
-    return FeatureGates.of(Component.SCHEDULER, ",".join(ours))
+            log.warning("gate of kube-scheduler is not there: %s", each.gate.lack, extra=facts)
+    return FeatureGates.of(Component.SCHEDULER, ours)
 
 
 def known_plugins() -> frozenset[str]:

@@ -314,12 +314,10 @@ def read(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Values:
 
 def _check(source: str, values: Values) -> None:
     """What a component would refuse when it starts is refused here. Raises: ValuesError."""
-    stock = upstream_gates.SCHEDULER
-    scheduler = ",".join(
-        entry
-        for entry in values.scheduler.feature_gates.split(",")
-        if entry.partition("=")[0].strip() not in stock
-    )
+    try:
+        scheduler, _ = upstream_gates.split(values.scheduler.feature_gates)
+    except FeatureGateError as error:
+        raise ValuesError(source, f"scheduler.featureGates: {error}") from error
     for path, component, flag in (
         ("featureGates", Component.MANAGER, values.feature_gates),
         ("scheduler.featureGates", Component.SCHEDULER, scheduler),

@@ -38,8 +38,10 @@ def is_meant_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool
 
 
 def could_serve(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Size, mode and life allow it, whoever the volume is for."""
+    """Size, mode, attributes and life allow it, whoever the volume is for."""
     if volume.metadata.deletion_timestamp is not None or size_of(volume) < wanted_size(claim):
+        return False
+    if (volume.spec.volume_attributes_class_name or "") != (claim.spec.volume_attributes_class_name or ""):
         return False
     return (volume.spec.volume_mode or _FILESYSTEM) == (claim.spec.volume_mode or _FILESYSTEM)
 

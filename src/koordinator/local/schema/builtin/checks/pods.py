@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+from koordinator.api import tolerations
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin.checks import affinity
@@ -293,6 +294,9 @@ def check_toleration(toleration: Json, field: str) -> list[StatusCause]:
         reason = names.label_value(value)
         if reason:
             causes.append(errors.invalid(f"{field}.operator", value, reason))
+    elif operator in ("Lt", "Gt") and tolerations.integer(value) is None:
+        detail = "must be a decimal integer of 64 bits, without a plus sign or leading zeros"
+        causes.append(errors.invalid(f"{field}.value", value, detail))
     return causes
 
 
