@@ -378,7 +378,7 @@ METHODS: dict[str, dict[str, Function]] = {
         "startsWith": _texts("startsWith", str.startswith),
         "endsWith": _texts("endsWith", str.endswith),
         "contains": _texts("contains", lambda text, part: part in text),
-        "matches": _texts("matches", lambda text, pattern: patterns.of(pattern).search(text) is not None),
+        "matches": _texts("matches", lambda text, pattern: patterns.of(pattern).matches(text)),
         "find": _texts("find", patterns.find),
         "findAll": patterns.find_all,
         "lowerAscii": _texts("lowerAscii", lambda text: text.translate(patterns.LOWER)),

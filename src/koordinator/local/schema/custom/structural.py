@@ -1,8 +1,8 @@
 """Whether an `openAPIV3Schema` is structural and uses only what the API server accepts."""
 
-import re
 from typing import Any
 
+from koordinator.cel import EvaluationError, patterns
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 from koordinator.local.schema.custom import prune, validate
@@ -111,8 +111,8 @@ def _check_common(schema: Json, field: str) -> list[StatusCause]:
     pattern = schema.get("pattern")
     if pattern:
         try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
+            patterns.of(pattern)
+        except EvaluationError as error:
             detail = f"must be a valid regular expression, but isn't: {error}"
             causes.append(errors.invalid(f"{field}.pattern", pattern, detail))
     return causes

@@ -5,10 +5,10 @@ formatted on the way. Troubles carry their path relative to the value; parents p
 Texts are those of the API server (`spec.x in body must be of type integer: "string"`).
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
+from koordinator.cel import EvaluationError, patterns
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors
 from koordinator.local.schema.custom import formats
@@ -233,7 +233,7 @@ def _text(schema: Json) -> Check | None:
     is_form = formats.FORMATS.get(form) if form else None
     if low is None and high is None and not pattern_text and is_form is None:
         return None
-    pattern = re.compile(pattern_text) if pattern_text else None
+    matches = _matcher(pattern_text) if pattern_text else None
 
     def check(value: Any) -> list[Trouble] | None:
         if not isinstance(value, str):
@@ -243,13 +243,21 @@ def _text(schema: Json) -> Check | None:
             found.append(("", lambda path: errors.too_long(path, high)))
         if low is not None and len(value) < low:
             found += _invalid(value, f"should be at least {low} chars long")
-        if pattern is not None and not pattern.search(value):
+        if matches is not None and not matches(value):
             found += _invalid(value, f"should match '{pattern_text}'")
         if is_form is not None and not is_form(value):
             found += _invalid(value, f"must be of type {form}: {errors.shown(value)}")
         return found or None
 
     return check
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a text matches. What was stored before a pattern of that kind was refused matches nothing."""
+    try:
+        return patterns.of(pattern).matches
+    except EvaluationError:
+        return lambda text: False
 
 
 def _array(schema: Json) -> Check | None:
