@@ -102,6 +102,14 @@ def pod(
     return decoded(Pod, body)
 
 
+def annotated(pod_: Pod, **annotations: str) -> Pod:
+    """The pod with more annotations."""
+    metadata = msgspec.structs.replace(
+        pod_.metadata, annotations={**pod_.metadata.annotations, **annotations}
+    )
+    return msgspec.structs.replace(pod_, metadata=metadata)
+
+
 def labelled(pod_: Pod, **labels: str) -> Pod:
     """The pod with more labels; `__` stands for the slash."""
     more = {key.replace("__", "/"): value for key, value in labels.items()}

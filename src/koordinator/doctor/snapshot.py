@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from koordinator.api import labels, slo_config
+from koordinator.api import labels, slo_config, unready
 from koordinator.api.admission import MutatingWebhookConfiguration, ValidatingWebhookConfiguration, Webhook
 from koordinator.api.apps import DaemonSet, Deployment
 from koordinator.api.config_group import ClusterColocationProfile
@@ -68,6 +68,7 @@ IN_CLUSTER: tuple[type[Object], ...] = (
     ClusterNetworkTopology,
     Device,
     NodeResourceTopology,
+    *unready.KINDS,
 )
 KINDS = (*IN_CLUSTER, *IN_NAMESPACE)
 """Kinds that are listed. Of Secrets, only the one with the certificates of the webhooks is read."""

@@ -111,7 +111,11 @@ def webhook_configurations(values: Values) -> Iterator[Json]:
 def failure_policies(policies: FailurePolicies) -> dict[str, str]:
     """Webhook name → failure policy."""
     chosen = msgspec.to_builtins(policies)
-    return {webhook.name: chosen[POLICY_OF_RESOURCE[webhook.resource]] for webhook in WEBHOOKS}
+    return {
+        webhook.name: chosen[POLICY_OF_RESOURCE[webhook.resource]]
+        for webhook in WEBHOOKS
+        if not webhook.only_warns
+    }
 
 
 def compact(value: Any) -> str:

@@ -34,6 +34,7 @@ from koordinator.doctor.checks import (
     reports,
     schedulers,
     topology,
+    unready,
     webhooks,
 )
 from koordinator.doctor.finding import Finding, Severity, finding, some_of
@@ -89,6 +90,7 @@ CHECKS: tuple[Check, ...] = (
     Check("gangs", "are gangs complete, and do their members agree?", gangs.check, (Pod, PodGroup)),
     Check("topology", "is the network a tree in which nodes have a place?", topology.check, _NETWORK),
     Check("quotas", "do quotas fit each other?", quotas.check, (ElasticQuota,)),
+    Check("unready", "is there what nothing acts on yet?", unready.check, (Pod,)),
     Check("leftovers", "are there objects of nodes that are gone?", leftovers.check, (Node,)),
 )
 BY_NAME = {check.name: check for check in CHECKS}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from koordinator.manager.parts import Shared
-from koordinator.manager.webhooks import table
+from koordinator.manager.webhooks import table, unready_warning
 from koordinator.manager.webhooks.config_validating import ConfigMapValidatingHandler
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
 from koordinator.manager.webhooks.node_validating import NodeValidatingHandler
@@ -54,6 +54,7 @@ class _Builders:
             table.VALIDATE_CONFIG_MAP: lambda: self._timed(
                 ConfigMapValidatingHandler(self._shared), VALIDATE, "configmap"
             ),
+            table.WARN_UNREADY: lambda: unready_warning.warn,
         }
 
     def _timed(self, handler: Handler, webhook_type: str, object_type: str) -> Handler:

@@ -4,7 +4,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from koordinator.api import quantity
+from koordinator.api import quantity, unready
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
@@ -83,6 +83,8 @@ class PodValidatingHandler:
             return denied(f"{pod_mutating.called(request)}: {pod_rules.malformed_amount(pod) or error}")
         before = old.metadata.annotations if old is not None else {}
         warnings = annotation_checks.pod_warnings(pod.metadata.annotations, before)
+        if old is None:
+            warnings += tuple(unready.pod_warnings(pod))
         if not (verdict.allowed and warnings):
             return verdict
         return msgspec.structs.replace(verdict, warnings=(*verdict.warnings, *warnings))

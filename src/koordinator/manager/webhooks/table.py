@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koordinator.api import labels
+from koordinator.api import labels, unready
 
 MUTATE_POD = "/mutate-pod"
 MUTATE_RESERVATION = "/mutate-reservation"
@@ -19,6 +19,7 @@ VALIDATE_POD_BINDING = "/validate-pod-binding"
 VALIDATE_QUOTA = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
 VALIDATE_NODE = "/validate-node"
 VALIDATE_CONFIG_MAP = "/validate-configmap"
+WARN_UNREADY = "/warn-unready"
 
 FRAMEWORK_GATE = "WebhookFramework"
 """Off: no webhook at all."""
@@ -44,6 +45,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """As rules name it: plural, or `plural/subresource`."""
     operations: tuple[str, ...]
     failure_policy: str = FAIL
+    only_warns: bool = False
+    """Whether it refuses nothing, ever: then nobody need be able to choose its failure policy."""
     namespace_selector: Mapping[str, Any] = {}
     object_selector: Mapping[str, Any] = {}
 
@@ -153,6 +156,21 @@ WEBHOOKS: tuple[Webhook, ...] = (
         resource="configmaps",
         operations=("CREATE", "UPDATE", "DELETE"),
         object_selector={"matchLabels": {labels.CONFIGMAP_TYPE: "slo-controller-config"}},
+    ),
+    *(
+        Webhook(
+            name=f"w{view.resource.kind.lower()}.koordinator.sh",
+            path=WARN_UNREADY,
+            mutating=False,
+            gates=(),
+            group=view.resource.group,
+            version=view.resource.version,
+            resource=view.resource.plural,
+            operations=("CREATE",),
+            failure_policy=IGNORE,
+            only_warns=True,
+        )
+        for view in unready.KINDS
     ),
 )
 

@@ -1,0 +1,100 @@
+"""Who creates what nothing acts on yet is told so at once: by admission, and by `koordinator doctor`."""
+
+import asyncio
+
+import pytest
+
+from koordinator.api import labels, unready
+from koordinator.api.meta import Object
+from koordinator.api.pod_migration import PodMigrationJob
+from koordinator.api.reservation import Reservation
+from koordinator.install import configs
+from koordinator.install.values import Values
+from koordinator.manager.webhooks import configuration, review, table, unready_warning
+from koordinator.scheduler import default_plugins
+from tests.doctor.builders import annotated, decoded, findings, healthy, only, pod, snapshot
+from tests.manager.webhooks.test_handlers import Webhooks, pod_body, run
+
+KINDS = sorted(unready.KINDS, key=lambda view: view.resource.kind)
+
+
+def asked(view: type[Object], operation: str = "CREATE") -> review.Verdict:
+    resource = review.GroupVersionResource(view.resource.group, view.resource.version, view.resource.plural)
+    return asyncio.run(
+        unready_warning.warn(review.AdmissionRequest(resource=resource, operation=operation, object={}))
+    )
+
+
+@pytest.mark.parametrize("view", KINDS, ids=lambda view: view.resource.kind)
+def test_creating_a_kind_that_nothing_acts_on_is_allowed_with_a_warning(view: type[Object]) -> None:
+    verdict = asked(view)
+    assert verdict.allowed
+    (warning,) = verdict.warnings
+    assert warning.startswith(f"{view.resource.kind}: this version of Koordinator does not act on it yet: ")
+    assert not asked(view, "UPDATE").warnings
+
+    (entry,) = [
+        entry
+        for entry in configuration.configurations(configuration.Service())[1]["webhooks"]
+        if entry["rules"][0]["resources"] == [view.resource.plural]
+    ]
+    assert entry["clientConfig"]["service"]["path"] == table.WARN_UNREADY
+    assert entry["failurePolicy"] == "Ignore"
+    assert entry["name"] not in configs.failure_policies(Values().webhook_configuration.failure_policy)
+
+
+def test_pods_that_ask_for_what_nobody_gives_are_allowed_with_a_warning() -> None:
+    async def scenario(webhooks: Webhooks) -> None:
+        share = pod_body("share", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"})
+        (warning,) = (await webhooks.ask("pod", "pods", share))["warnings"]
+        assert warning.startswith("koordinator.sh/gpu-core, koordinator.sh/gpu-memory-ratio: ")
+
+        needing = pod_body("needing")
+        needing["metadata"]["annotations"] = {labels.RESERVATION_AFFINITY: "{}"}
+        (warning,) = (await webhooks.ask("pod", "pods", needing))["warnings"]
+        assert "the pod stays pending" in warning
+        changed = await webhooks.ask("pod", "pods", needing, operation="UPDATE", oldObject=needing)
+        assert "warnings" not in changed
+
+        plain = await webhooks.ask("pod", "pods", pod_body("plain", {"nvidia.com/gpu": "1"}))
+        assert plain["allowed"] and "warnings" not in plain
+
+    run(scenario)
+
+
+def test_doctor_finds_what_nothing_acts_on() -> None:
+    objects = healthy()
+    objects[Reservation] = [decoded(Reservation, {"spec": {"template": {}}}, name="room")]
+    objects[PodMigrationJob] = [
+        decoded(PodMigrationJob, {"spec": {"podRef": {"name": "web-0"}}}, name=name) for name in ("a", "b")
+    ]
+
+    found = findings("unready", snapshot(objects))
+
+    assert [each.object for each in found] == ["2 PodMigrationJobs", "Reservation room"]
+    assert all("does not act on it yet" in each.problem for each in found)
+    assert not findings("unready", snapshot())
+
+
+def test_doctor_finds_pods_that_ask_for_what_nobody_gives() -> None:
+    objects = healthy()
+    objects[type(pod())] += [
+        pod("share", requests={"koordinator.sh/gpu-core": "50"}),
+        pod("ended", requests={"koordinator.sh/gpu-core": "50"}, phase="Succeeded"),
+    ]
+    assert only("unready", snapshot(objects)).object == "Pod default/share"
+
+    objects = healthy()
+    objects[type(pod())].append(
+        annotated(pod("needing", node_name=""), **{labels.RESERVATION_AFFINITY: "{}"})
+    )
+    each = only("unready", snapshot(objects))
+    assert (each.object, each.why) == ("Pod default/needing", unready.NO_RESERVATION)
+
+
+def test_what_runs_is_not_in_the_table() -> None:
+    """Whoever makes one of these run deletes its line: what is said here would be wrong."""
+    for view, plugin in ((Reservation, "Reservation"), (None, "DeviceShare")):
+        is_named = plugin in default_plugins.NOT_BUILT_IN
+        is_told = view in unready.KINDS if view is not None else bool(unready.DEVICES)
+        assert is_named == is_told, plugin
