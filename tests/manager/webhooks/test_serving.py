@@ -112,7 +112,10 @@ async def test_a_gate_that_is_off_drops_the_entry_and_no_handler_at_all_empties_
 ) -> None:
     async with world.serving({table.VALIDATE_POD: allowing}):
         mutating, validating = await world.lists()
-        assert (mutating, [entry.name for entry in validating]) == ([], ["vpod.koordinator.sh"])
+        assert (mutating, [entry.name for entry in validating]) == (
+            [],
+            ["vpod.koordinator.sh", "vpodresize.koordinator.sh"],
+        )
     async with world.serving({}) as webhooks:
         assert await world.lists() == ([], [])
         assert await webhooks.check() == ""
