@@ -1,10 +1,12 @@
 """Lists and watches of `KubeCluster` against a server scripted for faults."""
 
+import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from koordinator.cluster import errors
+from koordinator.cluster import errors, kube
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import EventType, WatchEvent
 from tests.cluster.fake_backend import PodView
@@ -94,6 +96,38 @@ async def test_bookmarks_only_tell_the_version() -> None:
     bookmark = line("BOOKMARK", obj)
     async with scripted(stream(bookmark)) as server, connected(server) as cluster:
         assert await follow(cluster) == [WatchEvent(EventType.BOOKMARK, None, "42")]
+
+
+BOOKMARK = line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "42"}})
+
+
+async def test_a_silent_watch_is_given_up_once_the_server_is_known_to_send_bookmarks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kube, "SILENT_S_MAX", 0.2)
+    answers = [stream(BOOKMARK, end="hang"), stream(end="hang")]
+    async with scripted(*answers) as server, connected(server) as cluster:
+        for _ in answers:
+            with pytest.raises(errors.ConnectionFailed, match="not even a bookmark"):
+                await follow(cluster)
+
+
+async def test_a_watch_of_a_server_without_bookmarks_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube, "SILENT_S_MAX", 0.2)
+    late = stream(line("ADDED", pod("a")), line("ADDED", pod("b")), pause_s=0.5)
+    async with scripted(late) as server, connected(server) as cluster:
+        assert len(await follow(cluster)) == 2
+
+
+async def test_a_watch_whose_answer_never_begins_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(5)
+        return web.Response()
+
+    monkeypatch.setattr(kube, "SILENT_S_MAX", 0.2)
+    async with scripted(hangs) as server, connected(server) as cluster:
+        with pytest.raises(errors.ConnectionFailed):
+            await follow(cluster)
 
 
 @pytest.mark.parametrize(

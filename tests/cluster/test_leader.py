@@ -314,3 +314,31 @@ def test_there_are_never_two_leaders_and_soon_one_after_the_faults_stop(seed: in
             await candidate.stop()
 
     virtual_loop.run(scenario())
+
+
+def test_one_renewal_that_hangs_costs_no_leadership() -> None:
+    """A connection that is silent for ever (a proxy that died): the next request takes another."""
+
+    async def scenario() -> None:
+        server = LeaseServer()
+        leader = Candidate(server, "a")
+        await asyncio.sleep(1)
+        since_s = leader.working_since_s
+        renew, hung = leader.cluster.patch, 0
+
+        async def hang_once(*args: Any, **kwargs: Any) -> Any:
+            nonlocal hung
+            if not hung:
+                hung += 1
+                await asyncio.Event().wait()
+            return await renew(*args, **kwargs)
+
+        leader.cluster.patch = hang_once  # type: ignore[method-assign]
+        await asyncio.sleep(60)
+
+        assert hung == 1
+        assert leader.working_since_s == since_s is not None
+        assert leader.election.may_act
+        await leader.stop()
+
+    virtual_loop.run(scenario())

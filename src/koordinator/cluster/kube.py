@@ -1,5 +1,6 @@
 """`Cluster` over HTTP: any Kubernetes API server."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
@@ -11,7 +12,7 @@ from koordinator.api.meta import Object
 from koordinator.clock import Clock, SystemClock
 from koordinator.cluster import errors, pods, wire
 from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.protocol import Page, PatchType, WatchEvent
+from koordinator.cluster.protocol import EventType, Page, PatchType, WatchEvent
 from koordinator.cluster.rate_limit import Rate
 from koordinator.cluster.transport import Call, Transport
 
@@ -24,6 +25,8 @@ WATCH_S_MIN = 300
 # What the end of a watch may be late before we think the server dead.
 WATCH_GRACE_S = 30.0
 REQUEST_TIMEOUT_S = 30.0
+# API servers send a bookmark to each watch every 60 to 75 s. One that hears nothing for longer hangs in a proxy.
+SILENT_S_MAX = 100.0
 
 
 class KubeCluster:
@@ -52,6 +55,8 @@ class KubeCluster:
             rate=rate,
         )
         self._rng = rng
+        self._sends_bookmarks = False
+        """Whether this server was seen to: only then is silence a sign of anything."""
 
     async def __aenter__(self) -> Self:
         await self.transport.open()
@@ -101,10 +106,23 @@ class KubeCluster:
         }
         reader = wire.WatchReader(view)
         call = Call(method="GET", path=view.resource.path(namespace), params=params)
-        async with self.transport.stream(call, timeout_s=timeout_s + WATCH_GRACE_S) as chunks:
-            async for chunk in chunks:
+        async with self.transport.stream(
+            call, timeout_s=timeout_s + WATCH_GRACE_S, head_timeout_s=SILENT_S_MAX
+        ) as chunks:
+            while (chunk := await self._next(chunks, call)) is not None:
                 if batch := reader.feed(chunk):
+                    if not self._sends_bookmarks:
+                        self._sends_bookmarks = any(event.type is EventType.BOOKMARK for event in batch)
                     yield batch
+
+    async def _next(self, chunks: AsyncIterator[bytes], call: Call) -> bytes | None:
+        """The next part of a watch, None at its end. Raises: ConnectionFailed after too long a silence."""
+        try:
+            async with asyncio.timeout(SILENT_S_MAX if self._sends_bookmarks else None):
+                return await anext(chunks, None)
+        except TimeoutError as error:
+            why = f"nothing came for {SILENT_S_MAX:g} s, not even a bookmark: the watch is begun anew"
+            raise errors.ConnectionFailed(f"{call.method} {call.path}: {why}") from error
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         kind = {"apiVersion": view.resource.api_version, "kind": view.resource.kind}

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -55,6 +55,9 @@ class ElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"leader election: renew deadline {self.renew_deadline_s} s must be above "
                 f"{JITTER_RATIO} times the retry period {self.retry_period_s} s"
             )
+
+
+T = TypeVar("T")
 
 
 class LeaseLost(KoordinatorError):
@@ -199,13 +202,25 @@ class LeaderElection:
             log.warning("lease not reached: %s", error, extra=self._facts() | {"error": str(error)})
         return False
 
+    async def _within_half(self, request: Awaitable[T]) -> T:
+        """One request, which gets half of the deadline: where one hangs, there is time for another.
+
+        Raises: as the request; ConnectionFailed when there is no answer by then.
+        """
+        limit_s = self._config.renew_deadline_s / 2
+        try:
+            async with asyncio.timeout(limit_s):
+                return await request
+        except TimeoutError as error:
+            raise errors.ConnectionFailed(f"no answer within {limit_s:g} s") from error
+
     async def _acquire_or_renew(self) -> bool:
         config = self._config
         now = clock.rfc3339_micro(self._cluster.clock.now())
         if await self._renew_unseen(now):
             return True
         try:
-            lease = await self._cluster.get(Lease, config.name, config.namespace)
+            lease = await self._within_half(self._cluster.get(Lease, config.name, config.namespace))
         except errors.NotFound:
             return await self._create(now)
         self._observe(lease.spec)
@@ -251,7 +266,7 @@ class LeaderElection:
         }
         try:
             sent_s = asyncio.get_running_loop().time()
-            lease = await self._cluster.create(Lease, body, config.namespace)
+            lease = await self._within_half(self._cluster.create(Lease, body, config.namespace))
         except errors.AlreadyExists:
             return False
         self._kept_s = sent_s
@@ -261,7 +276,8 @@ class LeaderElection:
     async def _patch(self, spec: dict[str, Any], version: str) -> None:
         patch = {"metadata": {"resourceVersion": version}, "spec": spec}
         sent_s = asyncio.get_running_loop().time()
-        lease = await self._cluster.patch(Lease, self._config.name, patch, self._config.namespace)
+        config = self._config
+        lease = await self._within_half(self._cluster.patch(Lease, config.name, patch, config.namespace))
         self._kept_s = sent_s
         self._observe(lease.spec)
         self._version = lease.metadata.resource_version

@@ -155,16 +155,21 @@ class Transport:
         raise errors.Unauthorized("the server refuses our credentials")
 
     @contextlib.asynccontextmanager
-    async def stream(self, call: Call, *, timeout_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The chunks of a long answer, as they arrive. Raises: as `send`, also between chunks; not retried,
-        except once after renewing the identity."""
+    async def stream(
+        self, call: Call, *, timeout_s: float, head_timeout_s: float | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The chunks of a long answer, as they arrive; its head has to come within `head_timeout_s`.
+
+        Raises: as `send`, also between chunks; not retried, except once after renewing the identity.
+        """
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         identity = self._identity
         try:
             async with contextlib.AsyncExitStack() as stack:
-                response = await stack.enter_async_context(await self._request(call, timeout))
-                if response.status == 401 and await self._renew(identity):
+                async with asyncio.timeout(head_timeout_s):
                     response = await stack.enter_async_context(await self._request(call, timeout))
+                    if response.status == 401 and await self._renew(identity):
+                        response = await stack.enter_async_context(await self._request(call, timeout))
                 if response.status >= 400:
                     raise _failure(response, await response.read())
                 yield response.content.iter_any()
