@@ -80,6 +80,7 @@ class Container(Part, frozen=True, kw_only=True):
     volume_devices: list[VolumeDevice] = []
     restart_policy: str | None = None
     readiness_probe: Probe | None = None
+    liveness_probe: Probe | None = None
     startup_probe: Probe | None = None
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import re
 import secrets
 import signal
 import sys
@@ -24,6 +25,18 @@ if TYPE_CHECKING:  # read when a cluster is really started: --help answers at on
 NODES = 10
 NODES_MAX = 20_000
 CPU_CORES_MAX = 1_024
+CARDS_MAX = 64
+_MODEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+def read_gpus(text: str) -> tuple[int, str]:
+    """Number and model (empty: a usual one) of `N[:MODEL]`. Raises: BadParameter."""
+    number, colon, model = text.partition(":")
+    if not (number.isascii() and number.isdigit() and int(number) <= CARDS_MAX):
+        raise click.BadParameter(f"{number!r} is no number from 0 to {CARDS_MAX}; write 8 or 8:A100")
+    if colon and not _MODEL.fullmatch(model):
+        raise click.BadParameter(f"{model!r} cannot be a label, as models of GPUs are; write 8:A100")
+    return int(number), model
 
 
 @click.command()
@@ -46,6 +59,21 @@ CPU_CORES_MAX = 1_024
     show_default=True,
     type=click.IntRange(1, 65_536),
     help="Memory of each node.",
+)
+@click.option(
+    "--gpus",
+    default="0",
+    show_default=True,
+    metavar="N[:MODEL]",
+    callback=lambda context, option, value: read_gpus(value),
+    help="GPUs of each hollow node, such as 8 or 4:H100; its Device object and the node's resources tell of them.",
+)
+@click.option(
+    "--rdma",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, CARDS_MAX),
+    help="RDMA cards of each hollow node.",
 )
 @click.option(
     "--kubeconfig",
@@ -170,6 +198,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None
     node_cpu: int
     node_memory_gib: int
+    gpus: tuple[int, str]
+    rdma: int
     kubeconfig: Path
     data_dir: Path | None
     port: int
@@ -240,7 +270,15 @@ def _node_shapes(asked: Asked) -> "tuple[NodeShape, ...]":
     from koordinator.local.nodes.fleet import alike
 
     count = (0 if asked.process_node else NODES) if asked.nodes is None else asked.nodes
-    return alike(count, asked.node_cpu, asked.node_memory_gib)
+    gpus, model = asked.gpus
+    return alike(
+        count,
+        asked.node_cpu,
+        asked.node_memory_gib,
+        gpus=gpus,
+        gpu_model=model,
+        rdma_cards=asked.rdma,
+    )
 
 
 def _beside(asked: Asked, what: str) -> Path:

@@ -229,7 +229,10 @@ class LocalCluster:
         if self._options.nodes:
             fleet = Fleet(self._options.nodes, FleetPolicy())
             nodes = HollowNodes(
-                self._client("hollow-nodes"), fleet, HollowConfig(pod_events=True), rng=self._new_rng()
+                self._client("hollow-nodes"),
+                fleet,
+                HollowConfig(pod_events=True, topology=True),
+                rng=self._new_rng(),
             )
             self._start(group, nodes.run(), "hollow nodes")
         if self.kubelet is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from koordinator.api.core import Container, Pod, Service, ServicePort
 from koordinator.api.discovery import HEADLESS
+from koordinator.api.pod_resize import is_sidecar
 from koordinator.local.controllers import pod_health
 
 Json = dict[str, Any]
@@ -80,7 +81,7 @@ def differ_per_pod(service: Service) -> bool:
 def _number(pod: Pod, wanted: ServicePort) -> int | None:
     if isinstance(wanted.target_port, int):
         return wanted.target_port
-    sidecars = (one for one in pod.spec.init_containers if one.restart_policy == "Always")
+    sidecars = filter(is_sidecar, pod.spec.init_containers)
     return _named(pod.spec.containers, wanted) or _named(sidecars, wanted)
 
 

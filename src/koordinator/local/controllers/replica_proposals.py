@@ -11,6 +11,7 @@ from koordinator import clock
 from koordinator.api import pod_resources, quantity
 from koordinator.api.core import Pod
 from koordinator.api.errors import KoordinatorError
+from koordinator.api.pod_resize import is_sidecar
 from koordinator.local.controllers import status_write
 
 CPU = "cpu"
@@ -193,7 +194,7 @@ def _request_milli(pod: Pod, container: str, resource: str) -> int:
         return amount.milli
     containers = [
         *pod.spec.containers,
-        *(c for c in pod.spec.init_containers if c.restart_policy == "Always"),
+        *filter(is_sidecar, pod.spec.init_containers),
     ]
     if container:
         containers = [one for one in containers if one.name == container]

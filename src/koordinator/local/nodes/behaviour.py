@@ -26,7 +26,8 @@ class Behaviour(
     share of its node's trace (in proportion to `cpu_milli`).
     A pod with `cpu_work_core_seconds` or `run_seconds` ends with `exit_code` once it had that much CPU and
     ran that long. `service_time_ms` makes it a service with a latency figure. `oom_after_seconds` kills the
-    container once, as the kernel's OOM killer would.
+    container once, as the kernel's OOM killer would. Probes that the pod has succeed, but for what the last four
+    fields say; their times count from each start of the container.
     """
 
     cpu_milli: NotNegative | None = None
@@ -41,6 +42,10 @@ class Behaviour(
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
     oom_after_seconds: Positive | None = None
     start_delay_seconds: NotNegative | None = None
+    startup_fails: bool = False
+    readiness_fails_after_seconds: NotNegative | None = None
+    readiness_fails_for_seconds: Positive | None = None
+    liveness_fails_after_seconds: NotNegative | None = None
 
     @property
     def is_finite(self) -> bool:

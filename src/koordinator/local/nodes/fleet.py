@@ -20,7 +20,8 @@ DAY_S = usage.DAY_S
 
 
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's size. `reserved_*` is what the kubelet keeps from pods: capacity − allocatable."""
+    """A node's size. `reserved_*` is what the kubelet keeps from pods: capacity − allocatable. Without `gpu_model`,
+    GPUs are of a usual one."""
 
     name: str
     cpu_milli: int = 32_000
@@ -31,9 +32,20 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = "zone-a"
     arch: str = "amd64"
     instance_type: str = "hollow"
+    gpus: int = 0
+    gpu_model: str = ""
+    rdma_cards: int = 0
 
 
-def alike(count: int, cpu_cores: int, memory_gib: int) -> tuple[NodeShape, ...]:
+def alike(
+    count: int,
+    cpu_cores: int,
+    memory_gib: int,
+    *,
+    gpus: int = 0,
+    gpu_model: str = "",
+    rdma_cards: int = 0,
+) -> tuple[NodeShape, ...]:
     """Nodes of one size in three zones, named so that their names sort by number."""
     width = len(str(max(count - 1, 0)))
     memory_bytes = memory_gib * 2**30
@@ -44,6 +56,9 @@ def alike(count: int, cpu_cores: int, memory_gib: int) -> tuple[NodeShape, ...]:
             memory_bytes=memory_bytes,
             reserved_bytes=min(2 * 2**30, memory_bytes // 16),
             zone=f"zone-{'abc'[number % 3]}",
+            gpus=gpus,
+            gpu_model=gpu_model,
+            rdma_cards=rdma_cards,
         )
         for number in range(count)
     )
@@ -180,6 +195,12 @@ class Fleet:
         self._consumed_log[:, slot] = self._ran_log[:, slot] = 0.0
         self.oom_in_s[slot] = wanted.oom_after_seconds or np.inf
         return slot
+
+    def resize(self, slot: int, shape: PodShape) -> None:
+        """The pod's requests and limits are now those of `shape`; what it wants to use stays as it is."""
+        self.shape_of[slot] = shape
+        self.weight[slot], self.limit[slot] = shape.weight, shape.limit_milli
+        self.request[slot], self.request_bytes[slot] = shape.request_milli, shape.request_bytes
 
     def start(self, slot: int) -> None:
         """The pod's container begins, or begins again: all work is still to be done."""

@@ -6,7 +6,6 @@ gone is forgotten.
 """
 
 import asyncio
-import enum
 import heapq
 import logging
 import random
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
+from koordinator.api import pod_resize
 from koordinator.api.coordination import Lease
 from koordinator.api.core import Namespace, Node, Pod
 from koordinator.api.node_metric import NodeMetric, NodeMetricSpec
@@ -27,7 +27,10 @@ from koordinator.cluster.protocol import Cluster
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.local.nodes import kubelet, pod_shape, reports
 from koordinator.local.nodes.fleet import Fleet, StepResult
+from koordinator.local.nodes.hollow_pod import Action, HollowPod
 from koordinator.local.nodes.reports import CollectPolicy
+from koordinator.local.nodes.topology_reports import TopologyReports
+from koordinator.local.nodes.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -53,39 +56,8 @@ class HollowConfig(msgspec.Struct, frozen=True, kw_only=True):
     # Most processes stop soon after SIGTERM; the pod's grace period is the longest it can take.
     stop_s_max: float = 2.0
     pod_events: bool = False
-
-
-class _Action(enum.Enum):
-    START = "start"
-    STOP = "stop"
-    RETRY_END = "retry end"
-
-
-class _Pod:
-    """A pod on one of our nodes."""
-
-    __slots__ = (
-        "ended",
-        "evicted_until_s",
-        "last_state",
-        "obj",
-        "restarts",
-        "row",
-        "slot",
-        "started_s",
-        "stopping",
-    )
-
-    def __init__(self, obj: Pod, slot: int, row: int) -> None:
-        self.obj = obj
-        self.slot = slot
-        self.row = row
-        self.restarts = 0
-        self.started_s = 0.0
-        self.last_state: dict[str, Any] = {}
-        self.ended: dict[str, Any] | None = None
-        self.stopping = False
-        self.evicted_until_s = 0.0
+    topology: bool = False
+    """Whether NodeResourceTopology and Device objects are kept."""
 
 
 class HollowNodes:
@@ -111,9 +83,13 @@ class HollowNodes:
         self._factory = InformerFactory(cluster, rng)
         self._events = EventRecorder(cluster, "kubelet", rng=rng)
         self._agent_events = EventRecorder(cluster, "koordlet", rng=rng)
-        self._pods: dict[str, _Pod] = {}
-        self._pod_in: dict[int, _Pod] = {}
-        self._due: list[tuple[float, int, _Action, str]] = []
+        self._topology: TopologyReports | None = None
+        if config.topology:
+            self._topology = TopologyReports(cluster, self._factory, fleet, self._pods_on)
+        self._upkeep = Upkeep(fleet, cluster.clock, self._plan, self._patch_status)
+        self._pods: dict[str, HollowPod] = {}
+        self._pod_in: dict[int, HollowPod] = {}
+        self._due: list[tuple[float, int, Action, str]] = []
         self._sequence = 0
         self._silent: set[int] = set()
         self._specs: dict[int, NodeMetricSpec] = {}
@@ -196,6 +172,8 @@ class HollowNodes:
             await self._end(ended, now_s)
         await self._carry_out(now_s)
         await self._report(now_s)
+        if self._topology is not None:
+            await self._report_topology(self._topology)
         await self._heartbeat(now_s)
 
     # What the API says
@@ -209,29 +187,38 @@ class HollowNodes:
             known = self._admit(obj, row)
             if known is None:
                 return
+        if obj.metadata.generation != known.obj.metadata.generation:
+            self._upkeep.spec_changed(known, obj)
         known.obj = obj
+        if obj.spec.readiness_gates and known.runs:
+            self._plan(0.0, Action.PROBE, known)  # somebody else may have said that it is ready
         if (obj.metadata.deletion_timestamp is not None) and not known.stopping:
             known.stopping = True
             grace_s = obj.metadata.deletion_grace_period_seconds or 0
-            self._plan(self._stop_delay_s(known, grace_s), _Action.STOP, known)
+            self._plan(self._stop_delay_s(known, grace_s), Action.STOP, known)
 
-    def _admit(self, obj: Pod, row: int) -> _Pod | None:
+    def _admit(self, obj: Pod, row: int) -> HollowPod | None:
         if obj.status.phase in OVER:
             return None
         shape, error = pod_shape.read(obj)
         if error is not None:
             self._events.warning(obj, "InvalidBehaviour", str(error))
         slot = self.fleet.add(shape, row)
-        pod = _Pod(obj, slot, row)
+        pod = HollowPod(obj, slot, row)
         self._pods[obj.metadata.uid] = self._pod_in[slot] = pod
+        if self._topology is not None:
+            self._topology.pod_changed(row, obj)
         if obj.status.phase == "Running":  # we were restarted, the pod was not
-            pod.started_s = self._cluster.clock.now()
-            self.fleet.start(slot)
+            pod.restarts = max((one.restart_count for one in obj.status.container_statuses), default=0)
+            self._begin(pod, kubelet.running_since_s(obj) or self._cluster.clock.now())
+            if pod_resize.status_of(obj) is not None:
+                pod.applied = pod.allocated = obj.spec
+                self._plan(0.0, Action.RESIZE, pod)
         else:
             wanted_s = shape.behaviour.start_delay_seconds
             config = self._config
             drawn_s = config.start_s_min + _draw(shape.seed) * (config.start_s_max - config.start_s_min)
-            self._plan(drawn_s if wanted_s is None else wanted_s, _Action.START, pod)
+            self._plan(drawn_s if wanted_s is None else wanted_s, Action.START, pod)
         return pod
 
     def _on_pod_gone(self, obj: Pod) -> None:
@@ -239,6 +226,17 @@ class HollowNodes:
         if pod is not None:
             del self._pod_in[pod.slot]
             self.fleet.remove(pod.slot)
+            if self._topology is not None:
+                self._topology.pod_changed(pod.row, obj)
+
+    def _pods_on(self, row: int) -> list[Pod]:
+        return [self._pod_in[slot].obj for slot in self.fleet.pods_on[row]]
+
+    def _begin(self, pod: HollowPod, now_s: float) -> None:
+        """The containers run from now on."""
+        pod.started_s, pod.ended = now_s, None
+        self.fleet.start(pod.slot)
+        self._upkeep.begin(pod)
 
     def _on_metric(self, metric: NodeMetric) -> None:
         row = self.fleet.row_of.get(metric.metadata.name)
@@ -260,13 +258,13 @@ class HollowNodes:
 
     # What is due
 
-    def _plan(self, delay_s: float, action: _Action, pod: _Pod) -> None:
+    def _plan(self, delay_s: float, action: Action, pod: HollowPod) -> None:
         self._sequence += 1
         at_s = self._cluster.clock.now() + delay_s
         heapq.heappush(self._due, (at_s, self._sequence, action, pod.obj.metadata.uid))
 
     async def _carry_out(self, now_s: float) -> None:
-        later: list[tuple[float, int, _Action, str]] = []
+        later: list[tuple[float, int, Action, str]] = []
         while self._due and self._due[0][0] <= now_s:
             entry = heapq.heappop(self._due)
             pod = self._pods.get(entry[3])
@@ -277,27 +275,31 @@ class HollowNodes:
         for entry in later:
             heapq.heappush(self._due, entry)
 
-    def _is_ours(self, pod: _Pod) -> bool:
+    def _is_ours(self, pod: HollowPod) -> bool:
         """False once the pod is gone: its slot may belong to another by now."""
         return self._pods.get(pod.obj.metadata.uid) is pod
 
-    async def _act(self, action: _Action, pod: _Pod, now_s: float) -> None:
+    async def _act(self, action: Action, pod: HollowPod, now_s: float) -> None:
         meta = pod.obj.metadata
         if not self._is_ours(pod):
             return
-        if action is _Action.STOP:
+        if action is Action.STOP:
             self.fleet.halt(pod.slot)
             await self._cluster.delete(Pod, meta.name, meta.namespace, uid=meta.uid, grace_period_s=0)
-        elif action is _Action.RETRY_END:
+        elif action is Action.RETRY_END:
             assert pod.ended is not None, meta.name
             await self._write_end(pod, pod.ended, now_s)
+        elif action is Action.PROBE:
+            if await self._upkeep.probe(pod, now_s):
+                await self._end_container(pod, kubelet.KILLED_EXIT_CODE, False, now_s)
+        elif action is Action.RESIZE:
+            await self._upkeep.resize(pod, now_s)
         elif not pod.stopping:
-            patch = kubelet.running_status(pod.obj, pod.row, pod.slot, now_s, pod.restarts, pod.last_state)
-            await self._patch_status(pod, patch)
+            run = self._upkeep.first_run(pod, now_s)
+            await self._patch_status(pod, kubelet.running_status(pod.obj, run, now_s))
             if not self._is_ours(pod):
                 return
-            pod.started_s = now_s
-            self.fleet.start(pod.slot)
+            self._begin(pod, now_s)
             if self._config.pod_events:
                 self._events.normal(pod.obj, "Started", "Started all containers")
 
@@ -315,26 +317,26 @@ class HollowNodes:
         for pod in filter(self._is_ours, evicted):
             await self._evict(pod, now_s)
 
-    async def _end_container(self, pod: _Pod, exit_code: int, oom_killed: bool, now_s: float) -> None:
+    async def _end_container(self, pod: HollowPod, exit_code: int, oom_killed: bool, now_s: float) -> None:
         self.fleet.halt(pod.slot)
         pod.ended = kubelet.container_end(exit_code, oom_killed, pod.started_s, now_s)
         if pod.row in self._silent or not await self._attempt(
             self._write_end(pod, pod.ended, now_s), pod.obj
         ):
-            self._plan(RETRY_S, _Action.RETRY_END, pod)
+            self._plan(RETRY_S, Action.RETRY_END, pod)
 
-    async def _write_end(self, pod: _Pod, ended: dict[str, Any], now_s: float) -> None:
-        obj, slot = pod.obj, pod.slot
+    async def _write_end(self, pod: HollowPod, ended: dict[str, Any], now_s: float) -> None:
+        obj = pod.obj
         exit_code = ended["terminated"]["exitCode"]
         if pod.stopping or not kubelet.restarts_again(obj.spec.restart_policy, exit_code):
-            await self._patch_status(pod, kubelet.ended_status(obj, slot, ended, now_s, pod.restarts))
+            await self._patch_status(pod, kubelet.ended_status(obj, pod.run(), ended, now_s))
             return
-        await self._patch_status(pod, kubelet.waiting_status(obj, slot, ended, now_s, pod.restarts))
+        await self._patch_status(pod, kubelet.waiting_status(obj, pod.run(), ended, now_s))
         pod.restarts += 1
         pod.last_state = ended
-        self._plan(kubelet.restart_backoff_s(pod.restarts), _Action.START, pod)
+        self._plan(kubelet.restart_backoff_s(pod.restarts), Action.START, pod)
 
-    async def _evict(self, pod: _Pod, now_s: float) -> None:
+    async def _evict(self, pod: HollowPod, now_s: float) -> None:
         """As the node agent does when memory runs short; a budget may refuse, then it asks again later."""
         if pod.stopping or now_s < pod.evicted_until_s or pod.row in self._silent:
             return
@@ -349,19 +351,24 @@ class HollowNodes:
                 pod.obj, "evictPodFail", f"{reason}, the API refused to evict {meta.name}"
             )
 
-    def _stop_delay_s(self, pod: _Pod, grace_s: int) -> float:
+    def _stop_delay_s(self, pod: HollowPod, grace_s: int) -> float:
         """How long the pod takes to stop, never above its grace period; no time if nothing runs in it."""
         if pod.started_s == 0.0 or pod.ended is not None:
             return 0.0
         seed = self.fleet.shape_of[pod.slot].seed >> 16  # other bits than for the start
         return min(0.1 + _draw(seed) * max(self._config.stop_s_max - 0.1, 0.0), grace_s)
 
-    async def _patch_status(self, pod: _Pod, patch: dict[str, Any]) -> None:
+    async def _patch_status(self, pod: HollowPod, patch: dict[str, Any]) -> None:
         meta = pod.obj.metadata
         patch["metadata"] = {"uid": meta.uid}
         await self._cluster.patch(Pod, meta.name, patch, meta.namespace, subresource="status")
 
     # Reports and heartbeats
+
+    async def _report_topology(self, reports: TopologyReports) -> None:
+        for row in reports.take_due():
+            if row in self._silent or not await self._attempt(reports.write(row), None):
+                reports.failed(row)
 
     async def _report(self, now_s: float) -> None:
         due = np.flatnonzero(self._next_report_s <= now_s).tolist()

@@ -1,15 +1,24 @@
 """What a kubelet writes: node objects, leases and pod statuses, as JSON objects and patches. Pure."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
 
 from koordinator import clock
-from koordinator.api.core import Container, Pod
+from koordinator.api import pod_resize
+from koordinator.api.conditions import Condition
+from koordinator.api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from koordinator.api.pod_resize import is_sidecar
+from koordinator.local.nodes import resizing
 from koordinator.local.nodes.behaviour import HOLLOW_LABEL
 from koordinator.local.nodes.fleet import NodeShape
+from koordinator.local.nodes.probes import Health
+
+Json = dict[str, Any]
 
 KUBELET_VERSION = "v1.32.0"
-OOM_EXIT_CODE = 137
+OOM_EXIT_CODE = KILLED_EXIT_CODE = 137
 LEASE_NAMESPACE = "kube-node-lease"
 RESTART_BACKOFF_S, RESTART_BACKOFF_S_MAX = 10.0, 300.0
 
@@ -113,58 +122,116 @@ def lease_renewal(now_s: float) -> dict[str, Any]:
     return {"renewTime": clock.rfc3339_micro(now_s)}
 
 
-def running_status(
-    pod: Pod, row: int, slot: int, now_s: float, restarts: int, last_state: Any
-) -> dict[str, Any]:
-    """A patch that says: all containers run. `last_state` is that of the container before a restart."""
-    now = clock.rfc3339(now_s)
-    containers = [
-        _container(c, slot, restarts)
-        | {"ready": True, "started": True, "state": {"running": {"startedAt": now}}, "lastState": last_state}
-        for c in pod.spec.containers
-    ]
-    status: dict[str, Any] = {
+class Run(NamedTuple):
+    """One run of a pod's containers: where, since when (seconds since 1970), after how many restarts, the state of the
+    one before, and how the containers are.
+
+    `health` is None when all are started and ready. `allocated` and `applied` are the specs whose amounts the kubelet
+    has promised and the runtime applies, None for the pod's own; `resize` are the conditions about that.
+    """
+
+    row: int
+    slot: int
+    since_s: float
+    restarts: int = 0
+    last_state: Json = {}
+    health: Health | None = None
+    allocated: PodSpec | None = None
+    applied: PodSpec | None = None
+    resize: tuple[Json, ...] = ()
+
+
+def running_status(pod: Pod, run: Run, now_s: float) -> Json:
+    """A patch that says: the containers run, and how they are."""
+    since, now = clock.rfc3339(run.since_s), clock.rfc3339(now_s)
+    unready = [name for name, (_, ready) in run.health.items() if not ready] if run.health else []
+    address = host_ip(run.row)
+    status: Json = {
         "phase": "Running",
-        "conditions": _conditions(pod, now, ready=True),
-        "containerStatuses": containers,
-        "hostIP": host_ip(row),
-        "hostIPs": [{"ip": host_ip(row)}],
-        "podIP": pod_ip(slot),
-        "podIPs": [{"ip": pod_ip(slot)}],
+        "conditions": _conditions(pod, now, run, unready=unready),
+        "containerStatuses": [_running(c, run, since) for c in pod.spec.containers],
+        "hostIP": address,
+        "hostIPs": [{"ip": address}],
+        "podIP": pod_ip(run.slot),
+        "podIPs": [{"ip": pod_ip(run.slot)}],
         "startTime": pod.status.start_time or now,
     }
     if pod.spec.init_containers:
-        done = _terminated(0, "Completed", now, now)
+        done = _terminated(0, "Completed", since, since)
         status["initContainerStatuses"] = [
-            _container(c, slot, 0) | {"ready": True, "started": False, "state": done, "lastState": {}}
+            _running(c, run, since)
+            if is_sidecar(c)
+            else _container(c, run.slot, 0)
+            | {"ready": True, "started": False, "state": done, "lastState": {}}
             for c in pod.spec.init_containers
         ]
     return {"status": status}
 
 
-def waiting_status(pod: Pod, slot: int, ended: dict[str, Any], now_s: float, restarts: int) -> dict[str, Any]:
-    """A patch that says: the containers ended and will be restarted after a pause."""
+def running_since_s(pod: Pod) -> float | None:
+    """When the pod's containers started (seconds since 1970), as its status says; None when it does not."""
+    for status in pod.status.container_statuses:
+        running = status.state.running
+        if running is not None and running.started_at:
+            return clock.parse_rfc3339(running.started_at)
+    return None
+
+
+def says_more(patch: Json, pod: Pod) -> bool:
+    """Whether a status that says that the pod runs says anything that its object does not say yet."""
+    new = msgspec.convert(patch["status"], PodStatus)
+    old = pod.status
+    return (
+        new.container_statuses != old.container_statuses
+        or new.init_container_statuses != old.init_container_statuses
+        or {c.type: _essence(c) for c in new.conditions} != {c.type: _essence(c) for c in old.conditions}
+    )
+
+
+def resize_condition(pod: Pod, kind: str, reason: str = "", message: str = "") -> Json:
+    """A condition about amounts that change; without a reason all is well."""
+    said = {"reason": reason, "message": message} if reason else {}
+    return {"type": kind, "status": "True", "observedGeneration": pod.metadata.generation, **said}
+
+
+def _essence(condition: Condition) -> tuple[str, str, str, int]:
+    return condition.status, condition.reason, condition.message, condition.observed_generation
+
+
+def waiting_status(pod: Pod, run: Run, ended: Json, now_s: float) -> Json:
+    """A patch that says: the containers ended and will be restarted after a pause; sidecars run on."""
     waiting = {"reason": "CrashLoopBackOff", "message": "back-off before the next restart"}
     containers = [
-        _container(c, slot, restarts)
+        _container(c, run.slot, run.restarts)
         | {"ready": False, "started": False, "state": {"waiting": waiting}, "lastState": ended}
         for c in pod.spec.containers
     ]
-    conditions = _conditions(pod, clock.rfc3339(now_s), ready=False, reason="ContainersNotReady")
+    unready = [c.name for c in pod.spec.containers]
+    conditions = _conditions(pod, clock.rfc3339(now_s), run, unready=unready)
     return {"status": {"phase": "Running", "conditions": conditions, "containerStatuses": containers}}
 
 
-def ended_status(pod: Pod, slot: int, ended: dict[str, Any], now_s: float, restarts: int) -> dict[str, Any]:
-    """A patch that says: the pod is over, Succeeded or Failed by its exit code."""
+def ended_status(pod: Pod, run: Run, ended: Json, now_s: float) -> Json:
+    """A patch that says: the pod is over, Succeeded or Failed by its exit code; its sidecars were stopped then."""
     failed = ended["terminated"]["exitCode"] != 0
+    over = {"ready": False, "started": False, "lastState": {}}
     containers = [
-        _container(c, slot, restarts) | {"ready": False, "started": False, "state": ended, "lastState": {}}
-        for c in pod.spec.containers
+        _container(c, run.slot, run.restarts) | over | {"state": ended} for c in pod.spec.containers
     ]
     reason = "PodFailed" if failed else "PodCompleted"
-    conditions = _conditions(pod, clock.rfc3339(now_s), ready=False, reason=reason)
+    conditions = _conditions(pod, clock.rfc3339(now_s), run, over=reason)
     phase = "Failed" if failed else "Succeeded"
-    return {"status": {"phase": phase, "conditions": conditions, "containerStatuses": containers}}
+    status: Json = {"phase": phase, "conditions": conditions, "containerStatuses": containers}
+    if any(is_sidecar(c) for c in pod.spec.init_containers):
+        since, now = clock.rfc3339(run.since_s), clock.rfc3339(now_s)
+        stopped, done = _terminated(0, "Completed", since, now), _terminated(0, "Completed", since, since)
+        status["initContainerStatuses"] = [
+            _container(c, run.slot, 0)
+            | over
+            | {"ready": not is_sidecar(c), "state": stopped if is_sidecar(c) else done}
+            for c in pod.spec.init_containers
+        ]
+    return {"status": status}
 
 
 def container_end(exit_code: int, oom_killed: bool, started_s: float, now_s: float) -> dict[str, Any]:
@@ -192,7 +259,7 @@ def _terminated(exit_code: int, reason: str, started: str, finished: str) -> dic
     return {"terminated": state}
 
 
-def _container(container: Container, slot: int, restarts: int) -> dict[str, Any]:
+def _container(container: Container, slot: int, restarts: int) -> Json:
     return {
         "name": container.name,
         "image": container.image,
@@ -202,40 +269,95 @@ def _container(container: Container, slot: int, restarts: int) -> dict[str, Any]
     }
 
 
-_KUBELET_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
-
-
-def _conditions(pod: Pod, now: str, *, ready: bool, reason: str = "") -> list[dict[str, Any]]:
-    """All conditions of the pod: ours as they are now, those of others as they were."""
-    before = {c.type: c for c in pod.status.conditions}
-    kept: Sequence[str] = [
-        kind for kind in before if kind not in _KUBELET_CONDITIONS and kind != "PodScheduled"
-    ]
-    wanted = {
-        "PodReadyToStartContainers": True,
-        "Initialized": True,
-        "Ready": ready,
-        "ContainersReady": ready,
+def _running(container: Container, run: Run, since: str) -> Json:
+    """The status of a container or sidecar that runs; sidecars have not restarted with the others."""
+    restarts = 0 if is_sidecar(container) else run.restarts
+    started, ready = (True, True) if run.health is None else run.health.get(container.name, (True, True))
+    status = _container(container, run.slot, restarts)
+    status |= {
+        "ready": ready,
+        "started": started,
+        "state": {"running": {"startedAt": since}},
+        "lastState": {} if is_sidecar(container) else run.last_state,
     }
-    wanted["PodScheduled"] = True
-    result: list[dict[str, Any]] = []
-    for kind, holds in wanted.items():
-        status = "True" if holds else "False"
+    allocated = _amounts(container, run.allocated)
+    applied = _amounts(container, run.applied)
+    if allocated.requests:
+        status["allocatedResources"] = allocated.requests
+    if applied.requests or applied.limits:
+        both = {"limits": applied.limits, "requests": applied.requests}
+        status["resources"] = {name: amounts for name, amounts in both.items() if amounts}
+    return status
+
+
+def _amounts(container: Container, spec: PodSpec | None) -> ResourceRequirements:
+    """What `spec` says about the container, the container itself without."""
+    if spec is None:
+        return container.resources
+    named = (one for one in (*spec.containers, *spec.init_containers) if one.name == container.name)
+    return next(named, container).resources
+
+
+_RESIZE_CONDITIONS = (pod_resize.PENDING, resizing.IN_PROGRESS)
+_READY: Json = {"status": "True"}
+
+
+def _conditions(pod: Pod, now: str, run: Run, *, unready: Sequence[str] = (), over: str = "") -> list[Json]:
+    """All conditions of the pod: ours as they are now, those of others as they were. `unready` names containers;
+    `over` is the reason of a pod that ended."""
+    before = {c.type: c for c in pod.status.conditions}
+    ready = contained = _READY
+    if over:
+        ready = contained = {"status": "False", "reason": over}
+    elif unready:
+        text = f"containers with unready status: [{' '.join(unready)}]"
+        ready = contained = {"status": "False", "reason": "ContainersNotReady", "message": text}
+    elif pod.spec.readiness_gates:
+        ready = _gated(pod, before)
+    wanted = {
+        "PodReadyToStartContainers": _READY,
+        "Initialized": _READY,
+        "Ready": ready,
+        "ContainersReady": contained,
+        "PodScheduled": _READY,
+    }
+    result: list[Json] = []
+    for kind, condition in wanted.items():
         old = before.get(kind)
-        since = old.last_transition_time if (old is not None and old.status == status) else None
-        condition = {"type": kind, "status": status, "lastTransitionTime": since or now}
-        if not holds:
-            condition["reason"] = reason
-        result.append(condition)
-    for kind in kept:
-        old = before[kind]
+        since = old.last_transition_time if old is not None and old.status == condition["status"] else None
+        result.append({"type": kind, **condition, "lastTransitionTime": since or now})
+    for kind, old in before.items():
+        if kind in wanted or kind in _RESIZE_CONDITIONS:
+            continue
         fields = {
             "reason": old.reason,
             "message": old.message,
             "lastTransitionTime": old.last_transition_time,
         }
         result.append({"type": kind, "status": old.status} | {k: v for k, v in fields.items() if v})
+    for condition in () if over else run.resize:
+        old = before.get(condition["type"])
+        result.append(
+            {**condition, "lastTransitionTime": old.last_transition_time if old is not None else now}
+        )
     return result
+
+
+def _gated(pod: Pod, before: Mapping[str, Condition]) -> Json:
+    """Whether a pod whose containers are ready is ready by its gates, too."""
+    missing: list[str] = []
+    for gate in pod.spec.readiness_gates:
+        condition = before.get(gate.condition_type)
+        if condition is None:
+            missing.append(
+                f'corresponding condition of pod readiness gate "{gate.condition_type}" does not exist.'
+            )
+        elif condition.status != "True":
+            text = f'the status of pod readiness gate "{gate.condition_type}" is not "True", but {condition.status}'
+            missing.append(text)
+    if not missing:
+        return _READY
+    return {"status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(missing)}
 
 
 def _cpu(milli: int) -> str:

@@ -1,0 +1,138 @@
+"""NodeResourceTopology and Device objects of hollow nodes, as the node agents would keep them."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from koordinator.api import labels
+from koordinator.api.core import Node, Pod
+from koordinator.api.device import Device
+from koordinator.api.meta import to_wire
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.cluster import errors
+from koordinator.cluster.informer import InformerFactory
+from koordinator.cluster.protocol import Cluster
+from koordinator.koordlet.report import topology, topology_object
+from koordinator.local.nodes import machine
+from koordinator.local.nodes.fleet import Fleet
+
+ROWS_PER_TURN = 256
+"""Nodes that are reported on between two chances for everything else that hollow nodes do."""
+
+_NO_STATUS = Node().status
+_Machine = tuple[int, int, tuple[tuple[str, str], ...]]
+"""CPU, memory and annotations of nodes whose reports differ in nothing but the name."""
+
+
+class TopologyReports:
+    """Which reports are due, and their writing. `pods_on` gives the pods of a row."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        factory: InformerFactory,
+        fleet: Fleet,
+        pods_on: Callable[[int], Iterable[Pod]],
+    ) -> None:
+        self._cluster = cluster
+        self._fleet = fleet
+        self._pods_on = pods_on
+        self._nodes: dict[int, Node] = {}
+        self._due: dict[int, None] = {}
+        self._alike: dict[_Machine, NodeResourceTopology] = {}
+        self._stored = factory.informer(NodeResourceTopology)
+        self._stored.add_handler(on_delete=lambda obj: self._want(obj.metadata.name))
+        factory.informer(Node).add_handler(
+            self._node_changed, lambda _, new: self._node_changed(new), self._node_gone
+        )
+
+    def pod_changed(self, row: int, pod: Pod) -> None:
+        """A pod came or went: with CPUs of its own, fewer (or more) are shared."""
+        if labels.RESOURCE_STATUS in pod.metadata.annotations and row in self._nodes:
+            self._due[row] = None
+
+    def take_due(self) -> list[int]:
+        """Some rows to be reported on now."""
+        rows = list(self._due)[:ROWS_PER_TURN] if self._stored.synced.is_set() else []
+        for row in rows:
+            del self._due[row]
+        return rows
+
+    def failed(self, row: int) -> None:
+        """The report could not be written: it is due again."""
+        self._due[row] = None
+
+    async def write(self, row: int) -> None:
+        """Bring the API up to date about one node. Raises: ApiError."""
+        node = self._nodes.get(row)
+        if node is None:
+            return
+        wanted = self._topology(row, node)
+        stored = self._stored.get(node.metadata.name)
+        if stored is None:
+            await self._create(wanted)
+            await self._write_devices(row, node)
+            return
+        patch = topology.patch_of(stored, wanted)
+        if patch is not None:
+            # Zones are one list, and others write into it.
+            patch.setdefault("metadata", {})["resourceVersion"] = stored.metadata.resource_version
+            await self._cluster.patch(NodeResourceTopology, node.metadata.name, patch)
+        await self._write_devices(row, node)
+
+    def _topology(self, row: int, node: Node) -> NodeResourceTopology:
+        shape = self._fleet.shapes[row]
+        pods = [
+            topology_object.slim_pod(pod)
+            for pod in self._pods_on(row)
+            if labels.RESOURCE_STATUS in pod.metadata.annotations
+        ]
+        meta = node.metadata
+        if pods or meta.labels:
+            return machine.topology(shape, node, pods)
+        alike = (shape.cpu_milli, shape.memory_bytes, tuple(sorted(meta.annotations.items())))
+        model = self._alike.get(alike)
+        if model is None:
+            model = self._alike[alike] = machine.topology(shape, node, [])
+        # Thousands of nodes of one kind share their texts.
+        own = msgspec.structs.replace(model.metadata, name=meta.name, owner_references=[machine.owner(node)])
+        return msgspec.structs.replace(model, metadata=own)
+
+    async def _create(self, wanted: NodeResourceTopology) -> None:
+        try:
+            await self._cluster.create(NodeResourceTopology, to_wire(wanted))
+        except errors.AlreadyExists:
+            self._want(wanted.metadata.name)  # the cache is behind
+
+    async def _write_devices(self, row: int, node: Node) -> None:
+        device = machine.devices(self._fleet.shapes[row], node)
+        if device is None:
+            return
+        body = to_wire(device)
+        try:
+            await self._cluster.create(Device, body)
+        except errors.AlreadyExists:
+            patch = {"metadata": {"labels": device.metadata.labels}, "spec": to_wire(device)["spec"]}
+            await self._cluster.patch(Device, device.metadata.name, patch)
+
+    def _node_changed(self, node: Node) -> None:
+        row = self._fleet.row_of.get(node.metadata.name)
+        if row is None:
+            return
+        slim = topology_object.slim_node(node)
+        if not slim.metadata.labels:  # what the kubelet keeps then does not matter
+            slim = msgspec.structs.replace(slim, status=_NO_STATUS)
+        if self._nodes.get(row) != slim:
+            self._nodes[row] = slim
+            self._due[row] = None
+
+    def _node_gone(self, node: Node) -> None:
+        row = self._fleet.row_of.get(node.metadata.name)
+        if row is not None:
+            self._nodes.pop(row, None)
+            self._due.pop(row, None)
+
+    def _want(self, name: str) -> None:
+        row = self._fleet.row_of.get(name)
+        if row is not None and row in self._nodes:
+            self._due[row] = None

@@ -1,0 +1,111 @@
+"""What a hollow kubelet does for pods that run: it says what their probes find, and gives them other amounts."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from koordinator.api import pod_resize
+from koordinator.api.core import Pod
+from koordinator.api.pod_resize import is_sidecar
+from koordinator.clock import Clock
+from koordinator.local.nodes import kubelet, pod_shape, probes, resizing
+from koordinator.local.nodes.fleet import Fleet
+from koordinator.local.nodes.hollow_pod import Action, HollowPod
+
+Plan = Callable[[float, Action, HollowPod], None]
+"""Has something done after so many seconds."""
+WriteStatus = Callable[[HollowPod, dict[str, Any]], Awaitable[None]]
+
+
+class Upkeep:
+    """Serves the pods of a fleet."""
+
+    def __init__(self, fleet: Fleet, clock: Clock, plan: Plan, write_status: WriteStatus) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._plan = plan
+        self._write_status = write_status
+
+    def first_run(self, pod: HollowPod, now_s: float) -> kubelet.Run:
+        """What is to be said of containers that start now: with the amounts that they ask for now."""
+        pod.allocated = pod.applied = None
+        pod.resize = ()
+        pod.lines = self._lines(pod)
+        health = None if pod.lines is None else probes.health(pod.lines, 0.0)
+        return pod.run(health)._replace(since_s=now_s)
+
+    def begin(self, pod: HollowPod) -> None:
+        """The containers have started."""
+        pod.lines = self._lines(pod)
+        self._plan_probe(pod, 0.0)
+
+    def spec_changed(self, pod: HollowPod, new: Pod) -> None:
+        """Other amounts are a matter of the node; containers that do not run yet start with them."""
+        if not pod.runs or not resizing.differs(pod.obj.spec, new.spec):
+            return
+        if pod.applied is None:
+            pod.allocated = pod.applied = pod.obj.spec
+        self._plan(0.0, Action.RESIZE, pod)
+
+    async def probe(self, pod: HollowPod, now_s: float) -> bool:
+        """Say how the containers are by their probes; whether one failed for good, so that they must end."""
+        if not pod.runs or pod.stopping:
+            return False
+        ran_s = now_s - pod.started_s
+        if probes.is_killed(pod.lines or {}, ran_s):
+            return True
+        await self._say_running(pod, now_s)
+        if pod.probe_s <= now_s:
+            self._plan_probe(pod, ran_s)
+        return False
+
+    async def resize(self, pod: HollowPod, now_s: float) -> None:
+        """Give a pod the amounts that its spec asks for: promise them, then apply them, if the node has room."""
+        if pod.applied is None or not pod.runs or pod.stopping:
+            return
+        shape, _ = pod_shape.read(pod.obj)
+        refusal = resizing.refusal(shape, self._room(pod))
+        if refusal is not None:
+            pod.allocated = pod.applied
+            pod.resize = (kubelet.resize_condition(pod.obj, pod_resize.PENDING, *refusal),)
+            if refusal.reason == resizing.DEFERRED:
+                self._plan(resizing.RETRY_S, Action.RESIZE, pod)
+        elif pod.allocated is not None:
+            self._fleet.resize(pod.slot, shape)
+            pod.allocated = None
+            pod.resize = (kubelet.resize_condition(pod.obj, resizing.IN_PROGRESS),)
+            self._plan(resizing.ACTUATE_S, Action.RESIZE, pod)
+        else:
+            self._fleet.resize(pod.slot, shape)
+            pod.applied = None
+            pod.resize = ()
+        await self._say_running(pod, now_s)
+
+    async def _say_running(self, pod: HollowPod, now_s: float) -> None:
+        """Write the status of a pod that runs, if it is not what the API has."""
+        health = None if pod.lines is None else probes.health(pod.lines, now_s - pod.started_s)
+        patch = kubelet.running_status(pod.obj, pod.run(health), now_s)
+        if kubelet.says_more(patch, pod.obj):
+            await self._write_status(pod, patch)
+
+    def _lines(self, pod: HollowPod) -> dict[str, probes.Timeline] | None:
+        if not probes.has_probes(pod.obj):
+            return None
+        spec, behaviour = pod.obj.spec, self._fleet.shape_of[pod.slot].behaviour
+        return probes.timelines((*spec.containers, *filter(is_sidecar, spec.init_containers)), behaviour)
+
+    def _plan_probe(self, pod: HollowPod, ran_s: float) -> None:
+        """Wake up when the probes find something else."""
+        next_s = probes.next_change_s(pod.lines or {}, ran_s)
+        if next_s is not None:
+            pod.probe_s = pod.started_s + next_s
+            self._plan(pod.probe_s - self._clock.now(), Action.PROBE, pod)
+
+    def _room(self, pod: HollowPod) -> resizing.Room:
+        fleet, row = self._fleet, pod.row
+        others = [slot for slot in fleet.pods_on[row] if slot != pod.slot]
+        return resizing.Room(
+            float(fleet.capacity[row] - fleet.reserved[row]),
+            float(fleet.capacity_bytes[row] - fleet.reserved_bytes[row]),
+            float(fleet.request[others].sum()),
+            float(fleet.request_bytes[others].sum()),
+        )

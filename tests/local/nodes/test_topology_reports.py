@@ -1,0 +1,137 @@
+"""Hollow nodes report their CPUs, NUMA nodes and cards as the node agent does."""
+
+import asyncio
+import json
+
+import pytest
+
+from koordinator.api.core import Node, Pod
+from koordinator.api.device import Device
+from koordinator.api.node_topology import NodeResourceTopology
+from koordinator.clock import Clock
+from koordinator.local.nodes import machine
+from koordinator.local.nodes.fleet import NodeShape
+from koordinator.local.nodes.hollow import HollowConfig
+from koordinator.simulate.virtual_time import run_virtual
+from tests.local.nodes.world import World, world
+
+ON = HollowConfig(topology=True)
+
+
+async def topology(w: World, name: str = "node-0") -> NodeResourceTopology:
+    await asyncio.sleep(3)
+    return await w.cluster.get(NodeResourceTopology, name)
+
+
+def annotation(found: NodeResourceTopology, name: str) -> object:
+    return json.loads(found.metadata.annotations[f"node.koordinator.sh/{name}"])
+
+
+def test_a_node_has_two_numa_nodes_with_half_of_its_cpus_and_memory() -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock, nodes=2, config=ON, cpu_milli=8_000, memory_bytes=2**34) as w:
+            found = await topology(w, "node-1")
+            node = await w.cluster.get(Node, "node-1")
+            assert [owner.uid for owner in found.metadata.owner_references] == [node.metadata.uid]
+            assert [zone.name for zone in found.zones] == ["node-0", "node-1"]
+            by_name = {one.name: one.allocatable for one in found.zones[1].resources}
+            assert (by_name["cpu"], by_name["memory"]) == ("4", "8Gi")
+            detail = annotation(found, "cpu-topology")["detail"]  # type: ignore[index]
+            assert [(one["id"], one["core"], one["node"]) for one in detail][3:5] == [(3, 1, 0), (4, 2, 1)]
+            assert found.topology_policies == ["None"]
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(("cores", "nodes"), [(1, 1), (2, 1), (6, 1), (8, 2), (64, 2)])
+def test_small_machines_have_one_numa_node(cores: int, nodes: int) -> None:
+    shape = NodeShape(name="n", cpu_milli=cores * 1000)
+
+    assert len(machine.cpus(shape).by("node")) == machine.numa_nodes(shape) == nodes
+    assert len(machine.cpus(shape).cpus) == cores
+
+
+def test_bound_cpus_leave_the_shared_pool_and_come_back() -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock, config=ON, cpu_milli=8_000) as w:
+            status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-1"}'}
+            body = {
+                "metadata": {
+                    "name": "web",
+                    "annotations": status,
+                    "labels": {"koordinator.sh/qosClass": "LSR"},
+                },
+                "spec": {"nodeName": "node-0", "containers": [{"name": "c", "image": "x"}]},
+            }
+            await w.cluster.create(Pod, body, "default")
+            found = await topology(w)
+            pools = annotation(found, "cpu-shared-pools")
+            assert [pool["cpuset"] for pool in pools] == ["2-3", "4-7"]  # type: ignore[attr-defined]
+
+            await w.cluster.delete(Pod, "web", "default", grace_period_s=0)
+            pools = annotation(await topology(w), "cpu-shared-pools")
+            assert [pool["cpuset"] for pool in pools] == ["0-3", "4-7"]  # type: ignore[attr-defined]
+
+    run_virtual(main)
+
+
+def test_a_reservation_of_the_node_is_reported_and_a_lost_report_comes_back_with_what_others_wrote_kept() -> (
+    None
+):
+    async def main(clock: Clock) -> None:
+        async with world(clock, config=ON, cpu_milli=8_000) as w:
+            await topology(w)
+            foreign = {
+                "name": "node-0",
+                "type": "Node",
+                "resources": [
+                    {"name": "kubernetes.io/batch-cpu", "capacity": "1", "allocatable": "1", "available": "1"}
+                ],
+            }
+            await w.cluster.patch(NodeResourceTopology, "node-0", {"zones": [foreign]})
+            reservation = {"node.koordinator.sh/reservation": '{"reservedCPUs":"0-1"}'}
+            await w.cluster.patch(Node, "node-0", {"metadata": {"annotations": reservation}})
+            found = await topology(w)
+            assert annotation(found, "reservation") == {"reservedCPUs": "0-1"}
+            assert {one.name for one in found.zones[0].resources} >= {"cpu", "kubernetes.io/batch-cpu"}
+
+            await w.cluster.delete(NodeResourceTopology, "node-0")
+            assert annotation(await topology(w), "reservation") == {"reservedCPUs": "0-1"}
+
+    run_virtual(main)
+
+
+def test_cards_are_shared_out_to_numa_nodes_and_named_once() -> None:
+    shape = NodeShape(name="n", gpus=8, gpu_model="H100", rdma_cards=3)
+    device = machine.devices(shape, Node())
+    assert device is not None
+
+    gpus = [one for one in device.spec.devices if one.type == "gpu"]
+    assert [one.topology.node_id for one in gpus if one.topology] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert len({one.topology.pcie_id for one in gpus if one.topology}) == 4
+    assert len({one.topology.bus_id for one in device.spec.devices if one.topology}) == 11
+    assert device.metadata.labels["node.koordinator.sh/gpu-model"] == "H100"
+    rdma = [one for one in device.spec.devices if one.type == "rdma"]
+    assert [(one.minor, one.resources) for one in rdma] == [
+        (n, {"koordinator.sh/rdma": "100"}) for n in range(3)
+    ]
+    assert machine.devices(NodeShape(name="n"), Node()) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "gib"), [("A100-SXM4-80GB", 80), ("NVIDIA-T4", 16), ("H200", 141), ("", 80), ("Mystery", 80)]
+)
+def test_the_memory_of_a_gpu_follows_from_its_model(model: str, gib: int) -> None:
+    assert machine.gpu_memory_bytes(model) == gib * 2**30
+
+
+def test_devices_are_written_with_the_topology() -> None:
+    async def main(clock: Clock) -> None:
+        async with world(clock, config=ON, gpus=2) as w:
+            await topology(w)
+            device = await w.cluster.get(Device, "node-0")
+            assert [one.health for one in device.spec.devices] == [True, True]
+            node = await w.cluster.get(Node, "node-0")
+            assert [owner.uid for owner in device.metadata.owner_references] == [node.metadata.uid]
+
+    run_virtual(main)
