@@ -22,7 +22,7 @@ from koordinator.local.schema.custom.cel_values import Adapt, adapter, type_of
 Json = dict[str, Any]
 
 FIELD = "x-kubernetes-validations"
-BUDGET = 200_000
+BUDGET = 50_000
 """Rounds of loops that all rules of one object may take together: some tenths of a second."""
 RULES_MAX = 1_000
 """Rules of a schema."""
