@@ -306,7 +306,7 @@ FUNCTIONS: dict[str, Function] = {
     "ip.isCanonical": lambda text: str(ip(text)) == text,
     "format.named": named_format,
     **{
-        f"format.{name}": lambda name=name: NamedFormat(name, *_FORMATS[name])  # type: ignore[misc]
+        f"format.{name}": lambda name=name: NamedFormat(name, *_FORMATS[name])
         for name in _FORMATS
     },
 }
