@@ -305,10 +305,7 @@ FUNCTIONS: dict[str, Function] = {
     "url": url,
     "ip.isCanonical": lambda text: str(ip(text)) == text,
     "format.named": named_format,
-    **{
-        f"format.{name}": lambda name=name: NamedFormat(name, *_FORMATS[name])
-        for name in _FORMATS
-    },
+    **{f"format.{name}": lambda name=name: NamedFormat(name, *_FORMATS[name]) for name in _FORMATS},
 }
 TESTS = {"isIP": ip, "isCIDR": cidr, "isURL": url}
 """Whether a value can be made, by name."""
