@@ -1,13 +1,11 @@
 """The whole agent on a node of files: it reports, protects, survives outages, and puts back."""
 
 import asyncio
-import random
 from pathlib import Path
 
 import pytest
 
 from koordinator.host.cgroup_knobs import V1
-from koordinator.koordlet.audit_query import AuditQuery, Wanted
 from tests.host import host_tree
 from tests.koordlet.agent_world import World, live
 
@@ -49,21 +47,6 @@ def test_a_node_is_reported_and_its_services_are_protected(tmp_path: Path, versi
         assert world.quota() == unlimited
 
     live(tmp_path, scenario, version=version)
-
-
-def test_the_audit_log_names_the_pod_and_container_that_something_was_done_to(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.create_objects(protecting(cpuSuppressPolicy="cpuset"))
-        world.run_pod("web", batch=False, cores=1.0)
-        world.run_pod("batch", batch=True, cores=1.0)
-        await asyncio.sleep(10)
-
-        query = AuditQuery(world.agent.shared.audit, world.agent.shared.clock, random.Random(0))
-        events = query.page("2048", "", Wanted(namespace="d", name="batch")).events
-        assert {(each.type, each.container) for each in events} == {("pod", ""), ("pod", "c0")}
-        assert all("/podbatch/" in each.message for each in events)
-
-    live(tmp_path, scenario, gates="AuditEvents=true")
 
 
 def test_protection_goes_on_while_the_api_server_is_away(tmp_path: Path) -> None:

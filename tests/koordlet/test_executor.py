@@ -18,7 +18,6 @@ from koordinator.koordlet.audit import AuditLog, decode
 from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.file_writer import PlannedWrite
 from koordinator.koordlet.restore_log import RestoreLog
-from koordinator.koordlet.subjects import Subject
 from koordinator.koordlet.update_plan import Outcome, Result, Update
 from tests.host import host_tree
 
@@ -54,7 +53,6 @@ class Node:
             force_update_s=force_update_s,
             on_dry_run=self.told.append if dry_run else None,
             on_update=lambda kind, is_success, _: self.updates.append((kind, is_success)),
-            subject_of={POD: Subject("default", "web")}.get,
         )
 
     def path(self, knob: Knob, group: str = BE) -> str:
@@ -94,42 +92,6 @@ def test_after_the_forced_time_the_file_is_looked_at_again(tmp_path: Path) -> No
     node.clock.now_s += 1
     assert node.write(Knob.CPU_SHARES, "2").outcome is Outcome.WRITTEN
     assert node.says(Knob.CPU_SHARES) == "2"
-
-
-def test_what_is_done_to_a_pod_is_audited_under_its_name_and_a_value_given_in_two_steps_once(
-    tmp_path: Path,
-) -> None:
-    node = Node(tmp_path)
-    for group in (POD, BE):
-        node.files.write(node.path(Knob.CPUSET, group), "0-1")
-    node.files.written.clear()
-    levels = [[Update(group, Knob.CPUSET, "2-3", "moved")] for group in (BE, POD)]
-
-    node.executor.update_leveled(levels, owner="suppress")
-
-    assert [text for _, text in node.files.written] == ["0-3", "0-3", "2-3", "2-3"]
-    events = [decode(line) for line in node.audit.newest_first()]
-    assert sorted((each.type, each.namespace, each.name) for each in events) == [
-        ("group", "", node.path(Knob.CPUSET)),
-        ("pod", "default", "web"),
-    ]
-    assert all(each.message.endswith("cpuset.cpus to 2-3") for each in events)
-
-
-def test_a_kernel_that_refuses_what_a_probe_asks_has_answered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = Node(tmp_path)
-    path = node.path(Knob.CPU_BURST)
-    probe = [Update(BE, Knob.CPU_BURST, "500000")]
-    node.files.refusals[path] = [Problem(path, Failure.INVALID)] * 2
-
-    (answer,) = node.executor.update(probe, owner="burst", is_probe=True)
-    assert (answer.outcome, node.updates, caplog.messages) == (Outcome.FAILED, [], [])
-
-    node.executor.update(probe, owner="burst")
-    assert node.updates == [("cgroup", False)]
-    assert caplog.messages == ["group not updated"]
 
 
 def test_changes_are_counted_as_those_of_groups_and_all_others(tmp_path: Path) -> None:

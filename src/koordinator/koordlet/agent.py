@@ -37,7 +37,6 @@ from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.states.driver import FALLBACK
 from koordinator.koordlet.states.states import States
-from koordinator.koordlet.subjects import Subjects
 from koordinator.koordlet.view import NodeView
 
 log = logging.getLogger(__name__)
@@ -103,7 +102,7 @@ class Agent:
             view=view,
             store=store,
             readings=Readings(store, clock, config.collect.used_interval_s),
-            executor=_executor(config, host, clock, audit, metrics, on_dry_run, view),
+            executor=_executor(config, host, clock, audit, metrics, on_dry_run),
             audit=audit,
             metrics=metrics,
             cluster=cluster,
@@ -207,7 +206,6 @@ def _executor(
     audit: AuditLog,
     metrics: AgentMetrics,
     on_dry_run: Callable[[str], None] | None,
-    view: NodeView,
 ) -> Executor:
     def told(kind: str, is_success: bool, seconds: float) -> None:
         status = "success" if is_success else "failed"
@@ -224,5 +222,4 @@ def _executor(
         force_update_s=config.qos.force_update_s,
         on_dry_run=None if on_dry_run is None else lambda write: on_dry_run(str(write)),
         on_update=told,
-        subject_of=Subjects(view).of,
     )

@@ -35,43 +35,12 @@ class Page(msgspec.Struct, frozen=True):
     events: list[Event] = msgspec.field(name="Events")
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Which events are asked for; an empty field takes all."""
-
-    type: str = ""
-    namespace: str = ""
-    name: str = ""
-    container: str = ""
-    reason: str = ""
-
-    def of(self, lines: Iterator[bytes]) -> Iterator[Event]:
-        """Events that match, from lines of the log; what a crash has torn is left out."""
-        asked = {field: text for field in self.__struct_fields__ if (text := getattr(self, field))}
-        for text in asked.values():
-            lines = _holding(lines, msgspec.json.encode(text))  # decoding them all would take too long
-        for line in lines:
-            try:
-                event = audit.decode(line)
-            except msgspec.MsgspecError:
-                continue
-            if all(getattr(event, field) == text for field, text in asked.items()):
-                yield event
-
-
-def _holding(lines: Iterator[bytes], part: bytes) -> Iterator[bytes]:
-    return (line for line in lines if part in line)
-
-
-ALL = Wanted()
-
-
 class _Reader:
-    """Where a reader stands; one event is read ahead to know the end."""
+    """Where a reader stands; one line is read ahead to know the end."""
 
-    def __init__(self, lines: Iterator[bytes], wanted: Wanted, now_s: float) -> None:
+    def __init__(self, lines: Iterator[bytes], now_s: float) -> None:
         self._lines = lines
-        self._events = wanted.of(lines)
-        self._ahead = next(self._events, None)
+        self._ahead = self._next()
         self.used_s = now_s
 
     @property
@@ -82,13 +51,21 @@ class _Reader:
         events: list[Event] = []
         while self._ahead is not None and len(events) < count:
             events.append(self._ahead)
-            self._ahead = next(self._events, None)
+            self._ahead = self._next()
         return events
 
     def close(self) -> None:
         close = getattr(self._lines, "close", None)
         if close is not None:
             close()
+
+    def _next(self) -> Event | None:
+        for line in self._lines:
+            try:
+                return audit.decode(line)
+            except msgspec.MsgspecError:
+                continue  # torn by a crash
+        return None
 
 
 class AuditQuery:
@@ -110,8 +87,8 @@ class AuditQuery:
         self._readers_max = max(readers_max, 1)
         self._readers: dict[str, _Reader] = {}
 
-    def page(self, size: str = "", token: str = "", wanted: Wanted = ALL) -> Page:
-        """The newest events that are wanted; with a token the next ones of that query. Raises: QueryError."""
+    def page(self, size: str = "", token: str = "") -> Page:
+        """The newest events, or those after a token. Raises: QueryError."""
         count = self._size(size)
         now_s = self._clock.now()
         for each in [each for each, reader in self._readers.items() if now_s - reader.used_s > TOKEN_LIFE_S]:
@@ -123,7 +100,7 @@ class AuditQuery:
                     _CONFLICT, f"invalid pageToken {token[:80]}: unknown, or expired; start anew"
                 )
         else:
-            reader = self._opened(wanted, now_s)
+            reader = self._opened(now_s)
             token = f"{self._rng.getrandbits(128):032x}"
             self._readers[token] = reader
         reader.used_s = now_s
@@ -139,11 +116,11 @@ class AuditQuery:
             reader.close()
         self._readers.clear()
 
-    def _opened(self, wanted: Wanted, now_s: float) -> _Reader:
+    def _opened(self, now_s: float) -> _Reader:
         while len(self._readers) >= self._readers_max:
             oldest = min(self._readers, key=lambda each: self._readers[each].used_s)
             self._readers.pop(oldest).close()
-        return _Reader(self._log.newest_first(), wanted, now_s)
+        return _Reader(self._log.newest_first(), now_s)
 
     def _size(self, text: str) -> int:
         if not text:

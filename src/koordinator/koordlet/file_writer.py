@@ -14,7 +14,6 @@ from koordinator.host.files import Failure, Files, Problem
 from koordinator.koordlet import restoring
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.restore_log import Record, RestoreLog
-from koordinator.koordlet.subjects import Subject
 
 CGROUP_UPDATE, OTHER_UPDATE = "cgroup", "default"
 """Kinds of changes, as the reference counts them: files of groups, and everything else."""
@@ -38,8 +37,7 @@ class PlannedWrite(msgspec.Struct, frozen=True):
 
 class FileWriter:
     """`on_dry_run` makes it a dry run: nothing is written, each change is handed to it once. `on_update` hears of each
-    write: its kind (`CGROUP_UPDATE`, say), whether it succeeded, and how many seconds it took. `subject_of` tells whose
-    a group is; what concerns a `group` is audited as done to that pod.
+    write: its kind (`CGROUP_UPDATE`, say), whether it succeeded, and how many seconds it took.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class FileWriter:
         *,
         on_dry_run: Callable[[PlannedWrite], None] | None,
         on_update: Callable[[str, bool, float], None] | None,
-        subject_of: Callable[[str], Subject | None] | None = None,
     ) -> None:
         self._files = files
         self._clock = clock
@@ -59,7 +56,6 @@ class FileWriter:
         self._records = records
         self._on_dry_run = on_dry_run
         self._on_update = on_update
-        self._subject_of = subject_of
         self._shadow: dict[str, str] = {}
         """Dry run: what files would say now."""
 
@@ -78,7 +74,6 @@ class FileWriter:
         part: str = "",
         is_held: Callable[[str], bool] | None = None,
         restorable: bool = True,
-        group: str = "",
     ) -> Problem | None:
         """Make a file of /proc, /sys or resctrl (absolute path) hold a text; None when it does.
 
@@ -102,7 +97,7 @@ class FileWriter:
                 self._keep(restoring.file_record(path, part, owner, content, text, identity), content)
         problem = self._timed(OTHER_UPDATE, functools.partial(self._files.write, path, text))
         if problem is None:
-            self._audited(path, text, owner, reason, group=group)
+            self._audited(path, text, owner, reason)
         return problem
 
     def claim(self, directory: str, name: str, *, owner: str) -> None:
@@ -131,7 +126,7 @@ class FileWriter:
         self._records.drop([restoring.part_key(path, owner)])
 
     def add_tasks(
-        self, path: str, threads: Iterable[int], *, owner: str, reason: str = "", group: str = ""
+        self, path: str, threads: Iterable[int], *, owner: str, reason: str = ""
     ) -> dict[int, Problem]:
         """Move threads to a list such as resctrl's `tasks`, one per write; problems by thread (it may have ended)."""
         write = functools.partial(self._files.write, path)
@@ -145,19 +140,18 @@ class FileWriter:
                     owner,
                     reason,
                     level=TASKS_AUDIT_LEVEL,
-                    group=group,
                 ),
             )
             for each in threads
         )
         return {thread: problem for thread, problem in found if problem is not None}
 
-    def make_directory(self, path: str, *, owner: str, reason: str = "", group: str = "") -> Problem | None:
+    def make_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
         """Make a directory that is a group to the kernel; one that exists is fine."""
         if self._files.exists(path):
             return None
         make = functools.partial(self._files.make_directory, path)
-        return self.perform(path, "directory", make, owner, reason, group=group)
+        return self.perform(path, "directory", make, owner, reason)
 
     def remove_directory(self, path: str, *, owner: str, reason: str = "") -> Problem | None:
         """Remove such a directory; one that is gone is fine."""
@@ -175,8 +169,6 @@ class FileWriter:
         owner: str,
         reason: str,
         level: int = AUDIT_LEVEL,
-        *,
-        group: str = "",
     ) -> Problem | None:
         """Any other change of the host that is due: done and audited, or told once by a dry run."""
         if self._on_dry_run is not None:
@@ -185,7 +177,7 @@ class FileWriter:
             return None
         problem = self._timed(OTHER_UPDATE, action)
         if problem is None:
-            self._audited(target, what, owner, reason, level, group=group)
+            self._audited(target, what, owner, reason, level)
         return problem
 
     def _keep(self, record: Record, content: str) -> None:
@@ -205,31 +197,13 @@ class FileWriter:
         self._shadow[path] = text
         self._on_dry_run(PlannedWrite(path, before, text, owner, reason))
 
-    def _timed(
-        self, kind: str, action: Callable[[], Problem | None], *, is_probe: bool = False
-    ) -> Problem | None:
-        """Do it and count it; the refusal of a probe is an answer and no failure."""
+    def _timed(self, kind: str, action: Callable[[], Problem | None]) -> Problem | None:
         if self._on_update is None:
             return action()
         began_s = self._clock.now()
         problem = action()
-        if is_probe and is_answer(problem):
-            return problem
         self._on_update(kind, problem is None, max(self._clock.now() - began_s, 0.0))
         return problem
 
-    def _audited(
-        self, path: str, text: str, owner: str, reason: str, level: int = AUDIT_LEVEL, *, group: str = ""
-    ) -> None:
-        subject = self._subject_of(group) if group and self._subject_of is not None else None
-        reason, message = reason or owner, f"update {path} to {text.strip()}"
-        if subject is None:
-            self._audit.group(level, path, reason, message)
-        else:
-            who = subject.namespace, subject.name
-            self._audit.pod(level, *who, reason, message, container=subject.container)
-
-
-def is_answer(problem: Problem | None) -> bool:
-    """Whether a kernel that was asked by a probe says that it takes no such value."""
-    return problem is not None and problem.failure is Failure.INVALID
+    def _audited(self, path: str, text: str, owner: str, reason: str, level: int = AUDIT_LEVEL) -> None:
+        self._audit.group(level, path, reason or owner, f"update {path} to {text.strip()}")

@@ -70,20 +70,6 @@ def test_buffers_are_sized_by_the_limit_and_the_pod_has_their_sum(tmp_path: Path
     assert {decode(line).reason for line in node.audit.newest_first()} == {BUFFER_REASON}
 
 
-def test_a_kernel_that_takes_no_buffer_above_the_quota_is_asked_once_and_nothing_fails(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = limited_node(tmp_path)
-    for group in (POD, FIRST, SECOND):
-        path = node.host.cgroups.path(Knob.CPU_BURST, group)
-        node.files.refusals[path] = [Problem(path, Failure.INVALID)]
-
-    round_with(node, CPUBurst(node.shared))
-
-    assert buffers(node) == (100_000, 50_000, 50_000)
-    assert caplog.messages == []
-
-
 @both_versions
 def test_a_throttled_container_grows_with_its_pod_up_to_its_ceiling(tmp_path: Path, version: int) -> None:
     node = limited_node(tmp_path, version)

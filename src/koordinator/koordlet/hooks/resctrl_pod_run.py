@@ -158,7 +158,7 @@ class Resctrl(Hook):
         missing = resctrl.new_tasks(wanted, self.shared.host.resctrl.tasks(name) or ())
         if missing:
             self.shared.executor.add_tasks(
-                f"{self._path(name)}/tasks", missing, owner=self.name, reason=REASON, group=record.group
+                f"{self._path(name)}/tasks", missing, owner=self.name, reason=REASON
             )
 
     def _tell(self, uid: str, name: str, problem: Problem | None) -> None:

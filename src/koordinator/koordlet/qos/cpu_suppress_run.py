@@ -286,7 +286,7 @@ class CPUSuppress:
         if not decision.is_written or (only_less and not is_less) or (not is_less and self._is_held()):
             return False
         self._tell("cfsQuota", decision.quota_us / CFS_PERIOD_US)
-        if decision.quota_us == old_us or not self._write_quota(decision.quota_us, is_audited=False):
+        if decision.quota_us == old_us or not self._write_quota(decision.quota_us):
             return False
         message = f"update BE group to cfs_quota: {decision.quota_us}"
         self._shared.audit.node(AUDIT_LEVEL, REASON, message)
@@ -300,9 +300,7 @@ class CPUSuppress:
         if not self._is_quota_undone:
             self._is_quota_undone = self._write_quota(UNLIMITED)
 
-    def _write_quota(self, quota_us: int, *, is_audited: bool = True) -> bool:
+    def _write_quota(self, quota_us: int) -> bool:
         update = Update(self._top, Knob.CPU_QUOTA, str(quota_us), REASON)
-        (result,) = self._shared.executor.update(
-            [update], owner=self.name, cacheable=False, is_audited=is_audited
-        )
+        (result,) = self._shared.executor.update([update], owner=self.name, cacheable=False)
         return result.outcome in _SETTLED

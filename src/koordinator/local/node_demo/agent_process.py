@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from koordinator.local.node_demo.stage import Written
 _MODULE = "koordinator.cli.koordlet"
 _GATES = "AuditEvents=true,BlkIOReconcile=true,CgroupReconcile=true"
 _STOP_S = 10.0
-_WRITE = re.compile(r"update (.+?) to .*", re.DOTALL)
 _TOLD_CHARS = 2_000
 
 
@@ -92,13 +90,15 @@ class AgentProcess:
             for line in path.read_bytes().splitlines():
                 with contextlib.suppress(msgspec.MsgspecError):
                     event = msgspec.json.decode(line, type=_Event)
-                    if write := _WRITE.fullmatch(event.message):
-                        found.append(Written(write[1], event.message, event.reason))
+                    if event.type == "group":
+                        found.append(Written(event.name, event.message, event.reason))
         return found
 
 
 class _Event(msgspec.Struct):
     """A line of the audit log."""
 
+    type: str = ""
+    name: str = ""
     message: str = ""
     reason: str = ""
