@@ -43,7 +43,7 @@ def in_memory(
     `schemas` and `patcher` default to the real ones. `history_max` bounds the changes kept per kind: memory
     against how far a watcher may fall behind.
     """
-    return _build(Store(history_max=history_max), clock, str(seed), schemas, patcher, checks)
+    return _build(Store(history_max=history_max, packs=checks), clock, str(seed), schemas, patcher, checks)
 
 
 def on_disk(
