@@ -4,7 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from koordinator.cluster.errors import StatusCause
-from koordinator.local.schema.builtin.checks import cluster, pod_updates, pods, services, webhooks, workloads
+from koordinator.local.schema.builtin.checks import (
+    cluster,
+    pod_updates,
+    pods,
+    policies,
+    services,
+    webhooks,
+    workloads,
+)
 
 Json = dict[str, Any]
 
@@ -29,6 +37,8 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("storage.k8s.io", "StorageClass"): cluster.check_storage_class,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.check_configuration,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.check_configuration,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): policies.check_policy,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): policies.check_binding,
 }
 
 UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] = {
