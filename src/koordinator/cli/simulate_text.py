@@ -1,7 +1,6 @@
 """What `koordinator simulate` writes: one screen, all figures, or a page with plots."""
 
 import io
-import sys
 from pathlib import Path
 
 import click
@@ -11,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from koordinator.api import readable
+from koordinator.cli.tables import UNBOUNDED, console
 from koordinator.simulate import replay_report
 from koordinator.simulate.replay import ReplayResult
 from koordinator.simulate.replay_input import ReplayInput
 from koordinator.simulate.replay_report import ReplayReport
 
 BAR_WIDTH = 30
-PLAIN_WIDTH = 120
 RESOURCES_SHOWN = 2
 LEFT_OVER_SHOWN = 8
 
@@ -43,14 +42,14 @@ def write(
     if output_file is not None:
         output_file.write_text(text, encoding="utf-8")
     elif output == "text":
-        print_report(Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH), found)
+        print_report(console(), found)
     else:
         click.echo(text, nl=False)
 
 
 def _text(found: ReplayReport) -> str:
     stream = io.StringIO()
-    print_report(Console(file=stream, highlight=False, width=PLAIN_WIDTH), found)
+    print_report(Console(file=stream, highlight=False, width=UNBOUNDED), found)
     return stream.getvalue()
 
 
