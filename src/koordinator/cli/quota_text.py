@@ -151,6 +151,8 @@ def _loan_note(name: str, figures: Figures) -> str:
         said.append(f"lends {short(name, loan.lent)}")
     if figures.waiting:
         said.append(f"{short(name, figures.waiting)} waiting")
+    if not figures.is_settled and figures.runtime is not None:
+        said.append("not settled yet")
     return ", ".join(said)
 
 
