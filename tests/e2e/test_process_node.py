@@ -13,7 +13,7 @@ from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files
 from koordinator.host.roots import HostRoots
-from tests.e2e.cluster import Cluster, started, until
+from tests.e2e.cluster import Cluster, only_local, started, until
 
 pytestmark = [
     pytest.mark.kernel,
@@ -42,8 +42,7 @@ spec:
   containers:
   - name: main
     image: any
-    command: [sh, -c, "trap 'kill 0' TERM; for i in $(seq {CPUS}); do
-      (while :; do [ -e busy ] || sleep 0.1; done) & done; wait"]
+    command: [sh, -c, "trap 'kill 0' TERM; for i in $(seq {CPUS}); do (while :; do :; done) & done; wait"]
     resources: {{requests: {{cpu: 500m, memory: 64Mi}}, limits: {{memory: 256Mi}}}}
 """
 # Memory only: on a machine that others keep busy there is no CPU to lend.
@@ -103,8 +102,6 @@ def test_batch_work_lands_on_what_a_service_leaves_and_is_throttled_for_it(
     cluster: Cluster, groups: Cgroups
 ) -> None:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=CONFIG)
-    cluster.kubectl("apply", "-f", "-", text=SERVICE)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/service", "--timeout=30s")
     cluster.kubectl("apply", "-f", "-", text=JOB)
 
     # What the node agent reports makes the manager lend it out, and only then does the job have a place.
@@ -117,7 +114,8 @@ def test_batch_work_lands_on_what_a_service_leaves_and_is_throttled_for_it(
     of_job = f"{BATCH}/pod{job['metadata']['uid']}"
     assert groups.procs(f"{of_job}/{_container_id(job)}")
 
-    cluster.kubectl("exec", "service", "--", "touch", "busy")
+    cluster.kubectl("apply", "-f", "-", text=SERVICE)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/service", "--timeout=30s")
 
     # 65 % of the machine are taken by the service alone: what is left to batch is the floor.
     until(lambda: 0 < (groups.quota_us(BATCH) or 0) <= CPUS * 100_000 // 4, 30, cluster.process)
@@ -125,11 +123,23 @@ def test_batch_work_lands_on_what_a_service_leaves_and_is_throttled_for_it(
     until(lambda: _throttled(groups) > throttled, 10, cluster.process)
     service, batch = _cpu_rates(groups, ("kubepods/burstable", BATCH), 1.0)
     assert batch < service / 2, (batch, service)
-    metric = cluster.get("nodemetrics")["items"][0]["status"]
-    assert {pod["name"] for pod in metric["podsMetric"]} >= {"service"}
+    until(lambda: "service" in _reported_pods(cluster), 60, cluster.process)
 
     cluster.kubectl("delete", "job", "crunch", "-n", "batch", "--wait=true", "--timeout=30s")
     until(lambda: not groups.exists(of_job), 10, cluster.process)
+
+
+@only_local("commands in containers go past the kubelet's HTTP interface")
+def test_a_command_runs_in_a_container(cluster: Cluster) -> None:
+    cluster.kubectl("apply", "-f", "-", text=SERVICE)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/service", "--timeout=30s")
+
+    assert cluster.kubectl("exec", "service", "--", "echo", "here") == "here\n"
+
+
+def _reported_pods(cluster: Cluster) -> set[str]:
+    (metric,) = cluster.get("nodemetrics")["items"]
+    return {pod["name"] for pod in metric["status"].get("podsMetric", [])}
 
 
 def _batch_resources(cluster: Cluster) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from koordinator.cli.process_node import node_name
 from koordinator.cluster import errors
 from koordinator.install import text
 from koordinator.install.values import Values
@@ -31,10 +32,12 @@ WEBHOOK_KINDS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster is made of. `workloads`: whether Deployments and DaemonSets are installed, too."""
+    """What a cluster is made of. `workloads`: whether Deployments and DaemonSets are installed, too;
+    `process_node`: whether this machine is a node as well."""
 
     nodes: int = 2
     node_cpu: int = 32
+    process_node: bool = False
     values: Values = Values()
     manager: bool = True
     webhooks_by_url: bool = False
@@ -42,6 +45,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_flags: tuple[str, ...] = ()
     workloads: bool = False
     installed: bool = True
+    controllers: bool = True
     apiserver_flags: tuple[str, ...] = ()
 
 
@@ -56,6 +60,7 @@ class RealCluster(Cluster):
         self.manager: Manager | None = None
         self.scheduler: Scheduler | None = None
         self.nodes: Program | None = None
+        self._process_node: Program | None = None
         self._programs: list[Program] = []
         self._is_stopped = False
         try:
@@ -81,7 +86,7 @@ class RealCluster(Cluster):
 
     def _start(self) -> None:
         shape = self.shape
-        self.servers.start(apiserver_flags=shape.apiserver_flags)
+        self.servers.start(controllers=shape.controllers, apiserver_flags=shape.apiserver_flags)
         self.process = self.servers.apiserver.process
         if shape.installed:
             self.install()
@@ -94,6 +99,18 @@ class RealCluster(Cluster):
             self.nodes = components.hollow_nodes(self.folder, self.kubeconfig, shape.nodes, shape.node_cpu)
             self._programs.append(self.nodes)
             self.nodes.wait(lambda: self.ready_nodes() == shape.nodes, START_S, "nodes are ready")
+        if shape.process_node:
+            self._start_process_node()
+
+    def _start_process_node(self) -> None:
+        name = node_name()
+        kubelet = self.folder / "node.kubeconfig"
+        self.servers.write_kubeconfig(kubelet, f"system:node:{name}", "system:nodes")
+        agent = self.identity("koordlet")
+        token = yaml.safe_load(agent.read_text())["users"][0]["user"]["token"]
+        self._process_node = components.process_node(self.folder, kubelet, agent, token)
+        wanted = self.shape.nodes + 1
+        self._process_node.wait(lambda: self.ready_nodes() == wanted, START_S, "the process node is ready")
 
     def install(self) -> None:
         """The objects of the installation, and where the webhooks' Service leads."""
@@ -122,11 +139,13 @@ class RealCluster(Cluster):
         found.wait(self._webhooks_are_trusted, START_S, "webhooks are configured")
         return found
 
-    def start_scheduler(self, name: str = "koord-scheduler", *, serves: bool = True) -> Scheduler:
-        """Another scheduler, under its role."""
+    def start_scheduler(
+        self, name: str = "koord-scheduler", *, serves: bool = True, url: str = ""
+    ) -> Scheduler:
+        """Another scheduler, under its role; `url`: how it reaches the API server, where it is not directly."""
         found = Scheduler(
             self.folder,
-            self.identity("koord-scheduler"),
+            self.identity("koord-scheduler", url=url),
             self.shape.values,
             name=name,
             flags=self.shape.scheduler_flags,
@@ -160,6 +179,8 @@ class RealCluster(Cluster):
         if self._is_stopped:
             return ""
         self._is_stopped = True
+        if self._process_node is not None:
+            self._process_node.stop()  # its pods and groups go with it
         for program in reversed(self._programs):
             if program.process.poll() is None:
                 program.kill()
@@ -202,8 +223,9 @@ def _endpoint_slice() -> dict[str, Any]:
 def _shape_of(arguments: tuple[str, ...]) -> Shape:
     """What `koordinator up` is told, as an installation on real servers is told it."""
     parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--nodes", type=int, default=10)
+    parser.add_argument("--nodes", type=int)
     parser.add_argument("--node-cpu", type=int, default=32)
+    parser.add_argument("--process-node", action="store_true")
     parser.add_argument("--without-manager", action="store_true")
     parser.add_argument("--manager-feature-gates", default="")
     parser.add_argument("--scheduler-feature-gates", default="")
@@ -219,7 +241,8 @@ def _shape_of(arguments: tuple[str, ...]) -> Shape:
         "scheduler": {"featureGates": asked.scheduler_feature_gates, "config": _for_all_pods(config)},
     }
     return Shape(
-        nodes=asked.nodes,
+        nodes=asked.nodes if asked.nodes is not None else 0 if asked.process_node else 10,
+        process_node=asked.process_node,
         node_cpu=asked.node_cpu,
         values=msgspec.convert(values, Values),
         manager=not asked.without_manager,

@@ -96,6 +96,15 @@ def hollow_nodes(folder: Path, kubeconfig: Path, count: int, cpus: int) -> Progr
     return Program("hollow nodes", command, folder / "hollow.log")
 
 
+def process_node(folder: Path, node_kubeconfig: Path, agent_kubeconfig: Path, agent_token: str) -> Program:
+    """This machine as a node, with the node agent beside it. Needs root."""
+    token_file = folder / "agent-token"
+    token_file.write_text(agent_token)
+    where = (str(node_kubeconfig), str(agent_kubeconfig), str(folder / "process-node"), str(token_file))
+    command = [sys.executable, "-m", "tests.real.process_node", *where]
+    return Program("process node", command, folder / "process-node.log")
+
+
 def installed(values: Values, *, workloads: bool) -> list[Json]:
     """The objects of an installation; without `workloads` nothing that would start pods."""
     pods = ("Deployment", "DaemonSet", "PodDisruptionBudget")

@@ -305,7 +305,8 @@ class ProcessNode:
 
     async def _register(self, now_s: float) -> None:
         name = self._config.name
-        with contextlib.suppress(errors.AlreadyExists):
+        # Where a kubelet's identity may not do this, the servers have made it themselves.
+        with contextlib.suppress(errors.AlreadyExists, errors.Forbidden):
             await self._cluster.create(Namespace, {"metadata": {"name": kubelet.LEASE_NAMESPACE}})
         try:
             node = await self._cluster.create(Node, node_object.node(self.facts, now_s))
