@@ -41,6 +41,8 @@ class Cluster:
 
     kubeconfig: Path
     process: "subprocess.Popen[Any]"
+    remarks: tuple[str, ...] = ()
+    """What the doctor rightly says of any cluster of this kind."""
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
         """Standard output of kubectl; any error or warning fails the test."""
@@ -63,6 +65,14 @@ class Cluster:
 
     def get(self, *arguments: str) -> Any:
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def end_scheduler(self) -> None:
+        """End the scheduler where it has a process and a lease of its own."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Bring back what an installation has and a story took away, the scheduler included."""
+        raise NotImplementedError
 
     def stop(self, number: int = signal.SIGINT) -> str:
         """What its programs said, after a stop."""
@@ -97,6 +107,12 @@ class UpCluster(Cluster):
             self.process.kill()
             raise
 
+    def end_scheduler(self) -> None:
+        """Nothing: it is part of the process, and needs no lease."""
+
+    def restore(self) -> None:
+        """Nothing: components in one process have no workloads."""
+
     def stop(self, number: int = signal.SIGINT) -> str:
         """Standard error after a clean stop."""
         self.process.send_signal(number)
@@ -104,13 +120,17 @@ class UpCluster(Cluster):
         return stderr
 
 
-def started(folder: Path, *arguments: str) -> Cluster:
-    """A cluster as `koordinator up` with these arguments is, on the kind of server that this run is about."""
+def started(folder: Path, *arguments: str, workloads: bool = False) -> Cluster:
+    """A cluster as `koordinator up` with these arguments is, on the kind of server that this run is about.
+
+    `workloads`: real servers have the Deployments and DaemonSets of an installation, too, as hollow pods, for stories
+    that look at an installation. `koordinator up` has all components in one process and none of these.
+    """
     if SERVERS == "local":
         return UpCluster(folder, *arguments)
     from tests.real.cluster import RealCluster  # it knows this module
 
-    return RealCluster.like_up(folder, arguments)
+    return RealCluster.like_up(folder, arguments, workloads=workloads)
 
 
 def scheduler_config(folder: Path, **changes: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, started, until, with_kubectl
+from tests.e2e.cluster import Cluster, only_local, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=120)
 
@@ -207,6 +207,7 @@ def test_a_refused_patch_shows_the_patch(cluster: Cluster) -> None:
     )
 
 
+@only_local("how it stops")
 def test_ctrl_c_ends_watches_within_seconds(tmp_path: Path) -> None:
     running = started(tmp_path, "--nodes", "1")
     command = ["kubectl", "--kubeconfig", str(running.kubeconfig), "get", "nodes", "--watch"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.cluster import Cluster, started, until, with_kubectl
+from tests.e2e.cluster import Cluster, only_local, started, until, with_kubectl
 
 pytestmark = with_kubectl(timeout_s=180)
 
@@ -90,6 +90,7 @@ def test_a_deployment_under_a_profile_becomes_best_effort_pods_on_batch_cpu(clus
 
 
 def test_a_manager_that_is_started_beside_it_stands_by(cluster: Cluster, tmp_path: Path) -> None:
+    before = leader(cluster)
     metrics, health, webhooks = (free_port() for _ in range(3))
     command = [
         *(sys.executable, "-m", "koordinator.cli.manager", "--kubeconfig", str(cluster.kubeconfig)),
@@ -100,13 +101,18 @@ def test_a_manager_that_is_started_beside_it_stands_by(cluster: Cluster, tmp_pat
     beside = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         until(lambda: answer(f"http://127.0.0.1:{health}/readyz") == "ok", 60, beside)
-        lease = cluster.get("lease", "koordinator-manager", "-n", "koordinator-system")
-        assert lease["spec"]["holderIdentity"] == "koordinator-up"
+        assert leader(cluster) == before
         told = answer(f"http://127.0.0.1:{metrics}/internal-metrics")
         assert "\nkoordinator_manager_is_leader 0\n" in told
     finally:
         beside.terminate()
         beside.communicate(timeout=30)
+
+
+def leader(cluster: Cluster) -> str:
+    lease = cluster.get("lease", "koordinator-manager", "-n", "koordinator-system")
+    found: str = lease["spec"]["holderIdentity"]
+    return found
 
 
 def answer(url: str) -> str:
@@ -134,6 +140,7 @@ def test_deleting_the_namespace_cleans_up(cluster: Cluster) -> None:
     assert cluster.get("replicasets", "-A")["items"] == []
 
 
+@only_local("how it stops")
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     running = started(tmp_path, "--nodes", "2")
 
@@ -144,6 +151,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     assert "Stopped" in stderr
 
 
+@only_local("its data directory")
 def test_a_data_directory_keeps_objects_across_a_kill(tmp_path: Path) -> None:
     # The webhooks are kept, too; until their server is there again, they must not be in the way.
     gates = ("--manager-feature-gates", "ConfigMapValidatingWebhook=true")
@@ -183,6 +191,7 @@ def _code(method: str, url: str) -> int:
         return error.code
 
 
+@only_local("its --tls and --token")
 def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
     running = started(tmp_path, "--nodes", "0", "--tls", "--token")
     try:
@@ -203,6 +212,7 @@ def test_a_token_and_tls_protect_the_cluster(tmp_path: Path) -> None:
         running.stop()
 
 
+@only_local("its flags")
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -234,6 +244,7 @@ def test_gates_that_cannot_be_set_are_told_in_one_line(
     assert done.stderr.splitlines()[-1].startswith(words)
 
 
+@only_local("its --port")
 def test_a_taken_port_is_told_in_one_line(tmp_path: Path, cluster: Cluster) -> None:
     server = json.loads(cluster.kubectl("config", "view", "-o", "json"))["clusters"][0]["cluster"]["server"]
     port = server.rpartition(":")[2]

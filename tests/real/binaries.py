@@ -56,12 +56,20 @@ def why_missing(names: Sequence[str] = CONTROL_PLANE) -> str:
     )
 
 
+def located(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
+    """All of them, where they are. Raises: Missing."""
+    why = why_missing(names)
+    if why:
+        raise Missing(why)
+    return {name: found for name in names if (found := find(name)) is not None}
+
+
 def provide(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     """All of them, built where they are missing. Raises: Missing."""
     for name in names:
         if find(name) is None:
             _build(name, names)
-    return {name: found for name in names if (found := find(name)) is not None}
+    return located(names)
 
 
 def _build(name: str, names: Sequence[str]) -> None:

@@ -52,6 +52,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class RealCluster(Cluster):
     """A running one. Whoever opens it stops it."""
 
+    remarks = (
+        "which is no pod of koordinator-system/",
+    )  # components run beside the pods that stand for them
+
     def __init__(self, folder: Path, shape: Shape) -> None:
         self.folder = folder
         self.shape = shape
@@ -80,9 +84,10 @@ class RealCluster(Cluster):
             cluster.stop()
 
     @classmethod
-    def like_up(cls, folder: Path, arguments: tuple[str, ...]) -> Self:
+    def like_up(cls, folder: Path, arguments: tuple[str, ...], *, workloads: bool) -> Self:
         """As `koordinator up` with these arguments would be."""
-        return cls(folder, _shape_of(arguments))
+        shape = _shape_of(arguments, elects=workloads)
+        return cls(folder, msgspec.structs.replace(shape, workloads=workloads))
 
     def _start(self) -> None:
         shape = self.shape
@@ -95,7 +100,7 @@ class RealCluster(Cluster):
         if shape.scheduler:
             self.scheduler = self.start_scheduler()
             self._publish()
-        if shape.nodes:
+        if shape.nodes:  # with workloads, the pods behind the webhooks' Service come now
             self.nodes = components.hollow_nodes(self.folder, self.kubeconfig, shape.nodes, shape.node_cpu)
             self._programs.append(self.nodes)
             self.nodes.wait(lambda: self.ready_nodes() == shape.nodes, START_S, "nodes are ready")
@@ -115,7 +120,16 @@ class RealCluster(Cluster):
     def install(self) -> None:
         """The objects of the installation, and where the webhooks' Service leads."""
         bodies = components.installed(self.shape.values, workloads=self.shape.workloads)
-        self.apply(text.documents([*bodies, _endpoint_slice()]))
+        self.apply(text.documents(bodies if self.shape.workloads else [*bodies, _endpoint_slice()]))
+
+    def end_scheduler(self) -> None:
+        assert self.scheduler is not None
+        self.scheduler.stop()
+
+    def restore(self) -> None:
+        self.install()
+        if self.scheduler is not None and self.scheduler.process.poll() is not None:
+            self.scheduler.start_again()
 
     def apply(self, documents: str) -> None:
         """Server-side, as one would who owns the objects. CRDs take a moment until they are served."""
@@ -220,7 +234,7 @@ def _endpoint_slice() -> dict[str, Any]:
     }
 
 
-def _shape_of(arguments: tuple[str, ...]) -> Shape:
+def _shape_of(arguments: tuple[str, ...], *, elects: bool) -> Shape:
     """What `koordinator up` is told, as an installation on real servers is told it."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--nodes", type=int)
@@ -238,7 +252,10 @@ def _shape_of(arguments: tuple[str, ...]) -> Shape:
     config = asked.scheduler_config.read_text() if asked.scheduler_config else _shipped(topology)
     values = {
         "featureGates": asked.manager_feature_gates,
-        "scheduler": {"featureGates": asked.scheduler_feature_gates, "config": _for_all_pods(config)},
+        "scheduler": {
+            "featureGates": asked.scheduler_feature_gates,
+            "config": _for_all_pods(config, elects=elects),
+        },
     }
     return Shape(
         nodes=asked.nodes if asked.nodes is not None else 0 if asked.process_node else 10,
@@ -259,9 +276,12 @@ def _shipped(topology: bool) -> str:
     return json.dumps(config)
 
 
-def _for_all_pods(config: str) -> str:
-    """The configuration with its profile under the stock scheduler's name, too, as `koordinator up` has it."""
+def _for_all_pods(config: str, *, elects: bool) -> str:
+    """The configuration with its profile under the stock scheduler's name, too, as `koordinator up` has it, and
+    unless it `elects` a leader without a lease."""
     found = yaml.safe_load(config)
+    if not elects:
+        found["leaderElection"] = {"leaderElect": False}
     profiles = {each.get("schedulerName", STOCK): each for each in found["profiles"]}
     if STOCK not in profiles:
         name = shipped_profile().scheduler_name

@@ -41,7 +41,7 @@ class Servers:
 
     def start(self, *, controllers: bool = True, apiserver_flags: tuple[str, ...] = ()) -> None:
         """Until the API server is ready. Raises: binaries.Missing; AssertionError with a program's last words."""
-        found = binaries.provide()
+        found = binaries.located()
         self.authority.server("apiserver", (HOST, "10.96.0.1"))
         self.authority.client("front-proxy", "front-proxy-client")
         self.authority.client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
@@ -94,6 +94,7 @@ class Servers:
                 f"--proxy-client-key-file={pki}/front-proxy.key",
             ),
             "--enable-aggregator-routing=true",
+            "--allow-privileged=true",
             f"--egress-selector-config-file={pki}/egress.yaml",
             f"--kubelet-client-certificate={pki}/kubelet-client.crt",
             f"--kubelet-client-key={pki}/kubelet-client.key",
