@@ -202,9 +202,7 @@ def test_a_refused_patch_shows_the_patch(cluster: Cluster) -> None:
     refused = cluster.run("patch", "deployment", "typed", "-p", '{"spec":{"replicas":"x"}}')
 
     assert refused.returncode == 1
-    assert (
-        'patch: Invalid value: "map[spec:map[replicas:x]]": json: cannot unmarshal string' in refused.stderr
-    )
+    assert 'patch: Invalid value: "map[spec:map[replicas:x]]": ' in refused.stderr
 
 
 @only_local("how it stops")
