@@ -38,6 +38,7 @@ apiVersion: v1
 kind: Pod
 metadata: {{name: service, labels: {{koordinator.sh/qosClass: LS}}}}
 spec:
+  automountServiceAccountToken: false  # the node mounts no projected volumes
   terminationGracePeriodSeconds: 1
   containers:
   - name: main
@@ -67,6 +68,7 @@ spec:
   template:
     spec:
       restartPolicy: Never
+      automountServiceAccountToken: false
       terminationGracePeriodSeconds: 1
       containers:
       - name: main

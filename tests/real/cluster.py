@@ -128,8 +128,7 @@ class RealCluster(Cluster):
 
     def restore(self) -> None:
         self.install()
-        if self.scheduler is not None and self.scheduler.process.poll() is not None:
-            self.scheduler.start_again()
+        self.tend()
 
     def apply(self, documents: str) -> None:
         """Server-side, as one would who owns the objects. CRDs take a moment until they are served."""
@@ -169,6 +168,12 @@ class RealCluster(Cluster):
             self.servers.network.ports[SCHEDULER_PORT] = found.port
         found.wait(found.is_ready, START_S, "is ready")
         return found
+
+    def tend(self) -> None:
+        """Start manager and scheduler again where they have ended, as the kubelet does."""
+        for component in (self.manager, self.scheduler):
+            if component is not None and component.process.poll() is not None:
+                component.start_again()
 
     def identity(self, account: str, *, url: str = "") -> Path:
         """The kubeconfig of a ServiceAccount of the installation: it may do what its role allows."""
