@@ -166,7 +166,9 @@ def test_all_pods_are_bound_although_the_api_server_answers_429_to_many_bindings
     for each in (NOTHING, FLOW):
         cluster.kubectl("create", "-f", "-", text=json.dumps(each))
     rejected = 'apiserver_flowcontrol_rejected_requests_total{flow_schema="scheduler-writes"'
+    scheduler.process.send_signal(signal.SIGSTOP)
     create(cluster, "many", 60)
+    scheduler.process.send_signal(signal.SIGCONT)
 
     # Such a level lets one request through at a time, and rejects those that come meanwhile.
     until(lambda: rejected in cluster.kubectl("get", "--raw", "/metrics"), 60, scheduler.process)
