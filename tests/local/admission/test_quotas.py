@@ -348,3 +348,11 @@ async def test_a_recount_gives_back_what_is_no_longer_used(
     await api.recount_quota("default", "main")
 
     assert used(api) == {"pods": "0", "requests.cpu": "0"}
+
+
+async def test_a_quota_that_limits_nothing_hinders_nobody(api: Registry) -> None:
+    await create(api, "resourcequotas", {"metadata": {"name": "empty"}})
+    await quota(api, {}, "bare")
+
+    await create(api, "pods", pod("a"))
+    await api.recount_quota("default", "empty")

@@ -81,7 +81,7 @@ class QuotaBooks:
     def _bill(self, quota: Record, resource: Resource, obj: Json, old: Json | None) -> Bill | None:
         hard = _hard(quota.obj)
         names = usage.names_for(resource, hard)
-        required = scopes.selectors(quota.obj["spec"])
+        required = scopes.selectors(quota.obj.get("spec") or {})
         if not names or not _is_in_scope(required, resource, obj):
             return None
         if resource.qualified == "pods":
@@ -117,7 +117,7 @@ class QuotaBooks:
     def _counted(self, quota: Json) -> Amounts:
         """What the objects in storage use of a quota: a look at all objects of the kinds that it counts."""
         hard = _hard(quota)
-        required, namespace = scopes.selectors(quota["spec"]), quota["metadata"]["namespace"]
+        required, namespace = scopes.selectors(quota.get("spec") or {}), quota["metadata"]["namespace"]
         total = dict.fromkeys(hard, _ZERO)
         now_s = self._clock.now()
         for qualified in sorted({usage.counted_kinds(name) for name in hard}):
