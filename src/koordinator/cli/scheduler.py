@@ -7,6 +7,7 @@ import click
 
 from koordinator import __version__
 from koordinator.cli import flag_kinds, running, scheduler_flags
+from koordinator.cluster import garbage
 
 
 @click.command(context_settings=flag_kinds.SETTINGS)
@@ -19,7 +20,7 @@ def main(**values: Any) -> None:
     `schedulerName: koord-scheduler`.
     """
     flags, inert = scheduler_flags.of(values)
-    with running.told_in_one_line():
+    with running.told_in_one_line(), garbage.collected_rarely():
         from koordinator.cli import scheduler_process  # seconds of imports, which --help does not need
 
         scheduler_process.start(flags, inert)

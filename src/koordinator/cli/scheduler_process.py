@@ -74,8 +74,7 @@ def start(flags: Flags, inert: Sequence[str]) -> None:
     for name in inert:
         why = scheduler_flags.WITHOUT_EFFECT[name]
         log.warning("flag has no effect", extra={"flag": f"--{name}", "why": why})
-    with garbage.collected_rarely():
-        running.run(_main(flags, settings, gates, client))
+    running.run(_main(flags, settings, gates, client))
 
 
 def read_config(flags: Flags) -> SchedulerConfig:

@@ -91,6 +91,7 @@ class NodeTable:
         self._patterns: AnswerPatterns | None = None
         self._columns: dict[str, Column] = {}
         self._keepers: list[RowKeeper] = []
+        self._node_keepers: list[RowKeeper] = []
         self._pod_keepers: list[RowKeeper] = []
         self.is_trial = False
         """Whether pods are only for a moment where they are (`trial`)."""
@@ -200,6 +201,8 @@ class NodeTable:
     def add_keeper(self, keeper: RowKeeper) -> None:
         """Tell `keeper` about all later changes, and about everything there is already."""
         self._keepers.append(keeper)
+        if type(keeper).node_changed is not RowKeeper.node_changed:
+            self._node_keepers.append(keeper)
         if type(keeper).pod_assigned is not RowKeeper.pod_assigned:
             self._pod_keepers.append(keeper)  # not everybody looks at pods, and they come often
         for row, node in enumerate(self._nodes):
@@ -298,7 +301,7 @@ class NodeTable:
         self._everywhere.clear()
         if max(allocatable.values(), default=0) > SMALL_AMOUNT_MAX:
             self.has_small_amounts = False
-        for keeper in self._keepers:
+        for keeper in self._node_keepers:
             keeper.node_changed(row, node)
         self.changes.add(row, Change.NODE)
         return aspect

@@ -40,7 +40,7 @@ from koordinator.scheduler.plugins.load_aware import endpoint, explained, load, 
 from koordinator.scheduler.plugins.load_aware.args import LoadAwareArgs, LoadAwarePolicy, vector
 from koordinator.scheduler.plugins.load_aware.estimate import estimate, kind_key
 from koordinator.scheduler.plugins.load_aware.load import NEVER_S, NodeLoad
-from koordinator.scheduler.plugins.load_aware.rules import Rules, rules_of
+from koordinator.scheduler.plugins.load_aware.rules import Rules, RulesTable
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.recent import Recent
 from koordinator.scheduler.status import Status, unschedulable
@@ -105,7 +105,8 @@ class LoadAwareScheduling(
         self._updated_s: dict[str, float] = {}
         self._next_expiry_s = float("inf")
         self._rules: dict[int, Rules] = {}
-        self._nobody = rules_of(Node(), self.policy)
+        self._rules_by_node = RulesTable(self.policy)
+        self._nobody = self._rules_by_node.of(Node())
         columns = handle.columns
         self._room = columns["room"]
         self._prod_room = columns["prodRoom"]
@@ -312,7 +313,7 @@ class LoadAwareScheduling(
     # The table's rows
 
     def node_changed(self, row: int, node: Node) -> None:
-        rules = self._rules[row] = rules_of(node, self.policy)
+        rules = self._rules[row] = self._rules_by_node.of(node)
         self._is_aggregated.values[row] = rules.is_aggregated
         self._prod_is_aggregated.values[row] = rules.is_aggregated and not rules.has_prod_limits
         self._capacity.values[:, row] = [max(amount, 1) for amount in rules.capacity]

@@ -4,14 +4,19 @@ import logging
 
 import msgspec
 
+from koordinator.api import labels
 from koordinator.api.annotations import node as node_annotations
 from koordinator.api.core import Node
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.quantity import ResourceList
 from koordinator.scheduler.plugins.load_aware import load, usage
 from koordinator.scheduler.plugins.load_aware.args import Aggregation, LoadAwarePolicy, vector
+from koordinator.scheduler.recent import Recent
 
 log = logging.getLogger(__name__)
+
+PLAIN_MAX = 256
+"""Sizes of nodes whose rules are remembered."""
 
 Vector = tuple[int, ...]
 
@@ -62,6 +67,23 @@ def rules_of(node: Node, policy: LoadAwarePolicy) -> Rules:
         has_limits=any(thresholds),
         has_prod_limits=any(prod),
     )
+
+
+class RulesTable:
+    """The rules of nodes of a policy. Nodes alike share theirs: most have no annotation of their own, and a cluster has
+    few sizes of them."""
+
+    def __init__(self, policy: LoadAwarePolicy) -> None:
+        self._policy = policy
+        self._plain: Recent[Rules] = Recent(PLAIN_MAX)
+
+    def of(self, node: Node) -> Rules:
+        """As `rules_of`."""
+        annotations = node.metadata.annotations
+        if labels.USAGE_THRESHOLDS in annotations or labels.NODE_RAW_ALLOCATABLE in annotations:
+            return rules_of(node, self._policy)
+        key = tuple(node.status.allocatable.items())
+        return self._plain.get(key, lambda: rules_of(node, self._policy))
 
 
 def node_capacity(node: Node) -> ResourceList:

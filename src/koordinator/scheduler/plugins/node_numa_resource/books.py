@@ -25,6 +25,7 @@ from koordinator.scheduler.pod_info import PodInfo
 
 log = logging.getLogger(__name__)
 
+_NO_KIND: Hashable = one_node.kind_of(NO_FACTS)
 _KEYS = (labels.RESOURCE_STATUS, labels.RESOURCE_SPEC)
 
 
@@ -33,7 +34,7 @@ class Record:
 
     def __init__(self) -> None:
         self.facts: NodeFacts = NO_FACTS
-        self.kind: Hashable = one_node.kind_of(NO_FACTS)
+        self.kind: Hashable = _NO_KIND
         self.ledger = Ledger()
         self.view = NodeView()
         """Both of it, as of the last `Books.sync`."""
