@@ -1,5 +1,6 @@
 """Applying and removing an installation against our API server over HTTP."""
 
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -139,6 +140,25 @@ async def test_the_webhooks_of_an_installation_by_other_means_are_taken_over(
     assert only(found, Outcome.FAILED) == []
     annotations = (await cluster.request("GET", path))["metadata"]["annotations"]
     assert "mpod-create" in annotations[configuration.TEMPLATE]
+
+
+@pytest.mark.parametrize("settings", [{}, {"deviceDaemon": {"enabled": True}}], ids=["default", "devices"])
+async def test_what_kubectl_brought_is_taken_over_without_conflicts(
+    api: Api, cluster: KubeCluster, settings: dict[str, Any]
+) -> None:
+    """kubectl owns what it created with all that the API server filled in: what server-side apply owns as a whole
+    (a `fieldRef`, a list without keys) has to be the same with these defaults."""
+    chosen = of(**settings)
+    for body in objects.objects(chosen):
+        metadata = body["metadata"]
+        path = steps.resource_of_body(body).path(metadata.get("namespace", ""))
+        with contextlib.suppress(errors.AlreadyExists):  # our API server makes namespaces by itself
+            await cluster.request("POST", path, body, {"fieldManager": "kubectl-client-side-apply"})
+
+    found = await outcomes(steps.apply(api, chosen))
+
+    assert {step.name: step.why for step in found.values() if step.outcome is Outcome.FAILED} == {}
+    assert only(found, Outcome.KEPT) == []
 
 
 @pytest.mark.parametrize(

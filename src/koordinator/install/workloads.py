@@ -48,7 +48,7 @@ def manager(values: Values) -> Iterator[Json]:
         "command": ["koord-manager"],
         "args": args,
         "env": [
-            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": _field("metadata.namespace")}},
             {"name": "WEBHOOK_PORT", "value": str(own.webhook.port)},
             {"name": "SERVICE_NAME", "value": WEBHOOK_SERVICE},
         ],
@@ -148,7 +148,7 @@ def koordlet(values: Values) -> Iterator[Json]:
         **_image(values, own),
         "command": ["koordlet"],
         "args": args,
-        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": _field("spec.nodeName")}}],
         "ports": [{"name": "metrics", "containerPort": own.port, "protocol": "TCP"}],
         "readinessProbe": _probe("/readyz", "metrics", periodSeconds=10),
         "livenessProbe": _probe(
@@ -385,6 +385,12 @@ def _unprivileged() -> Json:
 
 def _probe(path: str, port: str, **settings: int) -> Json:
     return {"httpGet": {"path": path, "port": port}, **settings}
+
+
+def _field(path: str) -> Json:
+    """A `fieldRef`. Server-side apply owns it as a whole, so it has to name what the API server would fill in: an
+    installation that came by other means has it, and would be in conflict with one that lacks it."""
+    return {"apiVersion": "v1", "fieldPath": path}
 
 
 def _memory(name: str, limit: str) -> Json:
