@@ -11,10 +11,11 @@ import msgspec
 from koordinator.api import defaults
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
-from koordinator.install import objects, rbac
+from koordinator.install import objects, predecessor, rbac
 from koordinator.install.api import Api, resource_of, resource_of_body
 from koordinator.install.objects import SELECTOR, key
 from koordinator.install.values import EVERYTHING, Values
+from koordinator.install.workloads import APP_LABEL
 
 Json = dict[str, Any]
 
@@ -70,8 +71,16 @@ async def apply(
     unless `force`. A part with a failure is the last one. Objects of an earlier installation that these values
     do not have are LEFT_OVER, or DELETED with `prune`.
 
+    Nothing is applied while components of the Go project are in the way of ours (FAILED, with what to do).
+
     Raises: ApiError when the API server does not answer, or does not know us.
     """
+    relics = predecessor.in_the_way(predecessor.relics(await _candidates(api)), values)
+    if relics:
+        for relic in relics:
+            name = key({"kind": relic.kind, "metadata": {"namespace": relic.namespace, "name": relic.name}})
+            yield Step(name, Outcome.FAILED, relic.why)
+        return
     parts = objects.parts(values)
     for part in parts:
         failed = False
@@ -166,6 +175,19 @@ async def _establish(api: Api, crds: Iterable[Json], seconds_max: float) -> Asyn
 def _is_established(crd: Json | None) -> bool:
     conditions = ((crd or {}).get("status") or {}).get("conditions") or []
     return any(one.get("type") == "Established" and one.get("status") == "True" for one in conditions)
+
+
+async def _candidates(api: Api) -> list[Json]:
+    """What may be the Go project's: workloads with the label of components, and all webhook configurations."""
+    found = []
+    for kinds, group, selector in (
+        (predecessor.WORKLOAD_KINDS, "apps", APP_LABEL),
+        (predecessor.CONFIGURATION_KINDS, "admissionregistration.k8s.io", ""),
+    ):
+        for kind in kinds:
+            there = await api.labelled(resource_of(kind, group), selector)
+            found += [{**body, "kind": kind} for body in there]
+    return found
 
 
 async def _ours(api: Api) -> list[Json]:

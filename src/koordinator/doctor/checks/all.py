@@ -28,6 +28,7 @@ from koordinator.doctor.checks import (
     leftovers,
     permissions,
     pods,
+    predecessor,
     priority_classes,
     profiles,
     quotas,
@@ -91,6 +92,7 @@ CHECKS: tuple[Check, ...] = (
     Check("topology", "is the network a tree in which nodes have a place?", topology.check, _NETWORK),
     Check("quotas", "do quotas fit each other?", quotas.check, (ElasticQuota,)),
     Check("unready", "is there what nothing acts on yet?", unready.check, (Pod,)),
+    Check("predecessor", "is there anything of the Go project beside ours?", predecessor.check, ()),
     Check("leftovers", "are there objects of nodes that are gone?", leftovers.check, (Node,)),
 )
 BY_NAME = {check.name: check for check in CHECKS}

@@ -13,6 +13,7 @@ from koordinator.manager.webhooks.table import WEBHOOKS, Webhook
 
 MUTATING_NAME = "koordinator-mutating-webhook-configuration"
 VALIDATING_NAME = "koordinator-validating-webhook-configuration"
+NAMES = (MUTATING_NAME, VALIDATING_NAME)
 TEMPLATE = "template"
 """Annotation that keeps the list as it was installed, in JSON."""
 TIMEOUT_S = 10
@@ -36,7 +37,7 @@ def configurations(
     paths: Collection[str] | None = None,
     failure_policies: Mapping[str, str] | None = None,
     timeout_s: int = TIMEOUT_S,
-    names: tuple[str, str] = (MUTATING_NAME, VALIDATING_NAME),
+    names: tuple[str, str] = NAMES,
 ) -> tuple[Json, Json]:
     """The mutating and the validating configuration, complete in the sense that an API server adds no defaults.
 
