@@ -189,7 +189,7 @@ REQUIRED = {
     "ScheduleExplanation": set(),
     "ClusterColocationProfile": set(),
     "ElasticQuotaProfile": {"spec.quotaName", "spec.nodeSelector"},
-    "Recommendation": {"spec.target.type", "spec.target.workload.kind", "spec.target.workload.name"},
+    "Recommendation": {"spec.target", "spec.target.type", "spec.target.workload.kind", "spec.target.workload.name"},
     "ElasticQuota": set(),
     "PodGroup": set(),
 }  # fmt: skip
@@ -230,6 +230,7 @@ DEFAULTS = {
         "spec.allocateOnce": True,
         "spec.preAllocationPolicy.mode": "Default",
         "spec.preAllocationPolicy.enableMultiple": False,
+        "status.phase": "Pending",
     },
     "Device": {"spec.devices[].health": False},
     "ScheduleExplanation": {"spec.ttl": "24h"},
@@ -343,3 +344,13 @@ def test_other_rules(kind: str, path: str, rule: dict[str, Any]) -> None:
     node = node_at(view_named(kind), path)
 
     assert node | rule == node
+
+
+def test_delete_options_are_those_of_kubernetes() -> None:
+    options = node_at(view_named("PodMigrationJob"), "spec.deleteOptions")["properties"]
+
+    assert set(options) == {
+        "apiVersion", "kind", "dryRun", "gracePeriodSeconds", "orphanDependents", "preconditions",
+        "propagationPolicy", "ignoreStoreReadErrorWithClusterBreakingPotential",
+    }  # fmt: skip
+    assert set(options["preconditions"]["properties"]) == {"uid", "resourceVersion"}

@@ -111,7 +111,20 @@ def test_overlapping_entries_are_told_with_a_node_that_matches_both() -> None:
         "strategies": ["a", "b"],
         "exampleNodes": ["n2"],
     }
+    assert json.loads(verdict.text.strip("_")) == {
+        "reason": "ExistNodeConfict",
+        "message": json.loads(verdict.message),
+    }, "an object within the object, as tools parse it"
     assert validate(entries, nodes={"n1": {"x": "1"}}).allowed
+
+
+def test_the_refusal_of_overlapping_selectors_names_no_nodes() -> None:
+    entries = {"cpu_burst_config": {"nodeStrategies": [entry("a", x="1"), entry("b", x="1")]}}
+
+    assert json.loads(validate(entries).text.strip("_")) == {
+        "reason": "NodeStrategiesOverlap",
+        "message": {"config": "cpu-burst-config", "strategies": ["a", "b"]},
+    }
 
 
 def test_a_selector_with_countless_combinations_is_answered_in_bounded_time() -> None:

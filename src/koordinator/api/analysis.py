@@ -28,7 +28,9 @@ class RecommendationTarget(Part, frozen=True, kw_only=True):
 class RecommendationSpec(Part, frozen=True, kw_only=True):
     """Pods that the recommendation is for."""
 
-    target: Annotated[RecommendationTarget, "Pods that the recommendation is for."] = RecommendationTarget()
+    target: Annotated[RecommendationTarget, REQUIRED, "Pods that the recommendation is for."] = always(
+        RecommendationTarget()
+    )
 
 
 class RecommendedContainer(Part, frozen=True, kw_only=True):

@@ -43,6 +43,9 @@ class DeleteOptions(Part, frozen=True, kw_only=True):
     orphan_dependents: Annotated[bool | None, "Old form of the propagation policy."] = None
     propagation_policy: Annotated[str | None, "Orphan, Background or Foreground."] = None
     dry_run: Annotated[list[str], "All: check only, delete nothing."] = []
+    ignore_store_read_error_with_cluster_breaking_potential: Annotated[
+        bool | None, "Deletes the object even if it cannot be read from the store."
+    ] = None
 
 
 class PodMigrationJobSpec(Part, frozen=True, kw_only=True):

@@ -96,7 +96,9 @@ class ReservationCondition(Part, frozen=True, kw_only=True):
 class ReservationStatus(Part, frozen=True, kw_only=True):
     """Where the room is and who uses it."""
 
-    phase: Annotated[str, "Pending (when absent), Available, Waiting, Succeeded or Failed."] = ""
+    phase: Annotated[
+        str, default("Pending"), "Pending (when absent), Available, Waiting, Succeeded or Failed."
+    ] = ""
     conditions: Annotated[list[ReservationCondition], "What is known of the Reservation."] = []
     current_owners: Annotated[list[Annotated[ObjectReference, ATOMIC]], "Pods that use the room now."] = []
     node_name: Annotated[str, "The node on which the room is."] = ""

@@ -56,8 +56,10 @@ class ConfigVerdict(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the API server shows."""
-        body = msgspec.json.encode({"reason": self.reason.value, "message": self.message}).decode()
+        """What the API server shows. Tools parse it: the message is text or, for the last two reasons, an object."""
+        is_object = self.reason in (Reason.OVERLAP, Reason.CONFLICT)
+        message = msgspec.Raw(self.message.encode()) if is_object else self.message
+        body = msgspec.json.encode({"reason": self.reason.value, "message": message}).decode()
         return f"___{body}___"
 
 
@@ -229,8 +231,9 @@ def _first_conflict(parsed: Sequence[tuple[str, Sequence[NodeEntry]]], nodes: No
 
 
 def _overlap_message(key: str, found: Overlap) -> str:
-    nodes = [found.node] if found.node else []
-    body = {"config": key, "strategies": list(found.entries), "exampleNodes": nodes}
+    body: dict[str, Any] = {"config": key, "strategies": list(found.entries)}
+    if found.node:
+        body["exampleNodes"] = [found.node]
     return msgspec.json.encode(body).decode()
 
 
