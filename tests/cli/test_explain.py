@@ -253,15 +253,20 @@ async def test_a_wrong_name_lists_names_alike(tmp_path: Path) -> None:
 async def test_a_scheduler_that_does_not_lead_or_answer_is_told_with_what_to_do(tmp_path: Path) -> None:
     api = await api_server({"big": pod("big")}, [])
     dead = str(api.make_url("")).replace(str(api.port), "1")
+    leader = {"message": "the instance is not leader", "leader": "koord-scheduler-7d9-x_1_0a"}
+    standby = await scheduler_that_answers(503, leader)
     follower = await scheduler_that_answers(503, {"message": "the instance is not leader"})
     path = tmp_path / "kubeconfig"
     kubeconfig.write(path, server=str(api.make_url("")))
 
+    with pytest.raises(command.click.ClickException, match=r"standby: koord-scheduler-7d9-x_1_0a leads"):
+        await command.pod_from_cluster(ASK, str(path), str(standby.make_url("")))
     with pytest.raises(
         command.click.ClickException, match=r"503: the instance is not leader.*--scheduler-url"
     ):
         await command.pod_from_cluster(ASK, str(path), str(follower.make_url("")))
     with pytest.raises(command.click.ClickException, match=r"no scheduler answers at .*--dump"):
         await command.pod_from_cluster(ASK, str(path), dead)
+    await standby.close()
     await follower.close()
     await api.close()

@@ -55,6 +55,13 @@ async def test_nodes_are_told_by_the_leader_only() -> None:
         assert (missing.status, await missing.json()) == (404, {"message": "cannot find node n-2"})
 
 
+async def test_a_standby_names_the_leader() -> None:
+    standby = HttpOptions(is_leader=lambda: False, leader=lambda: "other_1_0a")
+    async with client_of(Scheduler(FakeCluster(FixedClock())), standby) as client:
+        refused = await client.get("/apis/v1/nodes/n-1")
+        assert (refused.status, (await refused.json())["leader"]) == (503, "other_1_0a")
+
+
 async def test_health_tells_each_check_when_asked_or_unwell() -> None:
     scheduler = Scheduler(FakeCluster(FixedClock()))
     trouble = [""]

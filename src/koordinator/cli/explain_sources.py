@@ -346,7 +346,24 @@ async def _ask_scheduler(where: _Where, path: str, params: Mapping[str, str], ki
         return msgspec.json.decode(body, type=kind)
     if response.status == 404 and kind is GangAnswer:
         raise click.ClickException(_told(body))
+    if response.status == 503 and (leader := _leader(body)):
+        raise click.ClickException(
+            f"the scheduler at {url} is a standby: {leader} leads, and only the leader knows. Ask it: its pod has the "
+            "name before the first _ (kubectl -n koordinator-system port-forward POD 10251), or --scheduler-url"
+        )
     raise click.ClickException(f"the scheduler at {url} answers {response.status}: {_told(body)}{hint}")
+
+
+def _leader(body: bytes) -> str:
+    """Who leads, as a standby tells it; empty when it does not."""
+    try:
+        return msgspec.json.decode(body, type=_Standby).leader
+    except msgspec.DecodeError:
+        return ""
+
+
+class _Standby(msgspec.Struct, frozen=True):
+    leader: str = ""
 
 
 def _told(body: bytes) -> str:

@@ -253,7 +253,11 @@ async def serve_and_schedule(
     )
     scheduler.may_write = lambda: election.may_act
     scheduler.metrics.master.set(0, lease)
-    options = HttpOptions(is_leader=lambda: election.is_leader, lease=lambda: election.trouble)
+    options = HttpOptions(
+        is_leader=lambda: election.is_leader,
+        leader=lambda: election.leader,
+        lease=lambda: election.trouble,
+    )
     async with _served(scheduler, options, flags):
         if scheduler.config.delay_cache_until_active:
             await election.run(fill_and_lead)

@@ -16,6 +16,11 @@ from koordinator.cluster.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
+_AWAY = (errors.ServiceUnavailable, errors.TooManyRequests)
+"""The server is away, or has no time: all requests fail alike until it is back."""
+_LOST_RACE = (errors.Conflict, errors.AlreadyExists)
+"""Somebody (perhaps we, and our cache does not know yet) was faster: the next try reads afresh."""
+
 Step = Callable[[], Awaitable[float]]
 """One round of a loop; returns the seconds to pause before the next."""
 
@@ -39,6 +44,7 @@ class Guard:
         self.name = name
         self.failure_count = 0
         self.last_error: Exception | None = None
+        self._away_count = 0
 
     def call(self, callback: Callable[..., Any], *args: Any) -> bool:
         """Run a callback; False when it raised (which was logged and counted)."""
@@ -56,10 +62,14 @@ class Guard:
         except Exception as error:
             self.failed(error, callback)
             return error
+        self.succeeded()
         return None
 
     def failed(self, error: Exception, callback: Callable[..., Any] | None = None) -> None:
         """Count and log a failure. An `ApiError` is the world's fault; anything else is ours, with traceback.
+
+        While the server is away, the first, tenth, hundredth… failure is told: a restart would fill the log with
+        one line for each loop, object and try.
 
         Raises: `error` itself inside `strictly()`, unless it is an `ApiError`.
         """
@@ -68,15 +78,24 @@ class Guard:
         facts = {"loop": self.name, "error": str(error), "failures": self.failure_count}
         if callback is not None:
             facts["callback"] = getattr(callback, "__qualname__", repr(callback))
-        if isinstance(error, errors.Conflict):
-            log.debug("%s lost a race: %s", self.name, error, extra=facts)  # the next try reads afresh
+        if isinstance(error, _LOST_RACE):
+            log.debug("%s lost a race: %s", self.name, error, extra=facts)
             return
         if isinstance(error, errors.ApiError):
-            log.warning("%s failed: %s", self.name, error, extra=facts)
+            self._away_count += isinstance(error, _AWAY)
+            is_told = not isinstance(error, _AWAY) or str(self._away_count).rstrip("0") == "1"
+            level = logging.WARNING if is_told else logging.DEBUG
+            log.log(level, "%s failed: %s", self.name, error, extra=facts)
             return
         if _strict.get():
             raise error
         log.error("%s raised %r", self.name, error, extra=facts, exc_info=error)
+
+    def succeeded(self) -> None:
+        """What was away is back."""
+        if self._away_count > 1:
+            log.info("%s goes on", self.name, extra={"loop": self.name, "failures": self._away_count})
+        self._away_count = 0
 
 
 async def supervise(step: Step, backoff: Backoff, guard: Guard) -> NoReturn:
@@ -89,6 +108,7 @@ async def supervise(step: Step, backoff: Backoff, guard: Guard) -> NoReturn:
         except Exception as caught:  # CancelledError is not an Exception
             error = caught
         if error is None:
+            guard.succeeded()
             backoff.reset()
         else:
             guard.failed(error)

@@ -29,11 +29,13 @@ PODS_PER_TURN = 200
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_leader` opens `/apis/v1`; `lease` says why the election is unwell, empty when it is well;
+    """`is_leader` opens `/apis/v1`, `leader` is who else leads, as far as is known;
+    `lease` says why the election is unwell, empty when it is well;
     `set_verbosity` takes what was put to `/debug/flags/v`; `profiling` serves `/debug/pprof`; `slis` are shared by
     all ports."""
 
     is_leader: Callable[[], bool] = lambda: True
+    leader: Callable[[], str] = str
     lease: Check = health.well
     set_verbosity: Callable[[int], None] | None = None
     profiling: bool = False
@@ -170,7 +172,8 @@ def _add_api(app: web.Application, scheduler: Scheduler, options: HttpOptions) -
     def add(method: str, path: str, answer: Callable[[web.Request], Any]) -> None:
         async def handle(request: web.Request) -> web.Response:
             if not options.is_leader():
-                return _json(NOT_LEADER, 503)
+                leader = options.leader()
+                return _json(NOT_LEADER | ({"leader": leader} if leader else {}), 503)
             found: web.Response = await answer(request)
             return found
 

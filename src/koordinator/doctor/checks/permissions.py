@@ -39,6 +39,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             why=f"requests of {component} are answered with 403",
             do=(
                 "koordinator install --apply    # brings the roles of this version",
+                "koordinator install --apply --force-conflicts    # where somebody replaced a role: it says so",
                 f"kubectl auth can-i {lacking[0].need.words} --as={account}",
             ),
             objects=[each.need.words for each in lacking],

@@ -1,0 +1,46 @@
+"""What a loop tells of its failures: enough, and not one line per try."""
+
+import logging
+
+import pytest
+
+from koordinator.cluster import errors
+from koordinator.cluster.supervise import Guard
+
+
+@pytest.mark.parametrize(
+    "away",
+    [errors.ConnectionFailed("refused"), errors.ServiceUnavailable("starts"), errors.TooManyRequests("busy")],
+)
+def test_a_server_that_is_away_is_told_less_and_less_often_until_it_is_back(
+    away: errors.ApiError, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    guard = Guard("informer of pods")
+
+    for _ in range(150):
+        guard.failed(away)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3  # the 1st, 10th, 100th
+    assert guard.failure_count == 150
+
+    guard.succeeded()
+    guard.failed(away)
+    assert [record.message for record in caplog.records[3:]] == [
+        "informer of pods goes on",
+        f"informer of pods failed: {away}",
+    ]
+
+
+def test_refusals_are_told_each_time_and_lost_races_never(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    guard = Guard("controller of NodeSLOs")
+
+    for name in ("a", "b"):
+        guard.failed(errors.Forbidden(f"nodeslos {name} is forbidden"))
+    for error in (errors.AlreadyExists("nodeslos a already exists"), errors.Conflict("changed")):
+        guard.failed(error)
+
+    assert [record.message[-21:] for record in caplog.records] == [
+        "nodeslos a is forbidden"[-21:],
+        "nodeslos b is forbidden"[-21:],
+    ]
