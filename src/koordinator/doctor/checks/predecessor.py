@@ -33,19 +33,21 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             why=relic.why if is_double else "this component has not been switched yet",
             do=(relic.removal, f"{DOCUMENT} has the order, and the way back"),
         )
-    for view in (MutatingWebhookConfiguration, ValidatingWebhookConfiguration):
-        for configuration in snapshot.of(view):
-            meta, webhooks = configuration.metadata, configuration.webhooks
-            if not is_of_go(meta.name, meta.labels, (each.name for each in webhooks)):
-                continue
-            closed = [each.name for each in webhooks if each.failure_policy != "Ignore"]
-            yield finding(
-                Severity.ERROR if closed else Severity.WARNING,
-                configuration,
-                "is the Go project's, and ours does not take it over",
-                why=f"{len(closed)} of its webhooks refuse objects when nobody answers"
-                if closed
-                else "objects are changed by two managers",
-                do=(f"kubectl delete {configuration.resource.kind.lower()} {meta.name}", DOCUMENT),
-                objects=closed,
-            )
+    for configuration in (
+        *snapshot.of(MutatingWebhookConfiguration),
+        *snapshot.of(ValidatingWebhookConfiguration),
+    ):
+        meta, webhooks = configuration.metadata, configuration.webhooks
+        if not is_of_go(meta.name, meta.labels, (each.name for each in webhooks)):
+            continue
+        closed = [each.name for each in webhooks if each.failure_policy != "Ignore"]
+        yield finding(
+            Severity.ERROR if closed else Severity.WARNING,
+            configuration,
+            "is the Go project's, and ours does not take it over",
+            why=f"{len(closed)} of its webhooks refuse objects when nobody answers"
+            if closed
+            else "objects are changed by two managers",
+            do=(f"kubectl delete {configuration.resource.kind.lower()} {meta.name}", DOCUMENT),
+            objects=closed,
+        )
