@@ -33,10 +33,11 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             why=relic.why if is_double else "this component has not been switched yet",
             do=(relic.removal, f"{DOCUMENT} has the order, and the way back"),
         )
-    for configuration in (
+    configurations: list[MutatingWebhookConfiguration | ValidatingWebhookConfiguration] = [
         *snapshot.of(MutatingWebhookConfiguration),
         *snapshot.of(ValidatingWebhookConfiguration),
-    ):
+    ]
+    for configuration in configurations:
         meta, webhooks = configuration.metadata, configuration.webhooks
         if not is_of_go(meta.name, meta.labels, (each.name for each in webhooks)):
             continue
