@@ -45,7 +45,7 @@ KINDS: dict[str, Callable[[int], int]] = {
     "all different": lambda number: number,
 }
 """Which variant of a pod comes as number so and so."""
-HTTP_KINDS = tuple(KINDS)
+HTTP_KINDS = ("identical", f"{TEMPLATES} templates")
 
 Body = dict[str, Any]
 
@@ -271,8 +271,7 @@ def _schedule(pipe: Connection, port: int) -> None:
                     recorders = scheduler.recorders.values()
                     dropped = sum(recorder.dropped_count for recorder in recorders)
                     pending = sum(recorder.pending_count for recorder in recorders)
-                    placed = scheduler.metrics.placed_count
-                    pipe.send((placed, cpu_s(), dropped, pending, _resident_mib()))
+                    pipe.send((scheduler.metrics.placed_count, cpu_s(), dropped, pending))
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
@@ -297,19 +296,18 @@ def over_http(options: argparse.Namespace) -> None:
 
 def run_over_http(options: argparse.Namespace, kind: str) -> None:
     server = Server()
-    context = multiprocessing.get_context("spawn")  # so that memory is the scheduler's own
-    pipe, theirs = context.Pipe()
-    scheduler = context.Process(target=_schedule, args=(theirs, server.port), daemon=True)
+    pipe, theirs = multiprocessing.Pipe()
+    scheduler = multiprocessing.Process(target=_schedule, args=(theirs, server.port), daemon=True)
     try:
         asyncio.run(_http_nodes(server.port, options.nodes))
         scheduler.start()
         pipe.recv()
 
-        def state() -> tuple[int, float, int, int, float]:
+        def state() -> tuple[int, float, int, int]:
             pipe.send("state")
-            return pipe.recv()
+            return pipe.recv()  # type: ignore[no-any-return]
 
-        _, scheduler_s, _, _, before_mib = state()
+        _, scheduler_s, _, _ = state()
         server_s, started_s, pods = server.usage()[0], time.perf_counter(), options.http_pods
         own_s = cpu_s()
         _uvloop_run(_http_pods(server.port, pods, KINDS[kind]))
@@ -320,7 +318,7 @@ def run_over_http(options: argparse.Namespace, kind: str) -> None:
         while state()[3]:
             time.sleep(0.02)
         told_s = time.perf_counter() - started_s
-        _, now_s, dropped, _, after_mib = state()
+        _, now_s, dropped, _ = state()
         scheduler_us = (now_s - scheduler_s) / pods * 1e6
         server_us = (server.usage()[0] - server_s) / pods * 1e6
         print(
@@ -328,8 +326,7 @@ def run_over_http(options: argparse.Namespace, kind: str) -> None:
             f"the last bound (created at {pods / created_s:,.0f}/s; {pods / told_s:,.0f}/s with all events written)\n"
             f"  CPU per pod, events included: server {server_us:,.0f} µs, scheduler {scheduler_us:,.0f} µs, load "
             f"generator {own_s / pods * 1e6:,.0f} µs: {2e6 / (server_us + scheduler_us):,.0f} pods/s if two cores did "
-            f"nothing but server and scheduler; {dropped} events dropped\n"
-            f"  memory of the scheduler: {before_mib:,.0f} MiB before the first pod, {after_mib:,.0f} MiB in the end"
+            f"nothing but server and scheduler; {dropped} events dropped"
         )
         pipe.send("stop")
         scheduler.join()

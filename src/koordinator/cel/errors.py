@@ -23,7 +23,3 @@ class EvaluationError(KoordinatorError):
 
     def __str__(self) -> str:
         return self.reason
-
-
-class OutOfBudget(EvaluationError):
-    """The evaluation costs more than it may; whatever it would give, it ends."""

@@ -70,7 +70,12 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
+    """There is no such object, or nobody serves such a thing; never without details, which clients read unasked."""
+
     code, reason = 404, "NotFound"
+
+    def __init__(self, message: str, *, details: StatusDetails | None = None) -> None:
+        super().__init__(message, details=details or StatusDetails())
 
 
 class MethodNotSupported(ApiError):

@@ -302,3 +302,19 @@ async def test_a_stale_version_is_a_conflict(kubectl: Kubectl, tmp_path: Path) -
     refused = await kubectl.fails("replace -f -", stdin=stale)
 
     assert "the object has been modified; please apply your changes to the latest version" in refused
+
+
+async def test_a_pod_is_debugged_and_resized_and_a_token_created(kubectl: Kubectl) -> None:
+    container = {"name": "main", "image": "web", "resources": {"requests": {"cpu": "1"}}}
+    worker = {"metadata": {"name": "worker"}, "spec": {"containers": [container]}}
+    await kubectl("create -f -", stdin=json.dumps({"apiVersion": "v1", "kind": "Pod", **worker}))
+
+    await kubectl("debug worker --image=busybox --container=shell --attach=false", stderr=True)
+    container["resources"] = {"requests": {"cpu": "2"}}
+    patch = json.dumps({"spec": {"containers": [container]}}, separators=(",", ":"))
+    await kubectl(f"patch pod worker --subresource=resize --patch='{patch}'")
+
+    names = await kubectl("get pod worker -o jsonpath={.spec.ephemeralContainers[*].name}")
+    amount = await kubectl("get pod worker -o jsonpath={.spec.containers[0].resources.requests.cpu}")
+    token = await kubectl("create token default --duration=20m")
+    assert (names, amount, token.count(".")) == ("shell", "2", 2)

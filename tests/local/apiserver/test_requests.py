@@ -240,3 +240,22 @@ async def test_health_metrics_and_root_answer(http: aiohttp.ClientSession) -> No
     assert 'apiserver_request_total{code="200",group="",resource="",verb="GET"} 5' in text
     assert 'apiserver_request_duration_seconds_count{verb="GET"} 5' in text
     assert "/apis" in (await send(http, "GET", "/"))[1]["paths"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/default/pods/nobody",
+        "/api/v1/namespaces/default/pods/nobody/ephemeralcontainers",
+        "/api/v1/nothings",
+        "/apis/nobody.example.com/v1/things",
+        "/apis/nobody.example.com",
+        "/nowhere",
+    ],
+)
+async def test_every_404_has_details(path: str, http: aiohttp.ClientSession, backend: FakeBackend) -> None:
+    async with http.get(path) as response:
+        status = await response.json()
+
+    assert response.status == 404
+    assert isinstance(status["details"], dict)

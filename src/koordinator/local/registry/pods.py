@@ -13,9 +13,13 @@ from koordinator.cluster.errors import StatusCause
 from koordinator.local.registry import refusals
 from koordinator.local.registry.builtin import Facts
 from koordinator.local.registry.strategies import Strategy, Surroundings
+from koordinator.local.schema import errors as fields
+from koordinator.local.schema.builtin.checks import pod_parts
 from koordinator.local.schema.known import ByIdentity, is_shared, share
 
 PRIORITY_CLASSES = "priorityclasses.scheduling.k8s.io"
+ACCOUNTS = "serviceaccounts"
+DEFAULT_ACCOUNT = "default"
 TOLERATION_S = 300  # how long pods stay on a node that is not ready or unreachable, unless they say so
 _EVICTING_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _ENDED = ("Succeeded", "Failed")
@@ -37,6 +41,8 @@ class PodStrategy(Strategy):
     def admit_create(self, obj: dict[str, Any], around: Surroundings) -> None:
         sent = obj.get("spec") or {}
         spec = dict(sent)
+        if around.checks:
+            _check_account(spec, self, obj["metadata"], around)
         _give_priority(spec, self, obj["metadata"].get("name", ""), around)
         priority = spec["priority"], spec["preemptionPolicy"], spec.get("priorityClassName")
         known = self._admitted.get(sent)
@@ -44,7 +50,7 @@ class PodStrategy(Strategy):
             obj["spec"] = known[1]
             return
         _give_tolerations(spec)
-        spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
+        spec.setdefault("serviceAccountName", spec.get("serviceAccount") or DEFAULT_ACCOUNT)
         spec.setdefault("serviceAccount", spec["serviceAccountName"])
         obj["spec"] = spec
         if is_shared(sent):
@@ -70,6 +76,8 @@ class PodStrategy(Strategy):
                 }
             ]
         obj["status"] = status
+        if obj["spec"].get("ephemeralContainers"):
+            return [fields.forbidden("spec.ephemeralContainers", "cannot be set on create")]
         return []
 
     def only_status(self, obj: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +86,20 @@ class PodStrategy(Strategy):
         if was and not (merged.get("status") or {}).get("qosClass"):
             merged["status"] = {**(merged.get("status") or {}), "qosClass": was}
         return merged
+
+    def only_part(
+        self, subresource: str, obj: dict[str, Any], old: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[StatusCause]]:
+        meta = {**old["metadata"]}
+        for field in ("resourceVersion", "uid", "managedFields"):
+            if field in obj["metadata"]:
+                meta[field] = obj["metadata"][field]
+        changed = {**old, "metadata": meta}
+        if subresource == "ephemeralcontainers":
+            changed["spec"] = pod_parts.with_ephemeral_containers(obj, old)
+            return changed, pod_parts.check_ephemeral_containers(changed["spec"], old["spec"])
+        changed["spec"] = pod_parts.with_resources(obj, old)
+        return changed, pod_parts.check_resize(changed["spec"], old, qos_class(changed))
 
     def grace_s(self, obj: dict[str, Any], asked_s: int | None) -> int | None:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
@@ -97,6 +119,17 @@ def qos_class(obj: dict[str, Any]) -> str:
         return qos.computed_kube(decode.from_builtins({"spec": obj["spec"]}, core.Pod)).value
     except (msgspec.ValidationError, ValueError):
         return "Burstable"  # resources that are no quantities; the schema check refuses them when it is on
+
+
+def _check_account(
+    spec: dict[str, Any], strategy: Strategy, meta: dict[str, Any], around: Surroundings
+) -> None:
+    """The ServiceAccount of a pod must be there; `default` may come a moment later. Raises: Forbidden."""
+    name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
+    namespace = meta.get("namespace", "")
+    if name != DEFAULT_ACCOUNT and around.store.table(ACCOUNTS).get(namespace, name) is None:
+        why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+        raise refusals.forbidden(strategy.resource, meta.get("name", ""), why)
 
 
 def _give_priority(spec: dict[str, Any], strategy: Strategy, name: str, around: Surroundings) -> None:

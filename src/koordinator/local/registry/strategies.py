@@ -14,11 +14,12 @@ from koordinator.local.store import Store
 
 
 class Surroundings:
-    """What strategies may look at: the other objects, and the seeded generator."""
+    """What strategies may look at: the other objects, and the seeded generator. Without `checks` objects are right."""
 
-    def __init__(self, store: Store, rng: random.Random) -> None:
+    def __init__(self, store: Store, rng: random.Random, *, checks: bool) -> None:
         self.store = store
         self.rng = rng
+        self.checks = checks
 
 
 class Strategy:
@@ -87,6 +88,15 @@ class Strategy:
         if "status" in obj:
             merged["status"] = obj["status"]
         return merged
+
+    def only_part(
+        self, subresource: str, obj: dict[str, Any], old: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[StatusCause]]:
+        """The object that an update of another subresource asks for, and what is wrong with it.
+
+        Only kinds that serve such a subresource are asked.
+        """
+        raise AssertionError(f"{self.resource.qualified}/{subresource} is served, and nobody writes it")
 
     def counts_as_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
         """Whether the generation goes up: anything but metadata (and a separate status) changed."""

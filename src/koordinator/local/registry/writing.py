@@ -22,6 +22,9 @@ from koordinator.local.schema import errors as fields
 from koordinator.local.service_account_tokens import ServiceAccountTokens
 from koordinator.local.store import Store
 
+PARTS = ("ephemeralcontainers", "resize")
+"""Subresources that write a part of the spec."""
+
 GENERATE_TRIES_MAX = 8
 """Names drawn for one generateName before giving up, as in the API server."""
 
@@ -47,7 +50,7 @@ class Writer:
         self.tokens = tokens
         self.clock = clock
         self.quotas = QuotaBooks(store, clock)
-        self.around = Surroundings(store, rng)
+        self.around = Surroundings(store, rng, checks=checks)
         self._rng = rng
         self._schemas = schemas
         self._patcher = patcher
@@ -169,12 +172,17 @@ class Writer:
         elif subresource == "finalize":
             obj = _only_finalizers(obj, was)
             meta = obj["metadata"]
-        causes = metadata.carry_over(meta, old_meta)
+        causes: list[StatusCause] = []
+        if subresource in PARTS:
+            obj, causes = kind.strategy.only_part(subresource, obj, was)
+            meta = obj["metadata"]
+        causes += metadata.carry_over(meta, old_meta)
         if not subresource:
             kind.strategy.keep_status(obj, was)
             causes += kind.strategy.prepare_update(obj, was, self.around)
-            if kind.facts.has_generation and kind.strategy.counts_as_change(obj, was):
-                meta["generation"] = old_meta.get("generation", 0) + 1
+        is_specified = not subresource or subresource in PARTS
+        if is_specified and kind.facts.has_generation and kind.strategy.counts_as_change(obj, was):
+            meta["generation"] = old_meta.get("generation", 0) + 1
         meta["resourceVersion"] = old_meta["resourceVersion"]
         metadata.drop_empty(meta)
         if self._checks:
@@ -203,7 +211,9 @@ class Writer:
         """The object with its field owners, if the schema finds nothing wrong. Raises: Invalid."""
         was = kind.shown(old, resource).obj
         shown = kind.shown(Record(obj, 0), resource).obj
-        causes += self._schemas.schema_of(resource).validate(shown, was)
+        # A part has rules of its own for what may change; the whole must be as good as a new object.
+        before = None if subresource in PARTS else was
+        causes += self._schemas.schema_of(resource).validate(shown, before)
         if kind.table.name == crds.TABLE and not subresource:
             causes += self._schemas.check_crd(obj)
         if causes:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from koordinator import clock
 from koordinator.api import quantity
 from koordinator.clock import parse_rfc3339
 from koordinator.local.schema import walk
@@ -110,7 +111,9 @@ def decoder_of(shape: Type) -> Decoder:
             return _int_or_string
         case Kind.BYTES:
             return _bytes
-    return _time
+        case Kind.MICRO_TIME:
+            return _time(_canonical_micro_time)
+    return _time(_canonical_time)
 
 
 def _struct(shape: Type) -> Decoder:
@@ -288,17 +291,37 @@ def _bytes(value: Any, unknown: list[str]) -> Any:
     return value
 
 
-def _time(value: Any, unknown: list[str]) -> Any:
-    if not isinstance(value, str):
-        raise Unreadable("", "", text=f"json: cannot unmarshal {word_of(value)} into Go value of type string")
-    try:
-        if not _TIME_FORM.fullmatch(value):
-            raise ValueError(value)
-        parse_rfc3339(value)
-    except (ValueError, OverflowError) as error:
-        text = f'parsing time "{value}" as "{_TIME_LAYOUT}": cannot parse "{value}" as "2006"'
-        raise Unreadable("", "", text=text) from error
-    return value
+def _time(canonical: Callable[[str], str]) -> Decoder:
+    """A time becomes the one text that Go writes for it: clients send other zones and parts of seconds back."""
+
+    def decode(value: Any, unknown: list[str]) -> Any:
+        if not isinstance(value, str):
+            text = f"json: cannot unmarshal {word_of(value)} into Go value of type string"
+            raise Unreadable("", "", text=text)
+        try:
+            text = canonical(value)
+        except (ValueError, OverflowError) as error:
+            text = f'parsing time "{value}" as "{_TIME_LAYOUT}": cannot parse "{value}" as "2006"'
+            raise Unreadable("", "", text=text) from error
+        return value if text == value else text
+
+    return decode
+
+
+@functools.lru_cache(maxsize=4096)
+def _canonical_time(text: str) -> str:
+    return clock.rfc3339(_seconds(text))
+
+
+@functools.lru_cache(maxsize=4096)
+def _canonical_micro_time(text: str) -> str:
+    return clock.rfc3339_micro(_seconds(text))
+
+
+def _seconds(text: str) -> float:
+    if not _TIME_FORM.fullmatch(text):
+        raise ValueError(text)
+    return parse_rfc3339(text)
 
 
 __all__ = ["Decoder", "Unreadable", "decoder_of", "go_type", "word_of"]

@@ -28,9 +28,14 @@ def type_invalid(field: str, value: Any, detail: str) -> StatusCause:
     return _cause("FieldValueTypeInvalid", field, f"Invalid value: {shown(value)}: {detail}")
 
 
-def not_supported(field: str, value: Any, supported: Iterable[str]) -> StatusCause:
-    """`spec.restartPolicy: Unsupported value: "x": supported values: "Always", "Never"`."""
-    values = ", ".join(shown(item) for item in sorted(supported))
+def not_supported(
+    field: str, value: Any, supported: Iterable[str], *, is_sorted: bool = False
+) -> StatusCause:
+    """`spec.restartPolicy: Unsupported value: "x": supported values: "Always", "Never"`.
+
+    `is_sorted`: the values stand in the API server's own order.
+    """
+    values = ", ".join(shown(item) for item in (supported if is_sorted else sorted(supported)))
     return _cause(
         "FieldValueNotSupported", field, f"Unsupported value: {shown(value)}: supported values: {values}"
     )

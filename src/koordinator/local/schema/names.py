@@ -16,6 +16,7 @@ _SUBDOMAIN_RE = re.compile(_SUBDOMAIN)
 _QUALIFIED_RE = re.compile(_QUALIFIED)
 _ENV_NAME_RE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _CONFIG_KEY_RE = re.compile(r"[-._a-zA-Z0-9]+")
+_WILDCARD_RE = re.compile(rf"\*\.{_SUBDOMAIN}")
 _PORT_NAME_RE = re.compile(r"[-a-z0-9]+")
 
 ANNOTATIONS_BYTES_MAX = 256 * 1024
@@ -69,6 +70,18 @@ def subdomain_1123(text: str) -> str:
     if len(text) > 253:
         return "must be no more than 253 bytes"
     return "" if _SUBDOMAIN_RE.fullmatch(text) else SUBDOMAIN_TEXT
+
+
+@functools.lru_cache(maxsize=8192)
+def wildcard_subdomain(text: str) -> str:
+    """A host like `*.example.com`."""
+    if _WILDCARD_RE.fullmatch(text):
+        return ""
+    return (
+        "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of "
+        "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', "
+        "regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    )
 
 
 @functools.lru_cache(maxsize=8192)

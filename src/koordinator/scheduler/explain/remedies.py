@@ -268,7 +268,8 @@ def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
             break
         row, free_pods = int(found.rows[position]), int(found.free_pods[position])
         parts = [
-            resource_vector.readable_lot(table.registry.names[column], int(lacking[n, position]))
+            f"{resource_vector.amount_text(table.registry.names[column], int(lacking[n, position]))} of "
+            f"{table.registry.names[column]}"
             for n, column in enumerate(columns)
             if lacking[n, position] > 0
         ]

@@ -64,9 +64,6 @@ for _webhook in ("MutatingWebhook", "ValidatingWebhook"):
     ENUMS[_webhook, "matchPolicy"] = ("Equivalent", "Exact")
     ENUMS[_webhook, "sideEffects"] = ("None", "NoneOnDryRun")
     ENUMS[_webhook, "reinvocationPolicy"] = ("IfNeeded", "Never")
-ENUMS["ValidatingAdmissionPolicySpec", "failurePolicy"] = ("Fail", "Ignore")
-ENUMS["MatchResources", "matchPolicy"] = ("Equivalent", "Exact")
-ENUMS["ParamRef", "parameterNotFoundAction"] = ("Allow", "Deny")
 for _container in ("EphemeralContainer",):
     for _name in ("imagePullPolicy", "terminationMessagePolicy"):
         ENUMS[_container, _name] = ENUMS["Container", _name]
@@ -120,8 +117,6 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("WeightedPodAffinityTerm", "weight"): (1, 100, "must be in the range 1-100"),
     ("LeaseSpec", "leaseDurationSeconds"): _POSITIVE,
     ("LeaseSpec", "leaseTransitions"): _NOT_NEGATIVE,
-    ("HorizontalPodAutoscalerSpec", "minReplicas"): _POSITIVE,
-    ("HorizontalPodAutoscalerSpec", "maxReplicas"): _POSITIVE,
     ("MutatingWebhook", "timeoutSeconds"): (
         1, 30, "the timeout value must be between 1 and 30 seconds",
     ),
@@ -141,10 +136,6 @@ _MAY_BE_EMPTY = frozenset(
         ("ObjectReference", "name"),
         ("Eviction", "metadata"),
         ("Role", "rules"),
-        ("Validation", "expression"),
-        ("Variable", "expression"),
-        ("AuditAnnotation", "key"),
-        ("AuditAnnotation", "valueExpression"),
         ("ClusterRole", "rules"),
         ("Subject", "name"),
         ("ControllerRevision", "revision"),
@@ -160,6 +151,11 @@ _MAY_BE_EMPTY = frozenset(
         ("CustomResourceDefinitionNames", "kind"),
         ("CustomResourceDefinitionNames", "plural"),
         ("ScaleSpec", "replicas"),
+        ("PolicyRule", "verbs"),  # their checks have their own words
+        ("HTTPIngressPath", "pathType"),
+        ("HorizontalPodAutoscalerSpec", "maxReplicas"),
+        ("MetricTarget", "type"),
+        ("MetricSpec", "type"),
     }
 )
 """Fields that the OpenAPI document calls required and the server takes without."""

@@ -5,16 +5,22 @@ from typing import Any
 
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema.builtin.checks import (
+    access,
+    autoscaling,
     cluster,
+    endpoints,
+    networking,
     pod_updates,
     pods,
-    policies,
+    quotas,
     services,
     webhooks,
     workloads,
 )
 
 Json = dict[str, Any]
+
+_RBAC, _NETWORKING = "rbac.authorization.k8s.io", "networking.k8s.io"
 
 CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("", "Pod"): pods.check_pod,
@@ -28,7 +34,19 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("batch", "CronJob"): workloads.check_cron_job,
     ("", "Service"): services.check_service,
     ("", "ConfigMap"): cluster.check_config,
-    ("", "Secret"): cluster.check_config,
+    ("", "Secret"): cluster.check_secret,
+    ("", "Endpoints"): endpoints.check_endpoints,
+    ("discovery.k8s.io", "EndpointSlice"): endpoints.check_slice,
+    ("", "ResourceQuota"): quotas.check_quota,
+    ("", "LimitRange"): quotas.check_limit_range,
+    (_RBAC, "Role"): access.check_role,
+    (_RBAC, "ClusterRole"): access.check_cluster_role,
+    (_RBAC, "RoleBinding"): access.check_role_binding,
+    (_RBAC, "ClusterRoleBinding"): access.check_cluster_role_binding,
+    (_NETWORKING, "Ingress"): networking.check_ingress,
+    (_NETWORKING, "IngressClass"): networking.check_ingress_class,
+    (_NETWORKING, "NetworkPolicy"): networking.check_network_policy,
+    ("autoscaling", "HorizontalPodAutoscaler"): autoscaling.check_autoscaler,
     ("", "Node"): cluster.check_node,
     ("", "PersistentVolume"): cluster.check_volume,
     ("", "PersistentVolumeClaim"): cluster.check_claim,
@@ -37,8 +55,6 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("storage.k8s.io", "StorageClass"): cluster.check_storage_class,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.check_configuration,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.check_configuration,
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): policies.check_policy,
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): policies.check_binding,
 }
 
 UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] = {
@@ -54,6 +70,10 @@ UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] 
     ("", "Secret"): cluster.check_config_update,
     ("", "PersistentVolume"): cluster.check_volume_update,
     ("", "PersistentVolumeClaim"): cluster.check_claim_update,
+    ("discovery.k8s.io", "EndpointSlice"): endpoints.check_slice_update,
+    (_RBAC, "RoleBinding"): access.check_binding_update,
+    (_RBAC, "ClusterRoleBinding"): access.check_binding_update,
+    (_NETWORKING, "IngressClass"): networking.check_ingress_class_update,
     ("scheduling.k8s.io", "PriorityClass"): cluster.check_priority_class_update,
     ("storage.k8s.io", "StorageClass"): cluster.check_storage_class_update,
 }

@@ -1,6 +1,9 @@
 """Checks of nodes, volumes, configuration, budgets, priority and storage classes."""
 
+import base64
 from typing import Any
+
+import msgspec
 
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
@@ -15,6 +18,11 @@ from koordinator.local.schema.builtin.checks.common import (
 
 Json = dict[str, Any]
 
+_NO_JSON = "unexpected end of JSON input"
+_DOCKER_KEYS = {
+    "kubernetes.io/dockercfg": ".dockercfg",
+    "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
+}
 _CONFIG_BYTES_MAX = 1024 * 1024
 _USER_PRIORITY_MAX = 1_000_000_000
 _SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -31,9 +39,45 @@ def check_config(obj: Json) -> list[StatusCause]:
             if reason:
                 causes.append(errors.invalid(f"{part}[{key}]", key, reason))
             total += len(value.encode())
+    twice = (obj.get("data") or {}).keys() & (obj.get("binaryData") or {}).keys()
+    for key in sorted(twice):
+        causes.append(errors.invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
     if total > _CONFIG_BYTES_MAX:
         causes.append(errors.too_long("", _CONFIG_BYTES_MAX))
     return causes
+
+
+def check_secret(secret: Json) -> list[StatusCause]:
+    """A Secret: what its type asks for, besides keys and size."""
+    causes = check_config(secret)
+    data, kind = secret.get("data") or {}, secret.get("type") or "Opaque"
+    if kind == "kubernetes.io/service-account-token":
+        name = "kubernetes.io/service-account.name"
+        if not ((secret.get("metadata") or {}).get("annotations") or {}).get(name):
+            causes.append(errors.required(f"metadata.annotations[{name}]"))
+    elif kind in _DOCKER_KEYS:
+        causes += _check_docker_config(data, _DOCKER_KEYS[kind])
+    elif kind == "kubernetes.io/basic-auth":
+        if "username" not in data and "password" not in data:
+            causes += [errors.required("data[username]"), errors.required("data[password]")]
+    elif kind == "kubernetes.io/ssh-auth":
+        if not data.get("ssh-privatekey"):
+            causes.append(errors.required("data[ssh-privatekey]"))
+    elif kind == "kubernetes.io/tls":
+        causes += [errors.required(f"data[{key}]") for key in ("tls.crt", "tls.key") if key not in data]
+    return causes
+
+
+def _check_docker_config(data: Json, key: str) -> list[StatusCause]:
+    if key not in data:
+        return [errors.required(f"data[{key}]")]
+    try:
+        msgspec.json.decode(base64.b64decode(data[key]), type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError):
+        text = base64.b64decode(data[key]).decode(errors="replace").lstrip()
+        why = f"invalid character '{text[0]}' looking for beginning of value" if text else _NO_JSON
+        return [errors.invalid(f"data[{key}]", "<secret contents redacted>", why)]
+    return []
 
 
 def check_config_update(obj: Json, old: Json) -> list[StatusCause]:
@@ -191,12 +235,20 @@ def check_claim_update(obj: Json, old: Json) -> list[StatusCause]:
     return []
 
 
+def _shown_budget(spec: Json) -> Json:
+    """A budget as the API server quotes it: its own struct, with all fields."""
+    names_ = ("minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
+    return {name[:1].upper() + name[1:]: spec.get(name) for name in names_}
+
+
 def check_budget(obj: Json) -> list[StatusCause]:
     """A PodDisruptionBudget."""
     spec = obj.get("spec") or {}
     causes: list[StatusCause] = []
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        causes.append(errors.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
+        causes.append(
+            errors.invalid("spec", _shown_budget(spec), "minAvailable and maxUnavailable cannot be both set")
+        )
     for name in ("minAvailable", "maxUnavailable"):
         if name in spec:
             causes += check_int_or_percent(spec[name], f"spec.{name}")

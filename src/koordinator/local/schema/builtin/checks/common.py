@@ -76,16 +76,85 @@ def nanos(amount: str) -> int:
 
 def check_resource_list(resources: Json, field: str) -> list[StatusCause]:
     """Names and amounts of a map resource → quantity."""
+    reasons = ((name, names.qualified_name(name)) for name in resources)
+    causes = [errors.invalid(f"{field}[{name}]", name, reason) for name, reason in reasons if reason]
+    return causes + check_amounts(resources, field)
+
+
+def check_amounts(resources: Json, field: str) -> list[StatusCause]:
+    """Amounts of a map resource → quantity: never negative, and whole where a resource is counted."""
     causes: list[StatusCause] = []
     for name, amount in resources.items():
-        reason = names.qualified_name(name)
-        if reason:
-            causes.append(errors.invalid(f"{field}[{name}]", name, reason))
         if nanos(amount) < 0:
             causes.append(errors.invalid(f"{field}[{name}]", amount, "must be greater than or equal to 0"))
         elif is_extended(name) and nanos(amount) % quantity.NANO:
             causes.append(errors.invalid(f"{field}[{name}]", amount, "must be an integer"))
     return causes
+
+
+_PORT_MAX = 65535
+_STANDARD_IN_CONTAINERS = frozenset(("cpu", "memory", "ephemeral-storage"))
+_STANDARD = _STANDARD_IN_CONTAINERS | frozenset(
+    (
+        "requests.cpu",
+        "requests.memory",
+        "requests.ephemeral-storage",
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+        "pods",
+        "resourcequotas",
+        "services",
+        "replicationcontrollers",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "storage",
+        "requests.storage",
+        "services.nodeports",
+        "services.loadbalancers",
+    )
+)
+
+
+def check_resource_name(name: str, field: str) -> list[StatusCause]:
+    """The name of a resource: one of Kubernetes' own, or one with a domain."""
+    reason = names.qualified_name(name)
+    if reason:
+        return [errors.invalid(field, name, reason)]
+    if "/" in name or name in _STANDARD or _is_huge_page(name.removeprefix("requests.")):
+        return []
+    return [errors.invalid(field, name, "must be a standard resource type or fully qualified")]
+
+
+def check_container_resource(name: str, field: str) -> list[StatusCause]:
+    """The name of a resource that containers can request."""
+    causes = check_resource_name(name, field)
+    if "/" not in name:
+        if name not in _STANDARD_IN_CONTAINERS and not _is_huge_page(name):
+            causes.append(errors.invalid(field, name, "must be a standard resource for containers"))
+    elif not is_native(name) and not is_extended(name):
+        causes.append(errors.invalid(field, name, "doesn't follow extended resource name standard"))
+    return causes
+
+
+def is_native(name: str) -> bool:
+    """Whether a resource belongs to Kubernetes itself: it has no domain, or one of Kubernetes' own."""
+    return "/" not in name or "kubernetes.io/" in name
+
+
+def _is_huge_page(name: str) -> bool:
+    return name.startswith("hugepages-")
+
+
+def check_port(port: Any, field: str) -> list[StatusCause]:
+    """A port by number or by name."""
+    if isinstance(port, str):
+        reason = names.port_name(port)
+        return [errors.invalid(field, port, reason)] if reason else []
+    if not 1 <= port <= _PORT_MAX:
+        return [errors.invalid(field, port, f"must be between 1 and {_PORT_MAX}, inclusive")]
+    return []
 
 
 def is_extended(name: str) -> bool:

@@ -47,8 +47,9 @@ def _is_gated(spec: Json) -> bool:
 
 
 def _fixed_part(spec: Json) -> Json:
-    """The spec without what has rules of its own; the binding sets nodeName, resizes have a subresource."""
-    mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates", "ephemeralContainers", "nodeName"}
+    """The spec without what has rules of its own; the binding sets nodeName; resizes and ephemeral containers
+    have subresources."""
+    mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates", "nodeName"}
     fixed = {key: value for key, value in spec.items() if key not in mutable}
     for group in ("containers", "initContainers"):
         if group in fixed:

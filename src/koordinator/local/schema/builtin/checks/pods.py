@@ -7,8 +7,10 @@ from typing import Any
 from koordinator.api import tolerations
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
-from koordinator.local.schema.builtin.checks import affinity
+from koordinator.local.schema.builtin.checks import affinity, containers, downward
 from koordinator.local.schema.builtin.checks.common import (
+    check_amounts,
+    check_container_resource,
     check_label_selector,
     check_resource_list,
     check_unique,
@@ -23,10 +25,7 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 def check_pod(pod: Json) -> list[StatusCause]:
     """A Pod."""
-    causes = check_spec(pod.get("spec") or {}, "spec")
-    if pod.get("spec", {}).get("ephemeralContainers") and not pod["metadata"].get("uid"):
-        causes.append(errors.forbidden("spec.ephemeralContainers", "cannot be set on create"))
-    return causes
+    return check_spec(pod.get("spec") or {}, "spec")
 
 
 def check_template(template: Json, field: str, more_volumes: Iterable[str] = ()) -> list[StatusCause]:
@@ -49,6 +48,8 @@ def check_spec(spec: Json, field: str, more_volumes: Iterable[str] = ()) -> list
         for index, container in enumerate(spec.get(group) or ()):
             where = f"{field}.{group}[{index}]"
             causes += _check_container(container, where, volumes, is_init=group == "initContainers")
+    causes += containers.check_lifecycles(spec, field)
+    causes += _check_ephemeral(spec, f"{field}.ephemeralContainers", volumes)
     named = [
         (f"{field}.{group}[{index}].name", container.get("name"))
         for group in ("containers", "initContainers")
@@ -109,6 +110,7 @@ def _check_container(container: Json, field: str, volumes: set[str], is_init: bo
         causes.append(errors.invalid(f"{field}.image", image, "must not have leading or trailing whitespace"))
     causes += _check_ports(container.get("ports") or (), f"{field}.ports")
     causes += _check_env(container.get("env") or (), f"{field}.env")
+    causes += containers.check_security(container.get("securityContext"), f"{field}.securityContext")
     causes += _check_mounts(container.get("volumeMounts") or (), f"{field}.volumeMounts", volumes)
     if container.get("resources"):
         causes += _check_resources(container["resources"], f"{field}.resources")
@@ -126,6 +128,22 @@ def _check_container(container: Json, field: str, volumes: set[str], is_init: bo
         if probe != "readinessProbe" and container[probe].get("successThreshold", 1) != 1:
             value = container[probe]["successThreshold"]
             causes.append(errors.invalid(f"{field}.{probe}.successThreshold", value, "must be 1"))
+    return causes
+
+
+def _check_ephemeral(spec: Json, field: str, volumes: set[str]) -> list[StatusCause]:
+    others = {
+        each.get("name") for group in ("containers", "initContainers") for each in spec.get(group) or ()
+    }
+    taken = set(others)
+    causes: list[StatusCause] = []
+    for index, container in enumerate(spec.get("ephemeralContainers") or ()):
+        where, name = f"{field}[{index}]", container.get("name", "")
+        causes += _check_container(container, where, volumes, is_init=False)
+        if name in taken:
+            causes.append(errors.duplicate(f"{where}.name", name))
+        taken.add(name)
+        causes += containers.check_ephemeral(container, where, others)
     return causes
 
 
@@ -200,6 +218,7 @@ def _check_env(env: Any, field: str) -> list[StatusCause]:
             causes.append(errors.invalid(where, "", "may not be specified when `value` is not empty"))
         elif len(source) > 1:
             causes.append(errors.invalid(where, "", "may not have more than one field specified at a time"))
+        causes += downward.check_source(source, where)
     return causes
 
 
@@ -233,8 +252,11 @@ def _resource_causes(
     limits: tuple[tuple[str, str], ...], requests: tuple[tuple[str, str], ...], field: str
 ) -> tuple[StatusCause, ...]:
     """Replicas ask for the same again and again."""
-    causes = check_resource_list(dict(limits), f"{field}.limits")
-    causes += check_resource_list(dict(requests), f"{field}.requests")
+    causes: list[StatusCause] = []
+    for part, amounts in (("limits", limits), ("requests", requests)):
+        for name, _ in amounts:
+            causes += check_container_resource(name, f"{field}.{part}[{name}]")
+        causes += check_amounts(dict(amounts), f"{field}.{part}")
     limit_of = dict(limits)
     for name, amount in requests:
         limit = limit_of.get(name)
@@ -261,6 +283,7 @@ def _check_volumes(volumes: Any, field: str) -> list[StatusCause]:
         if reason:
             causes.append(errors.invalid(f"{where}.name", name, reason))
         sources = [key for key in volume if key != "name"]
+        causes += downward.check_volume(volume, where)
         causes += [
             errors.forbidden(f"{where}.{source}", "may not specify more than 1 volume type")
             for source in sources[1:]

@@ -1,0 +1,249 @@
+"""Checks of Ingresses, their classes, and NetworkPolicies.
+
+Source: pkg/apis/networking/validation of kubernetes/kubernetes.
+"""
+
+import ipaddress
+from typing import Any
+
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors, names
+from koordinator.local.schema.builtin.checks.common import check_kept, check_label_selector, check_port
+
+Json = dict[str, Any]
+
+_CLASS_ANNOTATION = "kubernetes.io/ingress.class"
+_BAD_SEQUENCES = ("//", "/./", "/../", "%2f", "%2F")
+_BAD_SUFFIXES = ("/..", "/.")
+_POLICY_TYPES = ("Ingress", "Egress")
+
+
+def check_ingress(ingress: Json) -> list[StatusCause]:
+    """An Ingress."""
+    spec, field = ingress.get("spec") or {}, "spec"
+    rules, default = spec.get("rules") or [], spec.get("defaultBackend")
+    causes: list[StatusCause] = []
+    if not rules and default is None:
+        why = "either `defaultBackend` or `rules` must be specified"
+        causes.append(errors.invalid(field, spec.get("rules"), why))
+    if default is not None:
+        causes += _check_backend(default, f"{field}.defaultBackend")
+    for index, rule in enumerate(rules):
+        causes += _check_rule(rule, f"{field}.rules[{index}]")
+    for index, tls in enumerate(spec.get("tls") or ()):
+        where = f"{field}.tls[{index}]"
+        for number, host in enumerate(tls.get("hosts") or ()):
+            causes += _check_host(host, f"{where}.hosts[{number}]")
+        secret = tls.get("secretName") or ""
+        reason = names.subdomain_1123(secret) if secret else ""
+        if reason:
+            causes.append(errors.invalid(f"{where}.secretName", secret, reason))
+    name = spec.get("ingressClassName")
+    if name is not None:
+        reason = names.subdomain_1123(name)
+        if reason:
+            causes.append(errors.invalid(f"{field}.ingressClassName", name, reason))
+        annotated = (ingress["metadata"].get("annotations") or {}).get(_CLASS_ANNOTATION)
+        if annotated is not None and annotated != name:
+            why = "must match `ingressClassName` when both are specified"
+            causes.append(errors.invalid(f"annotations.{_CLASS_ANNOTATION}", annotated, why))
+    return causes
+
+
+def _check_host(host: str, field: str) -> list[StatusCause]:
+    reason = names.wildcard_subdomain(host) if "*" in host else names.subdomain_1123(host)
+    return [errors.invalid(field, host, reason)] if reason else []
+
+
+def _check_rule(rule: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    host = rule.get("host") or ""
+    if host:
+        if _is_address(host):
+            causes.append(errors.invalid(f"{field}.host", host, "must be a DNS name, not an IP address"))
+        causes += _check_host(host, f"{field}.host")
+    http = rule.get("http")
+    if http is None:
+        return causes
+    paths = http.get("paths") or []
+    if not paths:
+        causes.append(errors.required(f"{field}.http.paths"))
+    for index, path in enumerate(paths):
+        causes += _check_path(path, f"{field}.http.paths[{index}]")
+    return causes
+
+
+def _check_path(path: Json, field: str) -> list[StatusCause]:
+    kind, text = path.get("pathType"), path.get("path") or ""
+    if kind is None:
+        return [errors.required(f"{field}.pathType", "pathType must be specified")]
+    causes: list[StatusCause] = []
+    where = f"{field}.path"
+    is_exact = kind in ("Exact", "Prefix")
+    if not text.startswith("/") and (is_exact or (text and kind == "ImplementationSpecific")):
+        causes.append(errors.invalid(where, text, "must be an absolute path"))
+    if is_exact and text:
+        causes += [
+            errors.invalid(where, text, f"must not contain '{part}'")
+            for part in _BAD_SEQUENCES
+            if part in text
+        ]
+        causes += [
+            errors.invalid(where, text, f"cannot end with '{part}'")
+            for part in _BAD_SUFFIXES
+            if text.endswith(part)
+        ]
+    return causes + _check_backend(path.get("backend") or {}, f"{field}.backend")
+
+
+def _check_backend(backend: Json, field: str) -> list[StatusCause]:
+    service, resource = backend.get("service"), backend.get("resource")
+    if service is not None and resource is not None:
+        return [errors.invalid(field, "", "cannot set both resource and service backends")]
+    if resource is not None:
+        return [
+            errors.required(f"{field}.resource.{part}") for part in ("kind", "name") if not resource.get(part)
+        ]
+    if service is None:
+        return [errors.invalid(field, "", "resource or service backend is required")]
+    causes: list[StatusCause] = []
+    name, port = service.get("name") or "", service.get("port") or {}
+    reason = names.label_1035(name) if name else ""
+    if not name:
+        causes.append(errors.required(f"{field}.service.name"))
+    elif reason:
+        causes.append(errors.invalid(f"{field}.service.name", name, reason))
+    if port.get("name") and port.get("number"):
+        causes.append(errors.invalid(field, "", "cannot set both port name & port number"))
+    elif port.get("name"):
+        causes += check_port(port["name"], f"{field}.service.port.name")
+    elif port.get("number"):
+        causes += check_port(port["number"], f"{field}.service.port.number")
+    else:
+        causes.append(errors.required(field, "port name or number is required"))
+    return causes
+
+
+def check_ingress_class(ingress_class: Json) -> list[StatusCause]:
+    """An IngressClass."""
+    spec = ingress_class.get("spec") or {}
+    controller = spec.get("controller") or ""
+    field = "spec.controller"
+    if not controller:
+        return [errors.required(field)]
+    domain, slash, _ = controller.partition("/")
+    if not slash:
+        why = 'must be a domain-prefixed path (such as "acme.io/foo")'
+        return [errors.invalid(field, controller, why)]
+    reason = names.subdomain_1123(domain)
+    return [errors.invalid(field, controller, reason)] if reason else []
+
+
+def check_ingress_class_update(ingress_class: Json, old: Json) -> list[StatusCause]:
+    """An IngressClass keeps its controller."""
+    new, before = (each.get("spec") or {} for each in (ingress_class, old))
+    return check_kept(new.get("controller"), before.get("controller"), "spec.controller")
+
+
+def check_network_policy(policy: Json) -> list[StatusCause]:
+    """A NetworkPolicy."""
+    spec = policy.get("spec") or {}
+    causes = check_label_selector(spec.get("podSelector") or {}, "spec.podSelector")
+    for part, peers in (("ingress", "from"), ("egress", "to")):
+        for index, rule in enumerate(spec.get(part) or ()):
+            field = f"spec.{part}[{index}]"
+            for number, port in enumerate(rule.get("ports") or ()):
+                causes += _check_policy_port(port, f"{field}.ports[{number}]")
+            for number, peer in enumerate(rule.get(peers) or ()):
+                causes += _check_peer(peer, f"{field}.{peers}[{number}]")
+    types = spec.get("policyTypes") or []
+    if len(types) > len(_POLICY_TYPES):
+        why = "may not specify more than two policyTypes"
+        return [*causes, errors.invalid("spec.policyTypes", types, why)]
+    return causes + [
+        errors.not_supported(f"spec.policyTypes[{index}]", each, _POLICY_TYPES, is_sorted=True)
+        for index, each in enumerate(types)
+        if each not in _POLICY_TYPES
+    ]
+
+
+def _check_policy_port(entry: Json, field: str) -> list[StatusCause]:
+    port, end = entry.get("port"), entry.get("endPort")
+    where = f"{field}.endPort"
+    if port is None:
+        if end is None:
+            return []
+        return [errors.invalid(where, end, "may not be specified when `port` is not specified")]
+    causes = check_port(port, f"{field}.port")
+    if end is None:
+        return causes
+    if isinstance(port, str):
+        why = "may not be specified when `port` is non-numeric"
+        return [errors.invalid(where, end, why), *causes]
+    if end < port:
+        # The API server shows the port here, not its end.
+        causes.append(errors.invalid(where, port, "must be greater than or equal to `port`"))
+    return causes + check_port(end, where)
+
+
+def _check_peer(peer: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    selectors = [part for part in ("podSelector", "namespaceSelector") if peer.get(part) is not None]
+    for part in selectors:
+        causes += check_label_selector(peer[part], f"{field}.{part}")
+    block = peer.get("ipBlock")
+    if block is not None:
+        causes += _check_block(block, f"{field}.ipBlock")
+    if not selectors and block is None:
+        causes.append(errors.required(field, "must specify a peer"))
+    elif selectors and block is not None:
+        causes.append(errors.forbidden(field, "may not specify both ipBlock and another peer"))
+    return causes
+
+
+def _check_block(block: Json, field: str) -> list[StatusCause]:
+    cidr = block.get("cidr") or ""
+    if not cidr:
+        return [errors.required(f"{field}.cidr")]
+    network = _network(cidr)
+    if network is None:
+        return [_bad_cidr(f"{field}.cidr", cidr)]
+    causes: list[StatusCause] = []
+    for index, text in enumerate(block.get("except") or ()):
+        where = f"{field}.except[{index}]"
+        inner = _network(text)
+        if inner is None:
+            causes.append(_bad_cidr(where, text))
+        elif (
+            inner.version != network.version
+            or inner.network_address not in network
+            or inner.prefixlen <= network.prefixlen
+        ):
+            causes.append(errors.invalid(where, text, "must be a strict subset of `cidr`"))
+    return causes
+
+
+def _bad_cidr(field: str, text: str) -> StatusCause:
+    why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+    return errors.invalid(field, text, why)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    address, slash, bits = text.partition("/")
+    if not slash or not (bits.isascii() and bits.isdigit()):
+        return None
+    try:
+        return ipaddress.ip_network(f"{address}/{int(bits)}", strict=False)
+    except ValueError:
+        return None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+__all__ = ["check_ingress", "check_ingress_class", "check_ingress_class_update", "check_network_policy"]
