@@ -247,6 +247,65 @@ async def test_auth_questions_are_answered(kubectl: Kubectl) -> None:
     assert (await kubectl(f"auth can-i delete pods --as=someone --as-group={group}")).strip() == "yes"
 
 
+async def test_a_bound_role_is_what_its_user_may_do(kubectl: Kubectl) -> None:
+    await kubectl("create rolebinding jane-views --clusterrole=view --user=jane")
+
+    assert (await kubectl("auth can-i list pods --as jane")).strip() == "yes"
+    assert (await kubectl.fails("auth can-i delete pods --as jane")).strip() == "no"
+    assert (await kubectl.fails("get nodes --as jane")).strip() == (
+        'Error from server (Forbidden): nodes is forbidden: User "jane" cannot list resource "nodes" in API group "" '
+        "at the cluster scope"
+    )
+
+
+QUOTA_AND_POLICY = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: limited}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: few, namespace: limited}
+spec: {hard: {count/configmaps: "1"}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: colours}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}
+  validations:
+  - expression: object.data.color != 'grey'
+    messageExpression: "'no ' + object.data.color + ' here'"
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: colours}
+spec:
+  policyName: colours
+  validationActions: [Deny]
+  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: limited}}}
+"""
+
+
+async def test_quotas_and_policies_are_applied_shown_and_enforced(kubectl: Kubectl) -> None:
+    await kubectl("apply -f -", stdin=QUOTA_AND_POLICY)
+
+    grey = await kubectl.fails("create -n limited -f -", stdin=CONFIG % ("a", "grey"))
+    assert "ValidatingAdmissionPolicy 'colours' with binding 'colours' denied request: no grey here" in grey
+    await kubectl("create -n limited -f -", stdin=CONFIG % ("a", "blue"))
+    full = await kubectl.fails("create -n limited -f -", stdin=CONFIG % ("b", "blue"))
+    assert "exceeded quota: few, requested: count/configmaps=1, used: count/configmaps=1" in full
+
+    described = (await kubectl("describe quota few -n limited")).split()
+    assert described[described.index("count/configmaps") :][:3] == ["count/configmaps", "1", "1"]
+    (row,) = (await kubectl("get validatingadmissionpolicy --no-headers")).splitlines()
+    assert row.split()[:3] == ["colours", "1", "<unset>"]
+    (row,) = (await kubectl("get validatingadmissionpolicybinding --no-headers")).splitlines()
+    assert row.split()[:3] == ["colours", "colours", "<unset>"]
+
+
 async def test_wait_and_events(kubectl: Kubectl) -> None:
     waiting = await kubectl.start("wait node/node-1 --for=condition=Ready --timeout=10s")
     out, _ = await waiting.communicate()

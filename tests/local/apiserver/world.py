@@ -14,5 +14,6 @@ def real_server(clock: Clock) -> tuple[ApiServer, Registry]:
     """A server that is not started yet, and its backend."""
     catalog = Catalog(BUILT_IN)
     backend = registry.in_memory(clock, schemas=catalog, patcher=ObjectPatcher(catalog))
+    registry.seed_roles(backend)
     documents = OpenApi(catalog, "v1.32.0")
     return ApiServer(backend, openapi=documents, authorizer=backend.authorizer), backend
