@@ -28,7 +28,7 @@ from koordinator.local.controllers.selected_pods import SelectedPods
 
 WORKERS = 5
 # Pods that change together are published together; the more a Service has, the longer a look at them takes.
-BATCH_S, BATCH_S_PER_POD, BATCH_S_MAX = 0.1, 0.001, 3.0
+BATCH_S, BATCH_S_PER_POD, BATCH_S_MAX = 0.1, 0.001, 10.0
 NODE_RETRY_S = 5.0  # a pod's node is not known yet, or was deleted before it
 BY_SERVICE = "service"
 TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
