@@ -4,6 +4,7 @@ import functools
 import json
 from pathlib import Path
 
+import msgspec
 import plotly.offline
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from koordinator.cli.demo import demo
 from koordinator.local.nodes.contention import Protection
 from koordinator.simulate import summary
 from koordinator.simulate.compare import Comparison, compare
-from koordinator.simulate.report import page
+from koordinator.simulate.report import page, plots
 from koordinator.simulate.run import RunResult, simulate
 from koordinator.simulate.scenario import Scenario
 from koordinator.simulate.summary import Summary
@@ -123,7 +124,7 @@ def test_the_report_stands_alone_and_shows_the_figures() -> None:
     own = text.replace(library, "")
     assert "src=" not in own and "href=" not in own  # no network needed
     assert "$" not in own  # every placeholder was filled in
-    assert text.count('class="plotly-graph-div"') == 6
+    assert text.count('class="plotly-graph-div"') == 12
 
 
 def test_the_command_prints_a_table_and_writes_both_files(tmp_path: Path) -> None:
@@ -163,3 +164,49 @@ def test_help_teaches() -> None:
     assert result.exit_code == 0
     for word in ("--trace", "--no-load-aware", "name,v0,v1", "koordinator demo --nodes 20"):
         assert word in result.output
+
+
+def test_pictures_over_the_day_have_a_tick_every_six_hours_and_their_legend_below() -> None:
+    before, after = small().before, small().after
+    over_time = [
+        plots.use_over_time(after),
+        plots.cpu_use(before, after),
+        plots.queue(before, after),
+        plots.latency(before, after),
+        plots.memory(before, after),
+        plots.jobs(before, after),
+        plots.nodes_over_time(after),
+        plots.held_back(after),
+    ]
+
+    assert {figure.layout.xaxis.dtick for figure in over_time} == {6}
+    assert {(figure.layout.legend.yref, figure.layout.legend.y) for figure in over_time} == {("container", 0)}
+
+
+def test_latencies_that_span_much_have_a_logarithmic_axis() -> None:
+    calm = small().after
+    series = msgspec.structs.replace(
+        calm.series, p99_ms=[calm.series.p50_ms[0] * 100] * len(calm.series.hour)
+    )
+    spiky = msgspec.structs.replace(calm, series=series)
+
+    assert plots.latency(calm, calm).layout.yaxis.type != "log"
+    assert plots.latency(calm, spiky).layout.yaxis.type == "log"
+
+
+def test_every_node_is_seen_over_the_whole_day() -> None:
+    run = small().after
+
+    assert len(set(run.shown_nodes)) == 10
+    assert {len(values) for values in run.series.node_percent} == {10}
+    assert len(run.series.node_percent) == len(run.series.hour)
+    assert max(max(values) for values in run.series.node_percent) > 40
+
+
+def test_batch_never_gets_more_than_it_wants_and_jobs_end_after_they_arrive() -> None:
+    series = small().after.series
+
+    assert all(got <= wanted + 1e-3 for got, wanted in zip(series.batch, series.batch_wanted, strict=True))
+    assert all(done <= come for done, come in zip(series.jobs_finished, series.jobs_arrived, strict=True))
+    assert series.jobs_finished == sorted(series.jobs_finished)
+    assert max(series.memory_gib) <= small().after.memory_gib

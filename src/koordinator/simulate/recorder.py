@@ -8,11 +8,13 @@ from koordinator.api.core import Node
 from koordinator.cluster.informer import Informer
 from koordinator.local.nodes.fleet import Fleet
 from koordinator.local.nodes.service_latency import service_latency
-from koordinator.local.nodes.usage import F64, Index
+from koordinator.local.nodes.usage import F64, Index, per_node
 
 UTILISATION_BINS = 20
 # Where batch should not be added any more (`scheduling.LOAD_AWARE_ARGS`).
 HOT_PERCENT = 55.0
+NODES_SHOWN_MAX = 120
+"""Nodes whose use is kept one by one, evenly chosen: a picture has no room for more."""
 HOT_BIN = int(HOT_PERCENT * UTILISATION_BINS / 100)
 
 
@@ -31,6 +33,13 @@ class Series(msgspec.Struct):
     p99_ms: list[float] = []
     p99_alone_ms: list[float] = []
     hot_nodes: list[int] = []
+    memory_gib: list[float] = []
+    batch_wanted: list[float] = []
+    """Cores that batch would have used if nobody had held it back."""
+    jobs_arrived: list[int] = []
+    jobs_finished: list[int] = []
+    node_percent: list[list[int]] = []
+    """CPU use of single nodes in percent: those of `Recorder.shown`."""
 
 
 class Recorder:
@@ -43,6 +52,10 @@ class Recorder:
         self._nodes = nodes
         self._cores = float(fleet.capacity.sum()) / 1000
         self._node_seconds = np.zeros(5)  # services, batch, system, requests (Batch too), elapsed
+        count = len(fleet.shapes)
+        self.shown: Index = np.linspace(0, count - 1, min(count, NODES_SHOWN_MAX)).astype(np.int64)
+        self._node_p99 = np.zeros((2, count))  # request-weighted p99 and p99 alone of the services of a node
+        self._batch_wanted_cores = 0.0  # in the last step, as `Fleet.batch_used` is of it
         self._latency = np.zeros(4)  # sums of request-weighted p50, p99, p99 alone; requests
 
     def step(self, elapsed_s: float) -> None:
@@ -68,11 +81,16 @@ class Recorder:
                 weight.sum(),
             ]
         )
+        active = fleet.active()
+        self._batch_wanted_cores = _cores(fleet.demand[active[fleet.is_batch[active]]])
+        node = fleet.node[active[fleet.is_service[active]]]
+        for total, p99_ms in zip(self._node_p99, (latency.p99_ms, latency.p99_alone_ms), strict=True):
+            total += elapsed_s * per_node(node, p99_ms * weight, total.size)
         ratio = fleet.used / fleet.capacity
         bins = np.minimum((ratio * UTILISATION_BINS).astype(np.int64), UTILISATION_BINS - 1)
         self.utilisation += np.bincount(bins, minlength=UTILISATION_BINS)
 
-    def sample(self, hour: float, queue: int) -> None:
+    def sample(self, hour: float, queue: int, jobs_arrived: int = 0, jobs_finished: int = 0) -> None:
         """Note how things are now."""
         fleet, series = self._fleet, self.series
         active = fleet.active()
@@ -89,6 +107,23 @@ class Recorder:
         series.p99_ms.append(_weighted(latency.p99_ms, latency.requests))
         series.p99_alone_ms.append(_weighted(latency.p99_alone_ms, latency.requests))
         series.hot_nodes.append(int((fleet.used * 100 > fleet.capacity * HOT_PERCENT).sum()))
+
+        series.memory_gib.append(round(float(fleet.used_bytes.sum()) / 2**30, 2))
+        series.batch_wanted.append(self._batch_wanted_cores)
+        series.jobs_arrived.append(jobs_arrived)
+        series.jobs_finished.append(jobs_finished)
+        percent = np.minimum(fleet.used[self.shown] * 100 / fleet.capacity[self.shown], 100)
+        series.node_percent.append(percent.round().astype(int).tolist())
+
+    def slowed_nodes(self) -> dict[str, float]:
+        """Node → by how many percent batch raised the p99 of its services, over the whole time."""
+        p99, alone = self._node_p99
+        names = [shape.name for shape in self._fleet.shapes]
+        return {
+            name: round((float(with_batch) / float(without) - 1) * 100, 2)
+            for name, with_batch, without in zip(names, p99, alone, strict=True)
+            if without > 0
+        }
 
     def _batch_requested_milli(self, active: Index) -> F64:
         """Batch CPU that running best-effort pods asked for: their weight says it."""

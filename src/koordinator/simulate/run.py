@@ -61,6 +61,12 @@ class RunResult(msgspec.Struct, kw_only=True):
     evictions: int
     lost_core_hours: float
     services_unplaced: int
+    memory_gib: float
+    """Memory of all nodes."""
+    shown_nodes: list[str]
+    """Names of the columns of `Series.node_percent`."""
+    slowed_nodes: dict[str, float]
+    """See `Recorder.slowed_nodes`."""
 
 
 def simulate(scenario: Scenario, *, colocation: bool, on_progress: Progress | None = None) -> RunResult:
@@ -195,7 +201,13 @@ class _Day:
         while at_s < ends_s:
             at_s = min(at_s + SAMPLE_S, ends_s)
             await asyncio.sleep(at_s - self.clock.now())
-            self.recorder.sample((at_s - day_starts_s) / 3_600, platform.queue_length)
+            progress = platform.progress
+            self.recorder.sample(
+                (at_s - day_starts_s) / 3_600,
+                platform.queue_length,
+                progress.jobs_arrived,
+                progress.jobs_finished,
+            )
             if on_progress is not None:
                 on_progress((self.clock.now() - self.starts_s) / scenario.end_s)
 
@@ -216,6 +228,9 @@ class _Day:
             evictions=progress.evictions,
             lost_core_hours=round(self.fleet.lost_milli_s / 1000 / 3600, 3),
             services_unplaced=len(self.service_pods) - placed,
+            memory_gib=round(float(self.fleet.capacity_bytes.sum()) / 2**30, 2),
+            shown_nodes=[self.fleet.shapes[row].name for row in self.recorder.shown.tolist()],
+            slowed_nodes=self.recorder.slowed_nodes(),
         )
 
 

@@ -14,7 +14,7 @@ _STYLE = """
   th { text-align: left; font-weight: 500; }
   thead th { font-weight: 700; }
   thead th + th { text-align: right; }
-  tr.part th { padding-left: 2rem; color: #555; font-weight: 400; }
+  tr.part th { padding-left: 2rem; color: var(--faint); font-weight: 400; }
 """
 
 
@@ -33,6 +33,12 @@ def render(comparison: Comparison) -> str:
         queue=div(plots.queue(before, after)),
         latency=div(plots.latency(before, after)),
         utilisation=div(plots.utilisation(before, after)),
+        nodes_before=div(plots.nodes_over_time(before)),
+        nodes_after=div(plots.nodes_over_time(after)),
+        memory=div(plots.memory(before, after)),
+        jobs=div(plots.jobs(before, after)),
+        held_back=div(plots.held_back(after)),
+        slowed=div(plots.slowed(after)),
     )
     return page(f"Co-location on {comparison.scenario.nodes} nodes", text, style=_STYLE)
 

@@ -10,7 +10,12 @@ from koordinator.simulate.run import RunResult
 
 # Okabe and Ito's palette: distinguishable with any colour vision, and in print.
 SERVICES, BATCH, LENT, FREE = "#0072B2", "#E69F00", "#009E73", "#D9D9D9"
-BEFORE, AFTER, ALONE = "#7F7F7F", "#D55E00", "#56B4E9"
+BEFORE, AFTER, ALONE, REQUESTED = "#7F7F7F", "#D55E00", "#56B4E9", "#CC79A7"
+
+HOURS = "hour of the simulation"
+LOG_RATIO = 10.0
+"""Latencies that span more than this have a logarithmic axis: otherwise all but the peaks is one flat line."""
+SLOWED_SHOWN = 15
 
 
 def use_over_time(run: RunResult) -> go.Figure:
@@ -34,7 +39,7 @@ def use_over_time(run: RunResult) -> go.Figure:
         )  # fmt: skip
     requested = [min(r, cores) for r in series.requested]
     figure.add_scatter(
-        x=series.hour, y=requested, name="requested", mode="lines", line={"color": "black", "dash": "dash"}
+        x=series.hour, y=requested, name="requested", mode="lines", line={"color": REQUESTED, "dash": "dash"}
     )
     figure.update_yaxes(range=[0, cores])
     return figure
@@ -44,10 +49,7 @@ def cpu_use(before: RunResult, after: RunResult) -> go.Figure:
     """CPU use of the cluster over the day, both runs."""
     figure = _figure("% of all CPUs")
     for run, name, colour in ((before, "before", BEFORE), (after, "after", AFTER)):
-        figure.add_scatter(
-            x=run.series.hour, y=[100 * v for v in _use_ratio(run)], name=name, mode="lines",
-            line={"color": colour, "width": 2.5},
-        )  # fmt: skip
+        _line(figure, run.series.hour, [100 * v for v in _use_ratio(run)], name, colour)
     figure.update_yaxes(range=[0, 100])
     return figure
 
@@ -56,13 +58,7 @@ def queue(before: RunResult, after: RunResult) -> go.Figure:
     """Batch tasks that could run but have not started."""
     figure = _figure("tasks waiting")
     for run, name, colour in ((before, "before", BEFORE), (after, "after", AFTER)):
-        figure.add_scatter(
-            x=run.series.hour,
-            y=run.series.queue,
-            name=name,
-            mode="lines",
-            line={"color": colour, "width": 2.5},
-        )
+        _line(figure, run.series.hour, run.series.queue, name, colour)
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -82,6 +78,69 @@ def latency(before: RunResult, after: RunResult) -> go.Figure:
             x=series.hour, y=getattr(series, field), name=name, mode="lines",
             line={"color": colour, "dash": dash, "width": 2},
         )  # fmt: skip
+    values = [value for series, field, *_ in lines for value in getattr(series, field) if value > 0]
+    if values and max(values) > LOG_RATIO * min(values):
+        figure.update_yaxes(type="log")
+    else:
+        figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def memory(before: RunResult, after: RunResult) -> go.Figure:
+    """Memory use of the cluster over the day, both runs."""
+    figure = _figure("GiB")
+    for run, name, colour in ((before, "before", BEFORE), (after, "after", AFTER)):
+        _line(figure, run.series.hour, run.series.memory_gib, name, colour)
+    hours = after.series.hour
+    figure.add_scatter(
+        x=hours, y=[after.memory_gib] * len(hours), name="all memory", mode="lines",
+        line={"color": ALONE, "dash": "dot"},
+    )  # fmt: skip
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def jobs(before: RunResult, after: RunResult) -> go.Figure:
+    """Batch jobs that have arrived and finished since the beginning."""
+    figure = _figure("jobs")
+    _line(figure, after.series.hour, after.series.jobs_arrived, "arrived", ALONE)
+    for run, name, colour in ((before, "finished before", BEFORE), (after, "finished after", AFTER)):
+        _line(figure, run.series.hour, run.series.jobs_finished, name, colour)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def nodes_over_time(run: RunResult) -> go.Figure:
+    """CPU use of single nodes over the day: one row a node."""
+    figure = _figure("node")
+    by_node = [list(values) for values in zip(*run.series.node_percent, strict=True)]
+    figure.add_heatmap(
+        x=run.series.hour, y=run.shown_nodes, z=by_node, zmin=0, zmax=100, colorscale="Viridis",
+        colorbar={"title": {"text": "CPU, %"}}, hovertemplate="%{y}, hour %{x:.1f}: %{z} %<extra></extra>",
+    )  # fmt: skip
+    figure.update_yaxes(showticklabels=False)
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def held_back(run: RunResult) -> go.Figure:
+    """What batch would have used and what it got: the difference is what services took back."""
+    figure = _figure("cores")
+    _line(figure, run.series.hour, run.series.batch_wanted, "batch would have used", ALONE)
+    _line(figure, run.series.hour, run.series.batch, "batch got", BATCH)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def slowed(run: RunResult) -> go.Figure:
+    """The nodes whose services batch slowed down most."""
+    worst = sorted(run.slowed_nodes.items(), key=lambda pair: (-pair[1], pair[0]))[:SLOWED_SHOWN]
+    figure = _figure("growth of p99 by batch, %", x="node")
+    figure.add_bar(
+        x=[name for name, _ in worst], y=[percent for _, percent in worst], marker={"color": AFTER}
+    )
+    figure.update_layout(hovermode="closest", showlegend=False)
+    figure.update_xaxes(type="category", dtick=1)
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -105,7 +164,13 @@ def _use_ratio(run: RunResult) -> Sequence[float]:
     return [(services + batch + system) / run.cores for services, batch, system in used]
 
 
-def _figure(y: str, x: str = "hour of the simulation") -> go.Figure:
+def _line(figure: go.Figure, hours: Sequence[float], values: Sequence[float], name: str, colour: str) -> None:
+    figure.add_scatter(x=hours, y=values, name=name, mode="lines", line={"color": colour, "width": 2.5})
+
+
+def _figure(y: str, x: str = HOURS) -> go.Figure:
     figure = figures.figure(y, x)
     figure.update_layout(hovermode="x unified")
+    if x == HOURS:
+        figure.update_xaxes(tick0=0, dtick=6)
     return figure
