@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## a day of a cluster without and with co-location; prints a table, writes report.html
-	$(BIN)/koordinator demo
+	$(BIN)/koordinator demo --figures docs/figures/demo.json
 
 demo-node: $(STAMP) ## a service and batch on this machine, really run and measured (root); writes report-node.html
 	$(BIN)/koordinator demo-node

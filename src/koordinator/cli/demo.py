@@ -40,6 +40,12 @@ from koordinator.simulate.scenario import HOURS_MAX, NODES_MAX
     "or nothing.",
 )
 @options.figures("report.html")
+@click.option(
+    "--figures",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the table as JSON, for texts that quote it.",
+)
 @options.quiet
 def demo(**asked: Any) -> None:
     """A day of a cluster without and with co-location, side by side.

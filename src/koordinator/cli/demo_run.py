@@ -29,11 +29,12 @@ def demo(
     protection: str,
     report: Path,
     json_path: Path | None,
+    figures: Path | None,
     quiet: bool,
 ) -> None:
     """Carry out `koordinator demo`; the parameters are its options."""
     console, notes = Console(), Console(stderr=True)
-    _check(hours, trace, [path for path in (report, json_path) if path is not None])
+    _check(hours, trace, [path for path in (report, json_path, figures) if path is not None])
     scenario = Scenario(
         nodes=nodes,
         hours=hours,
@@ -50,6 +51,9 @@ def demo(
     report.write_text(page.render(comparison), encoding="utf-8")
     if json_path is not None:
         json_path.write_text(json.dumps(summary.document(comparison), indent=1) + "\n", encoding="utf-8")
+    if figures is not None:
+        text = json.dumps(summary.figures(comparison), indent=1, ensure_ascii=False)
+        figures.write_text(text + "\n", encoding="utf-8")
     if not quiet:
         simulated_h = 2 * nodes * (scenario.end_s / 3_600)
         rate = f"{simulated_h:,.0f} node-hours in {wall_s:.0f} s ({simulated_h / wall_s:,.0f} per second)"
@@ -91,10 +95,7 @@ def _compare(scenario: Scenario, notes: Console, quiet: bool) -> Comparison:
 
 def _table(comparison: Comparison) -> Table:
     before, after = summary.summarise(comparison.before), summary.summarise(comparison.after)
-    scenario = comparison.scenario
-    table = Table(
-        title=f"{scenario.nodes} nodes, {comparison.before.cores:,.0f} cores, {scenario.hours:g} hours"
-    )
+    table = Table(title=summary.title(comparison))
     table.add_column("")
     for name in ("before", "after", "change"):
         table.add_column(name, justify="right")

@@ -103,6 +103,22 @@ def rows(before: Summary, after: Summary) -> list[Row]:
     ]
 
 
+def title(comparison: Comparison) -> str:
+    """What was simulated, above the table."""
+    scenario = comparison.scenario
+    return f"{scenario.nodes} nodes, {comparison.before.cores:,.0f} cores, {scenario.hours:g} hours"
+
+
+def figures(comparison: Comparison) -> dict[str, Any]:
+    """The table as a file, small enough to be kept beside texts that quote it. Equal for equal seeds."""
+    before, after = summarise(comparison.before), summarise(comparison.after)
+    return {
+        "scenario": msgspec.to_builtins(comparison.scenario, enc_hook=str),
+        "title": title(comparison),
+        "rows": [[row.name.strip(), row.before, row.after, row.change] for row in rows(before, after)],
+    }
+
+
 def document(comparison: Comparison) -> dict[str, Any]:
     """The JSON file: equal for equal seeds, so nothing about this run of the program is in it."""
     scenario = msgspec.to_builtins(comparison.scenario, enc_hook=str)
