@@ -165,6 +165,7 @@ class Writer:
         name = old_meta["name"]
         meta = metadata.place(metadata.of(obj), resource, old_meta.get("namespace", ""))
         obj = kind.stored({**obj, "metadata": meta})
+        meta = obj["metadata"]  # what a translation made is another one, and ours as well
         self._check_identity(kind, resource, meta, old_meta)
         if subresource == "status":
             obj = kind.strategy.only_status(obj, was)
@@ -220,7 +221,10 @@ class Writer:
             raise fields.invalid_object(resource, shown["metadata"]["name"], causes)
         if not is_tracked:
             shown = self._tracked(was, shown, resource, options, subresource)
-        return kind.stored(shown)
+        stored = kind.stored(shown)
+        if stored is not shown and not subresource:
+            kind.strategy.keep_status(stored, old.obj)  # not by way of another version
+        return stored
 
     def _tracked(
         self,
