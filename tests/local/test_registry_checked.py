@@ -10,7 +10,7 @@ from koordinator.cluster import errors
 from koordinator.cluster.backend import Record, WriteOptions
 from koordinator.cluster.protocol import PatchType
 from koordinator.local import registry
-from koordinator.local.admission import WebhookAdmission
+from koordinator.local.admission import AdmissionChain
 from koordinator.local.registry import Registry
 from tests.local.registry_builders import NOW_S, create, definition, pod
 
@@ -202,8 +202,8 @@ async def webhook(api: Registry, *operations: str) -> list[dict[str, Any]]:
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
         )
 
-    assert isinstance(api.admission, WebhookAdmission)
-    api.admission.register_handler("test", answer)
+    assert isinstance(api.admission, AdmissionChain)
+    api.admission.webhooks.register_handler("test", answer)
     rule = {"operations": list(operations), "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
     hook = {
         "name": "pods.example.com",
