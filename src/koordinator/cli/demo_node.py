@@ -68,6 +68,7 @@ _HOGS = ("cpu", "memory", "disk")
     is_flag=True,
     help="Without a cluster and an agent: set cpu.idle and disk limits directly. What this kernel can do at best.",
 )
+@click.option("--busy", is_flag=True, help="Measure also while other processes use the machine.")
 @options.quiet
 def demo_node(
     loads: tuple[int, ...],
@@ -78,6 +79,7 @@ def demo_node(
     json_path: Path | None,
     disk_dir: Path | None,
     by_hand: bool,
+    busy: bool,
     quiet: bool,
 ) -> None:
     """What the node agent does for a service on this machine, with real processes. Needs root and a C compiler.
@@ -95,6 +97,7 @@ def demo_node(
     from rich.console import Console
 
     from koordinator.local.node_demo import page, results, show, verdicts
+    from koordinator.local.node_demo import quiet as quietness
 
     for path in (report, json_path):
         if path is not None and not path.absolute().parent.is_dir():
@@ -102,6 +105,8 @@ def demo_node(
     logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
     prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand)
+    if not busy:
+        quietness.check()
     shown = _show(prepared, notes, quiet)
     rows = results.summarise(shown.measured)
     _tell(Console(), rows, shown)
