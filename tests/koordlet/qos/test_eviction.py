@@ -74,6 +74,14 @@ def test_a_round_ends_when_all_is_released_or_all_candidates_are_gone(tasks: lis
         assert not arbitration.left(task) or set(task.candidates) <= set(arbitration.evicted)
 
 
+def test_a_pod_that_requested_no_cpu_at_all_starves_nobody() -> None:
+    pods = [pod("zero", batch_cpu=0), pod("some")]
+
+    ordered = cpu_evict.starved_first(pods, {"zero": 3.0, "some": 0.1})
+
+    assert [each.metadata.name for each in ordered] == ["some", "zero"]
+
+
 @given(st.permutations([pod("a", born="2024-01-03T00:00:00Z"), pod("b"), pod("c"), pod("d", priority=5000)]))
 def test_the_order_does_not_depend_on_how_pods_are_listed(pods: list[Pod]) -> None:
     used = dict.fromkeys("abcd", 1.0)

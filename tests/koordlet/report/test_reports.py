@@ -82,6 +82,14 @@ def test_shared_pools_hold_only_cpus_that_nobody_owns(topo: CPUTopology, data: s
     assert union(pools.best_effort) == topo.cpus - lse - taken - reserved - {0}
 
 
+def test_what_kubelet_and_system_keep_adds_up() -> None:
+    config = reserved_cpus.KubeletConfig(
+        cpu_manager_policy="static", kube_reserved={"cpu": "500m"}, system_reserved={"cpu": "1500m"}
+    )
+
+    assert len(reserved_cpus.kubelet_reserved(machine(1, 4), config)) == 2
+
+
 def test_a_reservation_by_amount_gets_whole_cores_and_keeps_its_other_fields() -> None:
     text = '{"resources":{"cpu":"1500m","memory":"1Gi"},"applyPolicy":"ReservedCPUsOnly"}'
     resolved = shared_pools.resolved_reservation(machine(1, 4), {labels.NODE_RESERVATION: text})
@@ -172,6 +180,14 @@ def test_a_condition_keeps_the_time_at_which_it_changed() -> None:
     again = device.with_old_times(devices(device.xid_fault(79), "2024-02-02T00:00:00Z"), old)
 
     assert again == old
+    status = '[{"uuid":"u","status":{"healthy":true}}]'
+    files = (status.replace("true", "false"), status)
+    ill, well = (
+        device.report([], xpu.parse_files({"f": text}), [], now=f"2024-0{month}-01T00:00:00Z").devices
+        for month, text in enumerate(files, start=1)
+    )
+    (changed,) = device.with_old_times(well, ill)[0].conditions
+    assert changed.last_transition_time == "2024-02-01T00:00:00Z"
     assert device.xid_fault(13) is None
     assert device.with_old_times(devices(None, "2024-02-02T00:00:00Z"), old)[0].conditions == []
 
