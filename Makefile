@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+LOCAL  := $(VENV)/.installed-local
 NODES  ?= 20
 JOBS   ?= 2
 
@@ -11,10 +12,18 @@ JOBS   ?= 2
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(LOCAL)
+
+# What a cluster needs, without tools for developers: the first `make up` shows what it fetches.
+$(LOCAL): pyproject.toml | $(BIN)/python
+	@echo "Installing what a local cluster needs into $(VENV), once:"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e '.[local]'
 	@touch $@
 
 demo: $(STAMP) ## a day of a cluster without and with co-location; prints a table, writes report.html
@@ -23,7 +32,7 @@ demo: $(STAMP) ## a day of a cluster without and with co-location; prints a tabl
 demo-node: $(STAMP) ## a service and batch on this machine, really run and measured (root); writes report-node.html
 	$(BIN)/koordinator demo-node
 
-up: $(STAMP) ## a whole cluster in one process; kubectl works on it (NODES=20)
+up: $(LOCAL) ## a whole cluster in one process; kubectl works on it (NODES=20)
 	$(BIN)/koordinator up --nodes $(NODES)
 
 test: $(STAMP) ## lint and all tests that need no root (JOBS=2 files at a time)

@@ -58,6 +58,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         running.stop()
 
 
+def test_all_nodes_are_registered_once_the_kubeconfig_is_there(cluster: Cluster) -> None:
+    assert len(cluster.get("nodes")["items"]) == 20
+
+
 def test_nodes_are_ready_and_lend_batch_resources(cluster: Cluster) -> None:
     cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
 
@@ -245,6 +249,18 @@ def test_gates_that_cannot_be_set_are_told_in_one_line(
 
 
 @only_local("its --port")
+def test_a_second_cluster_leaves_the_kubeconfig_of_a_running_one_alone(cluster: Cluster) -> None:
+    before = cluster.kubeconfig.read_text()
+    command = [sys.executable, "-m", "koordinator.cli.main", "up", "--kubeconfig", str(cluster.kubeconfig)]
+
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert refused.returncode == 1
+    assert "is running; stop it first" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert cluster.kubeconfig.read_text() == before
+
+
 def test_a_taken_port_is_told_in_one_line(tmp_path: Path, cluster: Cluster) -> None:
     server = json.loads(cluster.kubectl("config", "view", "-o", "json"))["clusters"][0]["cluster"]["server"]
     port = server.rpartition(":")[2]

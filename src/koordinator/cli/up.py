@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # read when a cluster is really started: --help answers at on
 NODES = 10
 NODES_MAX = 20_000
 CPU_CORES_MAX = 1_024
+_LIVE_S = 2.0  # for the server of an earlier kubeconfig to answer
 CARDS_MAX = 64
 _MODEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
@@ -179,6 +180,12 @@ def up(**values: Any) -> None:
     asked = Asked(**values)
     if asked.without_manager and asked.manager_feature_gates:
         raise click.UsageError("--manager-feature-gates is for the manager that --without-manager leaves out")
+    running = live_server(asked.kubeconfig)
+    if running:
+        raise click.ClickException(
+            f"{asked.kubeconfig}: the cluster at {running} that this kubeconfig is for is running; stop it first "
+            "(Ctrl-C where it runs), or give this one a file of its own with --kubeconfig"
+        )
     logs.set_up(logging.INFO if asked.verbose else logging.ERROR)
     clock = SystemClock()
     if asked.process_node:
@@ -296,7 +303,7 @@ def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> Non
     async def main() -> None:
         cluster = LocalCluster(clock, options)
         running = asyncio.create_task(cluster.run(), name="cluster")
-        ready = asyncio.create_task(cluster.ready.wait(), name="ready")
+        ready = asyncio.create_task(cluster.up(), name="ready")
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -326,6 +333,30 @@ def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> Non
         uvloop.run(main())
     except ImportError:
         asyncio.run(main())
+
+
+def live_server(kubeconfig: Path) -> str:
+    """The address in a kubeconfig at which a server answers; empty without such a file or such a server."""
+    import http.client
+    import ssl
+    import urllib.error
+    import urllib.request
+
+    import yaml
+
+    try:
+        config = yaml.safe_load(kubeconfig.read_bytes())
+        url = str(config["clusters"][0]["cluster"]["server"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, IndexError, TypeError):
+        return ""
+    trust = ssl._create_unverified_context()  # whoever answers is enough: nothing is told or believed
+    try:
+        with urllib.request.urlopen(f"{url}/livez", timeout=_LIVE_S, context=trust):
+            return url
+    except urllib.error.HTTPError:
+        return url
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""
 
 
 async def _ended(task: "asyncio.Task[None] | None") -> None:

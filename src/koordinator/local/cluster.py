@@ -70,6 +70,7 @@ WEBHOOK_HOST = "127.0.0.1"
 IDENTITY = "koordinator-up"
 """Who holds the manager's lease; the same at every start, so that a lease of the last one is no reason to wait."""
 HOT_FILES = 64
+REGISTERED_LOOK_S = 0.02  # between two looks for nodes that are not registered yet
 DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -194,6 +195,19 @@ class LocalCluster:
             if self.kubelet is not None:
                 await self.kubelet.close()
             await self.registry.close()
+
+    async def up(self) -> None:
+        """Return once the cluster answers and all of its nodes are registered."""
+        await self.ready.wait()
+        expected = [shape.name for shape in self._options.nodes]
+        if self._options.process_node is not None:
+            expected.append(self._options.process_node.node.name)
+        nodes = self.registry.store.table("nodes")
+        while expected:
+            while expected and nodes.get("", expected[-1]) is not None:
+                expected.pop()
+            if expected:
+                await asyncio.sleep(REGISTERED_LOOK_S)
 
     def _client(self, user: str) -> MemoryCluster:
         return MemoryCluster(self.registry, user=f"system:serviceaccount:koordinator-system:{user}")
