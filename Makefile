@@ -7,7 +7,7 @@ LOCAL  := $(VENV)/.installed-local
 NODES  ?= 20
 JOBS   ?= 2
 
-.PHONY: help demo demo-node up test test-kernel test-clients test-real lint manifests bench clean
+.PHONY: help demo demo-node up test test-kernel test-clients test-real test-abuse lint manifests bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,7 +37,7 @@ up: $(LOCAL) ## a whole cluster in one process; kubectl works on it (NODES=20)
 
 test: $(STAMP) ## lint and all tests that need no root (JOBS=2 files at a time)
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -m "not kernel and not real and not clients" -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -m "not kernel and not real and not abuse and not clients" -n $(JOBS) --dist loadfile
 
 test-kernel: $(STAMP) ## tests on real cgroups (root): this machine's, then cgroup v2 in a small virtual machine
 	$(BIN)/python -m pytest -m kernel -rs tests/kernel tests/e2e/test_process_node.py
@@ -49,6 +49,9 @@ test-clients: $(STAMP) ## a controller-runtime program (built where Go is) and t
 test-real: $(STAMP) ## tests and stories on a real Kubernetes (found, or built once where Go is: a quarter of an hour)
 	$(BIN)/python -m tests.real.binaries
 	KOORDINATOR_TEST_SERVERS=real $(BIN)/python -m pytest -m "not kernel" -rs tests/real tests/e2e
+
+test-abuse: $(STAMP) ## damaged requests, kills, bombs, churn, in some 40 minutes (REQUESTS=, KILLS=, CHURN_MINUTES=, WATCHES=)
+	$(BIN)/python -m pytest -m abuse -s tests/abuse
 
 lint: $(STAMP) ## format, style, types, import directions
 	$(BIN)/ruff format --check src tests benchmarks

@@ -45,7 +45,7 @@ KINDS: dict[str, Callable[[int], int]] = {
     "all different": lambda number: number,
 }
 """Which variant of a pod comes as number so and so."""
-HTTP_KINDS = ("identical", f"{TEMPLATES} templates")
+HTTP_KINDS = tuple(KINDS)
 
 Body = dict[str, Any]
 
@@ -271,7 +271,8 @@ def _schedule(pipe: Connection, port: int) -> None:
                     recorders = scheduler.recorders.values()
                     dropped = sum(recorder.dropped_count for recorder in recorders)
                     pending = sum(recorder.pending_count for recorder in recorders)
-                    pipe.send((scheduler.metrics.placed_count, cpu_s(), dropped, pending))
+                    placed = scheduler.metrics.placed_count
+                    pipe.send((placed, cpu_s(), dropped, pending, _resident_mib()))
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
@@ -296,18 +297,19 @@ def over_http(options: argparse.Namespace) -> None:
 
 def run_over_http(options: argparse.Namespace, kind: str) -> None:
     server = Server()
-    pipe, theirs = multiprocessing.Pipe()
-    scheduler = multiprocessing.Process(target=_schedule, args=(theirs, server.port), daemon=True)
+    context = multiprocessing.get_context("spawn")  # so that memory is the scheduler's own
+    pipe, theirs = context.Pipe()
+    scheduler = context.Process(target=_schedule, args=(theirs, server.port), daemon=True)
     try:
         asyncio.run(_http_nodes(server.port, options.nodes))
         scheduler.start()
         pipe.recv()
 
-        def state() -> tuple[int, float, int, int]:
+        def state() -> tuple[int, float, int, int, float]:
             pipe.send("state")
-            return pipe.recv()  # type: ignore[no-any-return]
+            return pipe.recv()
 
-        _, scheduler_s, _, _ = state()
+        _, scheduler_s, _, _, before_mib = state()
         server_s, started_s, pods = server.usage()[0], time.perf_counter(), options.http_pods
         own_s = cpu_s()
         _uvloop_run(_http_pods(server.port, pods, KINDS[kind]))
@@ -318,7 +320,7 @@ def run_over_http(options: argparse.Namespace, kind: str) -> None:
         while state()[3]:
             time.sleep(0.02)
         told_s = time.perf_counter() - started_s
-        _, now_s, dropped, _ = state()
+        _, now_s, dropped, _, after_mib = state()
         scheduler_us = (now_s - scheduler_s) / pods * 1e6
         server_us = (server.usage()[0] - server_s) / pods * 1e6
         print(
@@ -326,7 +328,8 @@ def run_over_http(options: argparse.Namespace, kind: str) -> None:
             f"the last bound (created at {pods / created_s:,.0f}/s; {pods / told_s:,.0f}/s with all events written)\n"
             f"  CPU per pod, events included: server {server_us:,.0f} µs, scheduler {scheduler_us:,.0f} µs, load "
             f"generator {own_s / pods * 1e6:,.0f} µs: {2e6 / (server_us + scheduler_us):,.0f} pods/s if two cores did "
-            f"nothing but server and scheduler; {dropped} events dropped"
+            f"nothing but server and scheduler; {dropped} events dropped\n"
+            f"  memory of the scheduler: {before_mib:,.0f} MiB before the first pod, {after_mib:,.0f} MiB in the end"
         )
         pipe.send("stop")
         scheduler.join()

@@ -157,7 +157,7 @@ def test_a_gang_is_explained_by_any_of_its_names(words: list[str]) -> None:
 
     assert result.exit_code == 3, result.output
     assert result.output.startswith(
-        "Gang default/job is pending: 2 of 3 members fit; the 3rd (default/job-2) lacks 2 cpu."
+        "Gang default/job is pending: 2 of 3 members fit; the 3rd (default/job-2) lacks 2 cores."
     )
     assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in result.output
     assert "Scheduling" in result.output

@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from koordinator.cli import main as cli
 from koordinator.cli.quota_text import PLAIN, Options, tree_lines
-from koordinator.scheduler.explain.quota_forest import forest
+from koordinator.scheduler.explain.quota_forest import Figures, forest
 from tests.scheduler import world
 from tests.scheduler.explain.test_quota_forest import STORY, nodes, quota
 
@@ -50,6 +51,31 @@ def test_tools_get_json_of_the_part_that_is_asked_for() -> None:
 
     [tree] = json.loads(result.output)["trees"]
     assert [each["name"] for each in tree["quotas"]] == ["ads"]
+
+
+def test_yaml_says_what_json_says() -> None:
+    assert yaml.safe_load(shown("-o", "yaml").output) == json.loads(shown("-o", "json").output)
+
+
+@pytest.mark.parametrize(
+    ("figures", "is_settled"),
+    [
+        pytest.param(Figures(used=2, runtime=3, request=2, max=4), True, id="figures that belong together"),
+        pytest.param(
+            Figures(used=2, runtime=5, request=2, max=4), False, id="a runtime of before max was lowered"
+        ),
+        pytest.param(Figures(used=3, runtime=3, request=2, max=4), False, id="a request of before pods came"),
+        pytest.param(Figures(used=0, max=4), False, id="no runtime yet"),
+    ],
+)
+def test_figures_of_different_moments_are_not_settled(figures: Figures, is_settled: bool) -> None:
+    assert figures.is_settled is is_settled
+
+
+def test_rows_that_are_not_settled_are_marked() -> None:
+    early = quota("ads", low="100", high="140", used="120", request="110", runtime="120")
+
+    assert "not settled yet" in shown(dump=dumped(early)).output
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100])

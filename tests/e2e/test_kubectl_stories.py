@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,85 @@ def test_autoscale_keeps_an_object_in_both_versions(cluster: Cluster) -> None:
     assert older["spec"]["targetCPUUtilizationPercentage"] == 80
     (metric,) = cluster.get("hpa", "scaled")["spec"]["metrics"]
     assert metric["resource"]["target"]["averageUtilization"] == 80
+
+
+def pod(name: str, **spec: object) -> dict[str, object]:
+    container = {"name": "main", "image": "x", "ports": [{"name": "http", "containerPort": 8080}]}
+    labels = {"app": "shop"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def test_a_service_leads_to_its_ready_pods_by_named_ports_also_of_sidecars(cluster: Cluster) -> None:
+    slow = {
+        "name": "main",
+        "image": "x",
+        "readinessProbe": {"exec": {"command": ["x"]}, "initialDelaySeconds": 600},
+    }
+    port = [{"name": "http", "containerPort": 9090}]
+    sidecar = {"name": "proxy", "image": "x", "restartPolicy": "Always", "ports": port}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "shop", "labels": {"team": "a"}},
+        "spec": {"selector": {"app": "shop"}, "ports": [{"name": "web", "port": 80, "targetPort": "http"}]},
+    }
+    pods = [
+        pod("shop-0", hostname="shop-0", subdomain="shop"),
+        pod("shop-1", containers=[slow], initContainers=[sidecar]),
+    ]
+    items = [service, *pods]
+    cluster.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/shop-0", "--timeout=30s")
+
+    def slices() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = cluster.get("endpointslices", "-l", "kubernetes.io/service-name=shop")[
+            "items"
+        ]
+        return found
+
+    until(lambda: sum(len(one["endpoints"]) for one in slices()) == 2, 20, cluster.process)
+    by_port = {one["ports"][0]["port"]: one for one in slices()}
+    assert set(by_port) == {8080, 9090}
+    (ready,), (waiting,) = by_port[8080]["endpoints"], by_port[9090]["endpoints"]
+    node = cluster.get("pod", "shop-0")["spec"]["nodeName"]
+    assert ready["conditions"] == {"ready": True, "serving": True, "terminating": False}
+    assert waiting["conditions"] == {"ready": False, "serving": False, "terminating": False}
+    assert (ready["nodeName"], ready["hostname"], ready["zone"][:5]) == (node, "shop-0", "zone-")
+    assert by_port[8080]["ports"] == [{"name": "web", "port": 8080, "protocol": "TCP"}]
+    assert by_port[8080]["metadata"]["labels"] == {
+        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+        "kubernetes.io/service-name": "shop",
+        "team": "a",
+    }
+    older = json.loads(cluster.run("get", "endpoints", "shop", "-o", "json").stdout)
+    assert sorted((subset["ports"][0]["port"], sorted(subset)) for subset in older["subsets"]) == [
+        (8080, ["addresses", "ports"]),
+        (9090, ["notReadyAddresses", "ports"]),
+    ]
+    proxy = cluster.get("pod", "shop-1")["status"]["initContainerStatuses"][0]
+    assert (proxy["ready"], "running" in proxy["state"]) == (True, True)
+    cluster.kubectl("delete", "service/shop", "pod/shop-0", "pod/shop-1")
+    until(lambda: not slices(), 30, cluster.process)
+
+
+def test_a_new_namespace_has_an_account_and_the_certificate_and_secrets_take_text(cluster: Cluster) -> None:
+    cluster.kubectl("create", "namespace", "fresh")
+    until(
+        lambda: cluster.run("-n", "fresh", "get", "cm/kube-root-ca.crt", "sa/default").returncode == 0,
+        20,
+        cluster.process,
+    )
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "value"}}
+
+    cluster.kubectl("-n", "fresh", "apply", "-f", "-", text=json.dumps(secret))
+
+    stored = cluster.get("-n", "fresh", "secret", "s")
+    assert (stored["data"], "stringData" in stored, stored["type"]) == ({"key": "dmFsdWU="}, False, "Opaque")
 
 
 def test_the_list_of_pod_groups_shows_how_far_gangs_are(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koordinator.host.cgroups import Cgroups
+from koordinator.host.cgroups import V1_SUBSYSTEMS, Cgroups
 from koordinator.local.processes.claims import ForeignPods
 from tests.kernel.conftest import make, remove
 from tests.kernel.process_world import process_world, sh
@@ -67,6 +67,27 @@ async def test_what_a_killed_node_left_behind_is_taken_away(
         assert not list((tmp_path / "pods").glob("pods/*"))
 
 
+async def test_parents_that_were_made_for_it_go_with_it_and_others_stay(
+    real: Cgroups, group: str, tmp_path: Path
+) -> None:
+    parent = f"{group}/made/inner"
+
+    async with process_world(parent, tmp_path) as world:
+        await world.create("web", sh("exec sleep 60"))
+        await world.phase("web", "Running")
+    assert everywhere(real, group) == {group}
+
+    _run_and_be_killed(parent, tmp_path)
+    assert f"{parent}/kubepods" in everywhere(real, group)
+    async with process_world(parent, tmp_path):
+        make(real, f"{group}/made/others")
+    assert everywhere(real, group) == {group, f"{group}/made", f"{group}/made/others"}, "others use it"
+
+    async with process_world(group, tmp_path):
+        pass
+    assert real.exists(group), "it was there before"
+
+
 async def test_a_mark_that_cannot_be_read_makes_the_groups_foreign(
     real: Cgroups, group: str, tmp_path: Path
 ) -> None:
@@ -79,6 +100,11 @@ async def test_a_mark_that_cannot_be_read_makes_the_groups_foreign(
             raise AssertionError("it began")
 
     remove(real, f"{group}/kubepods")
+
+
+def everywhere(real: Cgroups, group: str) -> set[str]:
+    """A group and all below it, in any hierarchy."""
+    return {each for subsystem in V1_SUBSYSTEMS for each in real.walk(group, 8, subsystem)}
 
 
 def _run_and_be_killed(group: str, folder: Path) -> None:

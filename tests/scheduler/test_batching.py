@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
 from koordinator.scheduler.cycle import Placed
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.lookahead import KEPT_MIN, TIES_PER_MISS, Lookahead
-from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.plugins.node_resources_fit import NodeResourcesFit
 from tests.scheduler.drama import Drama
 

@@ -103,14 +103,43 @@ def test_a_placement_makes_only_plugins_look_again_that_read_it(monkeypatch: pyt
     assert asked == [("fit", 1)]
 
 
+def _asked(cache: EvaluationCache, drama: Drama, names: str) -> list[str]:
+    """Ask for pods of a class per name, in turn; those that were evaluated anew."""
+    infos = {name: drama.pod_of(name, {"cpu": f"{ord(name)}m"}) for name in set(names)}
+    missed = []
+    for name in names:
+        before = cache.miss_count
+        cache.evaluate(drama.profile, infos[name], drama.profile.class_key(infos[name]))
+        missed += [name] * (cache.miss_count - before)
+    return missed
+
+
+def _cache_of(drama: Drama, classes: int) -> EvaluationCache:
+    size_bytes = Evaluation(drama.profile, drama.table, drama.pod_of("x", {"cpu": "1m"})).size_bytes
+    return EvaluationCache(drama.table, bytes_max=classes * size_bytes)
+
+
 def test_a_cache_that_is_full_forgets_the_class_not_asked_for_longest() -> None:
     drama = Drama(3, classes_max=64)
-    a, b, c = (drama.pod_of(name, {"cpu": f"{n}m"}) for n, name in enumerate(("a", "b", "c"), 1))
-    size_bytes = Evaluation(drama.profile, drama.table, a).size_bytes
-    cache = EvaluationCache(drama.table, bytes_max=2 * size_bytes)
+    cache = _cache_of(drama, 3)
 
-    for info in (a, b, a, c, a, b):
-        cache.evaluate(drama.profile, info, drama.profile.class_key(info))
+    assert _asked(cache, drama, "aabbccaddabcd") == ["a", "b", "c", "d", "b", "c", "d"]
+    assert len(cache) == 3
 
-    assert len(cache) == 2
-    assert cache.hit_count == 2  # a twice; b made room for c
+
+def test_classes_that_are_asked_for_once_do_not_push_others_out() -> None:
+    drama = Drama(3, classes_max=64)
+    cache = _cache_of(drama, 16)
+
+    assert _asked(cache, drama, "abcdeabcde") == list("abcdeabc"), "more than an eighth is room for twice"
+    assert _asked(cache, drama, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == list("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    assert len(cache) == 7
+    assert _asked(cache, drama, "abcde") == []
+
+
+def test_a_class_that_comes_again_is_kept_though_it_was_gone() -> None:
+    drama = Drama(3, classes_max=64)
+    cache = _cache_of(drama, 16)
+
+    assert _asked(cache, drama, "abcdefabcdef") == list("abcdefabcd"), "e and f were still there"
+    assert _asked(cache, drama, "abcdefabcdef") == []

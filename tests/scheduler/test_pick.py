@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordinator.scheduler import config, pick, zone_order
+from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
 from tests.scheduler.world import World, node, play, pod
 
 
@@ -97,13 +98,13 @@ def test_the_best_rows_kept_while_single_totals_change_are_those_of_a_fresh_look
         if step % 97 == 0:
             totals = rng.integers(-3, 4, 40).astype(np.int32)
             top.forget()
-        row, total = int(rng.integers(40)), int(rng.choice([pick.NOT_FEASIBLE, *range(-5, 5)]))
+        row, total = int(rng.integers(40)), int(rng.choice([NOT_FEASIBLE, *range(-5, 5)]))
         totals[row] = total
         top.changed(row, total)
 
 
 def test_there_is_no_best_row_while_none_is_feasible() -> None:
-    totals = np.full(3, pick.NOT_FEASIBLE, np.int32)
+    totals = np.full(3, NOT_FEASIBLE, np.int32)
     top = pick.Top()
     assert top.choose(totals, 1) is None
     totals[1] = 7

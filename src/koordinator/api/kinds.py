@@ -82,6 +82,7 @@ def _namespaced(group: str, kind: str, plural: str, **more: Any) -> Resource:
 
 _RBAC = "rbac.authorization.k8s.io"
 _NETWORKING = "networking.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 _STATUS = ("status",)
 
 _METADATA_ONLY: tuple[Resource, ...] = (
@@ -93,6 +94,8 @@ _METADATA_ONLY: tuple[Resource, ...] = (
     _namespaced(_NETWORKING, "NetworkPolicy", "networkpolicies", short_names=("netpol",)),
     _namespaced(_NETWORKING, "Ingress", "ingresses", short_names=("ing",), subresources=_STATUS),
     _cluster(_NETWORKING, "IngressClass", "ingressclasses"),
+    _cluster(_ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", subresources=_STATUS),
+    _cluster(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
     _namespaced(
         "autoscaling",
         "HorizontalPodAutoscaler",

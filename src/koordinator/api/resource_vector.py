@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import quantity, resources
-from koordinator.api.quantity import Family, RawQuantity, ResourceList
+from koordinator.api import quantity, readable, resources
+from koordinator.api.quantity import Family, Quantity, RawQuantity, ResourceList
 
 I64 = npt.NDArray[np.int64]
 
@@ -44,11 +44,29 @@ def amount(name: str, raw: RawQuantity) -> int:
 
 def amount_text(name: str, number: int) -> str:
     """Canonical quantity text of a column's integer."""
+    return quantity_of(name, number).text
+
+
+def quantity_of(name: str, number: int) -> Quantity:
+    """The amount that a column's integer stands for."""
     if name == resources.CPU:
-        return quantity.text_of_milli(number)
-    is_bytes = name in (resources.MEMORY, resources.EPHEMERAL_STORAGE) or name.endswith("-memory")
-    is_bytes = is_bytes or name.startswith(resources.HUGEPAGES_PREFIX)
-    return quantity.text_of_value(number, Family.BINARY if is_bytes else Family.DECIMAL)
+        return Quantity.of_milli(number)
+    return Quantity.of_value(number, Family.BINARY if readable.is_bytes(name) else Family.DECIMAL)
+
+
+def readable_amount(name: str, number: int) -> str:
+    """A column's integer for people, with its unit: `97.5 cores`."""
+    return readable.amount(name, quantity_of(name, number))
+
+
+def readable_cell(name: str, number: int) -> str:
+    """A column's integer for people, where the resource is named beside it: `97.5`."""
+    return readable.cell(name, quantity_of(name, number))
+
+
+def readable_lot(name: str, number: int) -> str:
+    """A column's integer for people, with what it is of: `2.5 GiB of memory`."""
+    return readable.lot(name, quantity_of(name, number))
 
 
 class ResourceRegistry:

@@ -1,10 +1,12 @@
-"""The Common Expression Language, as far as Kubernetes' selectors of devices use it: compile once, ask often.
+"""The Common Expression Language, as far as Kubernetes uses it: compile once, ask often.
 
 wants_a100 = compile_expression("device.attributes['gpu.example.com'].model == 'a100'", ("device",))
 wants_a100({"device": {...}})
 """
 
+from koordinator.cel.compiler import Budget as Budget
 from koordinator.cel.compiler import Program as Program
 from koordinator.cel.compiler import compile_expression as compile_expression
 from koordinator.cel.errors import CompileError as CompileError
 from koordinator.cel.errors import EvaluationError as EvaluationError
+from koordinator.cel.errors import OutOfBudget as OutOfBudget

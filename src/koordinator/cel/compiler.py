@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from koordinator.cel import functions, syntax
-from koordinator.cel.errors import CompileError, EvaluationError
+from koordinator.cel.errors import CompileError, EvaluationError, OutOfBudget
 from koordinator.cel.functions import no_overload
 from koordinator.cel.syntax import Call, Index, ListLiteral, Literal, MapLiteral, Name, Node, Select
-from koordinator.cel.values import NONE, OptionalValue, kind_of
+from koordinator.cel.values import NONE, TYPE_NAMES, OptionalValue, kind_of
 
 Scope = dict[str, Any]
 Step = Callable[[Scope], Any]
@@ -18,8 +18,19 @@ _ROUNDS = " rounds"
 """Where the rounds are counted in a scope: no name has a space."""
 _LOOPS = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
 
-Program = Callable[[dict[str, Any]], Any]
-"""Gives the expression's value for values of its variables. Raises: EvaluationError."""
+Program = Callable[..., Any]
+"""Gives the expression's value for values of its variables (a dictionary), and on demand within a `Budget` that it
+shares with others. Raises: EvaluationError."""
+
+LONG = 512
+"""Characters or items from which on reading a value counts as further rounds."""
+
+
+class Budget:
+    """What evaluations may cost together, in rounds of loops (a long text counts as several)."""
+
+    def __init__(self, rounds: int = ITERATIONS_MAX) -> None:
+        self.rounds = [rounds]
 
 
 def compile_expression(source: str, variables: Iterable[str]) -> Program:
@@ -29,9 +40,10 @@ def compile_expression(source: str, variables: Iterable[str]) -> Program:
     except RecursionError as error:
         raise CompileError(source, 0, "nested too deeply") from error
 
-    def evaluate(values: dict[str, Any]) -> Any:
+    def evaluate(values: dict[str, Any], budget: Budget | None = None) -> Any:
+        rounds = [ITERATIONS_MAX] if budget is None else budget.rounds
         try:
-            return step({**values, _ROUNDS: [ITERATIONS_MAX]})
+            return step({**values, _ROUNDS: rounds})
         except TypeError as error:  # a function was called with values that it is not made for
             raise EvaluationError(f"no such overload: {error}") from error
 
@@ -68,6 +80,9 @@ class _Compiler:
 
     def _name(self, node: Node, name: str) -> Step:
         if name not in self._variables:
+            if name in TYPE_NAMES:
+                named = TYPE_NAMES[name]
+                return lambda scope: named
             raise self._error(node, f"undeclared reference to {name!r}")
         return lambda scope: scope[name]
 
@@ -144,6 +159,9 @@ class _Compiler:
         return opt_map
 
     def _loop(self, node: Call, target: Step) -> Step:
+        pair = two_names(node)
+        if pair is not None:
+            return self._pair_loop(node, pair, target)
         if len(node.args) != 2 and not (node.name == "map" and len(node.args) == 3):
             raise self._error(node, f"{node.name}(name, expression)")
         name, inner = self._with(node, node.args[0])
@@ -155,13 +173,45 @@ class _Compiler:
                 raise no_overload(node.name, group)
             inside = dict(scope)
             for item in group:
-                scope[_ROUNDS][0] -= 1
-                if scope[_ROUNDS][0] < 0:
-                    raise EvaluationError(f"more than {ITERATIONS_MAX} rounds of loops")
+                spend(scope, 1)
                 inside[name] = item
                 yield item, inside
 
         return _LOOP_KINDS[node.name](items, steps)
+
+    def _pair_loop(self, node: Call, pair: tuple[str, str], target: Step) -> Step:
+        """A loop over indexes and items of a list, or keys and values of a map."""
+        first, second = pair
+        inner = _Compiler(self._source, self._variables | {first, second})
+        steps = [inner.compile(arg) for arg in node.args[2:]]
+
+        def items(scope: Scope) -> Iterable[tuple[Any, Scope]]:
+            group = target(scope)
+            if not isinstance(group, list | dict):
+                raise no_overload(node.name, group)
+            inside = dict(scope)
+            for key, item in enumerate(group) if isinstance(group, list) else group.items():
+                spend(scope, 1)
+                inside[first], inside[second] = key, item
+                yield key, inside
+
+        return _LOOP_KINDS[node.name](items, steps)
+
+
+def two_names(node: Call) -> tuple[str, str] | None:
+    """The names of a loop with two variables (`list.all(index, item, condition)`), if it is one."""
+    if len(node.args) != 3 or node.name not in ("all", "exists", "existsOne", "exists_one"):
+        return None
+    first, second = node.args[0], node.args[1]
+    return (first.name, second.name) if isinstance(first, Name) and isinstance(second, Name) else None
+
+
+def spend(scope: Scope, steps: int) -> None:
+    """Take steps off what the evaluation may cost. Raises: EvaluationError when nothing is left."""
+    left = scope[_ROUNDS]
+    left[0] -= steps
+    if left[0] < 0:
+        raise OutOfBudget(f"more than {ITERATIONS_MAX} rounds of loops")
 
 
 Items = Callable[[Scope], Iterable[tuple[Any, Scope]]]
@@ -182,6 +232,8 @@ def _any_of(items: Items, step: Step, wanted: bool) -> Step:
             try:
                 if _truth(step(inside)) is wanted:
                     return True
+            except OutOfBudget:
+                raise
             except EvaluationError as error:
                 failure = failure or error
         if failure is not None:
@@ -233,6 +285,8 @@ def _short_cut(left: Step, right: Step, decisive: bool) -> Step:
     def run(scope: Scope) -> bool:
         try:
             first = _truth(left(scope))
+        except OutOfBudget:
+            raise
         except EvaluationError:
             if _truth(right(scope)) is decisive:
                 return decisive
@@ -327,7 +381,14 @@ def _index(target: Step, key: Step, *, is_optional: bool) -> Step:
 def _apply(function: functions.Function, args: list[Step]) -> Step:
     if len(args) == 2:
         first, second = args
-        return lambda scope: function(first(scope), second(scope))
+
+        def apply(scope: Scope) -> Any:
+            left, right = first(scope), second(scope)
+            if isinstance(right, str | list) and len(right) > LONG:
+                spend(scope, len(right) // LONG)
+            return function(left, right)
+
+        return apply
     return lambda scope: function(*(arg(scope) for arg in args))
 
 
@@ -346,6 +407,8 @@ def _method(name: str, target: Step, args: list[Step]) -> Step:
         function = functions.METHODS.get(kind_of(receiver), {}).get(name)
         if function is None:
             raise no_overload(name, receiver)
+        if isinstance(receiver, str | list) and len(receiver) > LONG:
+            spend(scope, len(receiver) // LONG)
         return function(receiver, *(arg(scope) for arg in args))
 
     return call

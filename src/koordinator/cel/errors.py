@@ -23,3 +23,7 @@ class EvaluationError(KoordinatorError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class OutOfBudget(EvaluationError):
+    """The evaluation costs more than it may; whatever it would give, it ends."""

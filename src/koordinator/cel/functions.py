@@ -5,14 +5,24 @@ that Kubernetes adds (quantities, semantic versions, lists, sets, regular expres
 import itertools
 import operator
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from koordinator.api import quantity
 from koordinator.api.quantity import Quantity, QuantityError
-from koordinator.cel import patterns
+from koordinator.cel import libraries, patterns
 from koordinator.cel.errors import EvaluationError
 from koordinator.cel.lexer import INT_MAX, INT_MIN
-from koordinator.cel.values import NONE, OptionalValue, Semver, equal, is_ordered_with, kind_of
+from koordinator.cel.values import (
+    NONE,
+    KeyedList,
+    OptionalValue,
+    Semver,
+    SetList,
+    equal,
+    is_ordered_with,
+    kind_of,
+)
 
 Function = Callable[..., Any]
 
@@ -38,16 +48,48 @@ def _is_number(value: Any) -> bool:
 
 
 def _add(a: Any, b: Any) -> Any:
+    if isinstance(a, list) and isinstance(b, list) and not type(a) is type(b) is list:
+        return _merged(a, b)
+    if isinstance(b, timedelta) and isinstance(a, datetime | timedelta):
+        return _time(lambda: a + b)
+    if isinstance(a, timedelta) and isinstance(b, datetime):
+        return _time(lambda: b + a)
     if type(a) is type(b):
         if type(a) is int:
             return _whole(a + b)
         if type(a) is float:
             return a + b
-        if isinstance(a, str | list):
+        if isinstance(a, str | list | bytes):
             if len(a) + len(b) > LENGTH_MAX:
                 raise EvaluationError("the value becomes too long")
             return a + b
     raise no_overload("+", a, b)
+
+
+def _merged(a: list[Any], b: list[Any]) -> list[Any]:
+    """Two lists one of which has no order: sets have each value once, of two entries of a key the second counts."""
+    if isinstance(a, SetList):
+        return SetList([*a, *(item for item in b if not any(equal(item, each) for each in a))])
+    if isinstance(a, KeyedList):
+        other = KeyedList(b)
+        other.keys = a.keys
+        merged = KeyedList({**a.by_key(), **other.by_key()}.values())
+        merged.keys = a.keys
+        return merged
+    return [*a, *b]
+
+
+def _subtract(a: Any, b: Any) -> Any:
+    if isinstance(a, datetime | timedelta) and isinstance(b, datetime | timedelta):
+        return _time(lambda: a - b)  # type: ignore[operator]
+    return _minus(a, b)
+
+
+def _time(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except (OverflowError, TypeError) as error:
+        raise EvaluationError(f"timestamp overflow: {error}") from error
 
 
 def _arithmetic(
@@ -113,6 +155,7 @@ def _negate(value: Any) -> Any:
     raise no_overload("-", value)
 
 
+_minus = _arithmetic("-", operator.sub, operator.sub)
 OPERATORS: dict[str, Function] = {
     "==": equal,
     "!=": lambda a, b: not equal(a, b),
@@ -122,7 +165,7 @@ OPERATORS: dict[str, Function] = {
     ">=": _compare(">=", operator.ge),
     "in": _in,
     "+": _add,
-    "-": _arithmetic("-", operator.sub, operator.sub),
+    "-": _subtract,
     "*": _arithmetic("*", operator.mul, operator.mul),
     "/": _arithmetic("/", _divide_whole, _divide_real),
     "%": _modulo,
@@ -136,7 +179,7 @@ OPERATORS: dict[str, Function] = {
 
 def size(value: Any) -> int:
     """Characters of a text, items of a list, keys of a map. Raises: EvaluationError."""
-    if isinstance(value, str | list | dict):
+    if isinstance(value, str | list | dict | bytes):
         return len(value)
     raise no_overload("size", value)
 
@@ -148,6 +191,8 @@ def to_int(value: Any) -> int:
             raise no_overload("int", value)
         if isinstance(value, int | float | str):
             return _whole(int(value))
+        if isinstance(value, datetime):
+            return int(value.timestamp())
     except (ValueError, OverflowError) as error:
         raise EvaluationError(f"{value!r} is no integer") from error
     raise no_overload("int", value)
@@ -169,9 +214,12 @@ def to_string(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int):
         return str(value)
-    if isinstance(value, float):
-        return repr(value).removesuffix(".0")
+    if isinstance(value, float | datetime | timedelta | bytes | Quantity) or kind_of(value) in _WITH_TEXT:
+        return libraries.shown(value.text if kind_of(value) == "kubernetes.URL" else value)
     raise no_overload("string", value)
+
+
+_WITH_TEXT = frozenset(("net.IP", "net.CIDR", "kubernetes.URL"))
 
 
 def to_bool(value: Any) -> bool:
@@ -235,6 +283,8 @@ FUNCTIONS: dict[str, Function] = {
     "sets.contains": lambda a, b: _is_subset(b, a),
     "sets.equivalent": lambda a, b: _is_subset(a, b) and _is_subset(b, a),
     "sets.intersects": lambda a, b: any(_in(item, b) for item in a),
+    **libraries.FUNCTIONS,
+    **{name: _holds(make) for name, make in libraries.TESTS.items()},
 }
 
 
@@ -425,5 +475,7 @@ METHODS: dict[str, dict[str, Function]] = {
     },
 }
 """By type of the receiver, by name."""
+for _kind, _methods in libraries.METHODS.items():
+    METHODS.setdefault(_kind, {}).update(_methods)
 
 METHOD_NAMES = frozenset(name for methods in METHODS.values() for name in methods)

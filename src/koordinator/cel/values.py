@@ -1,5 +1,7 @@
 """Values beyond JSON: optional ones, semantic versions; equality and order as CEL has them."""
 
+import datetime
+import ipaddress
 import re
 from typing import Any
 
@@ -82,12 +84,39 @@ class Semver(msgspec.Struct, frozen=True, eq=False):
         return hash(self._order)
 
 
+class TypeName(msgspec.Struct, frozen=True):
+    """A type as a value: `type(1) == int`."""
+
+    name: str
+
+
+class SetList(list[Any]):
+    """A list whose order does not matter (`x-kubernetes-list-type: set`)."""
+
+
+class KeyedList(list[Any]):
+    """A list of objects by key (`x-kubernetes-list-type: map`), whose order does not matter."""
+
+    keys: tuple[str, ...] = ()
+
+    def by_key(self) -> dict[tuple[Any, ...], Any]:
+        """The entries by the values of their keys."""
+        return {tuple(item.get(key) for key in self.keys): item for item in self}
+
+
+TYPE_NAMES = {
+    name: TypeName(name)
+    for name in ("bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint")
+}
+"""Types that expressions can name."""
+
+
 def kind_of(value: Any) -> str:
     """The name of a value's type, as errors show it."""
     for name, kind in _KINDS:
         if isinstance(value, kind):
             return name
-    return type(value).__name__
+    return _MORE_KINDS.get(type(value).__name__, type(value).__name__)
 
 
 _KINDS: tuple[tuple[str, Any], ...] = (
@@ -98,16 +127,28 @@ _KINDS: tuple[tuple[str, Any], ...] = (
     ("list", list),
     ("map", dict),
     ("null_type", type(None)),
+    ("bytes", bytes),
+    ("google.protobuf.Timestamp", datetime.datetime),
+    ("google.protobuf.Duration", datetime.timedelta),
+    ("type", TypeName),
+    ("net.CIDR", ipaddress.IPv4Interface | ipaddress.IPv6Interface),
+    ("net.IP", ipaddress.IPv4Address | ipaddress.IPv6Address),
     ("optional_type", OptionalValue),
     ("kubernetes.Quantity", Quantity),
     ("kubernetes.Semver", Semver),
 )
 
 
+# Of `cel.libraries`, which stands on this module.
+_MORE_KINDS = {"Url": "kubernetes.URL", "NamedFormat": "kubernetes.NamedFormat"}
+
+
 def equal(a: Any, b: Any) -> bool:
     """Numbers are equal across types, nothing else is; lists and maps by their contents."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
+    if isinstance(a, SetList | KeyedList) or isinstance(b, SetList | KeyedList):
+        return _equal_unordered(a, b)
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -117,7 +158,21 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def _equal_unordered(a: Any, b: Any) -> bool:
+    if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
+        return False
+    keyed = a if isinstance(a, KeyedList) else b if isinstance(b, KeyedList) else None
+    if keyed is not None:
+        other = KeyedList(b if keyed is a else a)
+        other.keys = keyed.keys
+        return equal(keyed.by_key(), other.by_key())
+    return all(any(equal(x, y) for y in b) for x in a)
+
+
+_ORDERED = {"bool", "string", "bytes", "google.protobuf.Timestamp", "google.protobuf.Duration"}
+
+
 def is_ordered_with(a: Any, b: Any) -> bool:
     """Whether there is a smaller one among two values."""
     kinds = {kind_of(a), kind_of(b)}
-    return kinds <= {"int", "double"} or (len(kinds) == 1 and kinds <= {"bool", "string"})
+    return kinds <= {"int", "double"} or (len(kinds) == 1 and kinds <= _ORDERED)

@@ -7,6 +7,8 @@ import click
 from koordinator.cli import options, running
 from koordinator.scheduler.explain.answer import BEST_NODES
 
+WORKLOADS = ("deployment", "replicaset", "statefulset", "daemonset", "job")
+"""Kinds whose pods `koordinator explain KIND/NAME` tells about."""
 SCHEDULER_URL = "http://127.0.0.1:10251"
 """Where a scheduler answers on its own machine."""
 
@@ -93,3 +95,50 @@ def gang(**asked: Any) -> None:
 
 
 main.add_command(gang, "podgroup")
+
+_several = click.option(
+    "--limit",
+    default=200,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Pods that the scheduler is asked about; the others are only counted.",
+)
+
+
+@main.command(context_settings=options.HELP)
+@asking
+@click.option("--pending", is_flag=True, help="Only pods without a node.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+@click.option("-l", "--selector", default="", help="Only pods with these labels, as for kubectl get.")
+@_several
+def pods(**asked: Any) -> None:
+    """Why are these pods pending? Pods with the same answer share a line.
+
+    \b
+    Try:
+      koordinator explain pods --pending -A
+      koordinator explain pods --pending -n shop -l app=web
+
+    Ends with 0 when each pod has a node or would get one, 3 when one cannot be placed now, 1 when there is no answer, 2
+    when the command line is wrong.
+    """
+    running.work_of("explain_pods_run", "pods", asked)
+
+
+def _workload(kind: str) -> click.Command:
+    @click.command(kind, context_settings=options.HELP, short_help=f"Why do pods of this {kind} wait?")
+    @click.argument("name")
+    @asking
+    @_several
+    def command(**asked: Any) -> None:
+        running.work_of("explain_pods_run", "workload", {"kind": kind, **asked})
+
+    command.help = (
+        f"Where are the pods of this {kind}, and why do those without a node wait? Pods with the same answer share "
+        f"a line.\n\n\b\nTry:\n  koordinator explain {kind}/NAME -n shop"
+    )
+    return command
+
+
+for _kind in WORKLOADS:
+    main.add_command(_workload(_kind))

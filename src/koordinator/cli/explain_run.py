@@ -10,17 +10,17 @@ from typing import Any
 import click
 import msgspec
 import yaml
-from rich.console import Console
 
 from koordinator.cli import explain_sources as sources
 from koordinator.cli import logs
 from koordinator.cli.explain_gang_text import print_gang
 from koordinator.cli.explain_sources import Ask
 from koordinator.cli.explain_text import print_answer
+from koordinator.cli.tables import console
 from koordinator.scheduler.explain.answer import GangAnswer, PodAnswer, Verdict
 
 CANNOT_BE_PLACED = 3
-_PLACED = (Verdict.BOUND, Verdict.SCHEDULABLE, Verdict.FINISHED)
+PLACED = (Verdict.BOUND, Verdict.SCHEDULABLE, Verdict.FINISHED)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -71,18 +71,16 @@ def _tell(
     else:
         answer = asyncio.run(from_cluster(ask, asked.kubeconfig, asked.scheduler_url))
     _print(answer, asked.output)
-    if answer.verdict not in _PLACED:
+    if answer.verdict not in PLACED:
         sys.exit(CANNOT_BE_PLACED)
 
 
 def _print(answer: PodAnswer | GangAnswer, output: str) -> None:
     if output == "text":
-        # Files and pipes get the lines whole, whatever the terminal's width is.
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
         if isinstance(answer, PodAnswer):
-            print_answer(console, answer)
+            print_answer(console(), answer)
         else:
-            print_gang(console, answer)
+            print_gang(console(), answer)
         return
     body = msgspec.to_builtins(answer)
     if output == "json":

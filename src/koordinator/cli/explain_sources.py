@@ -11,7 +11,11 @@ import aiohttp
 import click
 import msgspec
 
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
+from koordinator.api.batch import Job
 from koordinator.api.core import Event, Pod
+from koordinator.api.label_selector import Predicate, compile_selector
 from koordinator.api.meta import Object
 from koordinator.api.sigs import PodGroup
 from koordinator.cli.explain import SCHEDULER_URL
@@ -19,6 +23,7 @@ from koordinator.cluster import connect, errors, no_answer
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import Cluster
+from koordinator.local import selectors
 from koordinator.scheduler import config, default_plugins
 from koordinator.scheduler.config import SchedulerConfig
 from koordinator.scheduler.explain.answer import EventLine, GangAnswer, PodAnswer
@@ -31,6 +36,15 @@ from koordinator.simulate import dump as dumps
 
 DEFAULT_SCHEDULER = "default-scheduler"
 ANSWER_TIMEOUT_S = 30.0
+
+WORKLOAD_VIEWS: dict[str, type[Object]] = {
+    "deployment": Deployment,
+    "replicaset": ReplicaSet,
+    "statefulset": StatefulSet,
+    "daemonset": DaemonSet,
+    "job": Job,
+}
+JOB_UID = "batch.kubernetes.io/controller-uid"
 
 A = TypeVar("A", PodAnswer, GangAnswer)
 
@@ -95,6 +109,68 @@ def gang_from_dump(ask: Ask, files: Sequence[str], config_file: Path | None) -> 
     group = groups.get(ask.key)
     about = [each for each in found.events if group is not None and _is_about(each, "PodGroup", group)]
     return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
+
+
+class PodsWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods are asked about: those of a workload (`kind` and `name`), or those with labels."""
+
+    namespace: str
+    all_namespaces: bool = False
+    kind: str = ""
+    name: str = ""
+    selector: str = ""
+    pending: bool = False
+    limit: int
+
+
+class PodsFound(msgspec.Struct, frozen=True):
+    """Answers for the first pods, and how many pods there are."""
+
+    answers: list[PodAnswer]
+    count: int
+
+
+def pods_from_dump(
+    wanted: PodsWanted, files: Sequence[str], config_file: Path | None, seed: int
+) -> PodsFound:
+    """The answers for pods of a dump. Raises: KoordinatorError, OSError, click.ClickException."""
+    dump = dumps.read(files)
+    found = dumps.snapshot(dump, read_config(config_file), seed=seed)
+    namespace = "" if wanted.all_namespaces else wanted.namespace or "default"
+    matches = _labelled(wanted.selector)
+    if wanted.kind:
+        there = {each.key: each for each in dump.views(WORKLOAD_VIEWS[wanted.kind])}
+        owner = there.get(f"{namespace}/{wanted.name}")
+        if owner is None:
+            raise unknown(wanted.kind, f"{namespace}/{wanted.name}", list(there))
+        matches = _selector_of(owner)
+    pods = [each for each in found.pods.values() if namespace in ("", each.metadata.namespace)]
+    chosen = _chosen(wanted, pods, matches)
+    _refresh(found)
+    question = Question(nodes=(), best=0)
+    registry = found.engine.table.registry
+    answers = [explain(found.engine, PodInfo.of(each, registry), question) for each in chosen[: wanted.limit]]
+    return PodsFound(answers, len(chosen))
+
+
+def _labelled(selector: str) -> Predicate:
+    """Which labels a `--selector` takes."""
+    return selectors.labels(selector) or (lambda _: True)
+
+
+def _chosen(wanted: PodsWanted, pods: Sequence[Pod], matches: Predicate) -> list[Pod]:
+    """Pods that run or wait, the oldest first."""
+    alive = (each for each in pods if each.status.phase not in ("Succeeded", "Failed"))
+    chosen = [each for each in alive if matches(each.metadata.labels or {})]
+    if wanted.pending:
+        chosen = [each for each in chosen if not each.spec.node_name]
+    return sorted(chosen, key=lambda each: (each.metadata.creation_timestamp or "", each.key))
+
+
+def _selector_of(owner: Object) -> Predicate:
+    """What a workload's pods are chosen by; a Job has a selector once its controller has seen it."""
+    selector: LabelSelector | None = owner.spec.selector  # type: ignore[attr-defined]
+    return compile_selector(selector or LabelSelector(match_labels={JOB_UID: owner.metadata.uid}))
 
 
 def _refresh(found: dumps.Snapshot) -> None:
@@ -191,6 +267,28 @@ async def gang_from_cluster(ask: Ask, kubeconfig_file: str, scheduler_url: str) 
         events = await _events(cluster, "PodGroup", ask) if ask.key in groups else []
     about = [each for each in events if _is_about(each, "PodGroup", groups[ask.key])]
     return msgspec.structs.replace(_with_phases(answer, groups), events=event_lines(about))
+
+
+async def pods_from_cluster(wanted: PodsWanted, kubeconfig_file: str, scheduler_url: str) -> PodsFound:
+    """The answers of the running scheduler. Raises: KoordinatorError, click.ClickException."""
+    client = connect.load(kubeconfig_file=kubeconfig_file)
+    namespace = "" if wanted.all_namespaces else wanted.namespace or client.namespace
+    async with KubeCluster(client, rng=random.Random(0), component="koordinator") as cluster:
+        matches = _labelled(wanted.selector)
+        if wanted.kind:
+            try:
+                owner = await cluster.get(WORKLOAD_VIEWS[wanted.kind], wanted.name, namespace)
+            except errors.NotFound as error:
+                there = await cluster.list(WORKLOAD_VIEWS[wanted.kind], namespace)
+                raise unknown(
+                    wanted.kind, wanted.name, [each.metadata.name for each in there.items]
+                ) from error
+            matches = _selector_of(owner)
+        chosen = _chosen(wanted, (await cluster.list(Pod, namespace)).items, matches)
+    where = await _where(client, scheduler_url)
+    params = {"best": "0", "nodes": ""}
+    answers = [await _ask_scheduler(where, each.key, params, PodAnswer) for each in chosen[: wanted.limit]]
+    return PodsFound(answers, len(chosen))
 
 
 async def _pod_groups(cluster: Cluster, answer: GangAnswer) -> dict[str, PodGroup]:

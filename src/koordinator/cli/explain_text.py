@@ -4,6 +4,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from koordinator.api import readable
 from koordinator.cli.explain_gang_text import gang_parts
 from koordinator.cli.explain_tables import (
     event_texts,
@@ -36,7 +37,7 @@ def print_answer(console: Console, answer: PodAnswer) -> None:
 
 
 def _facts(answer: PodAnswer) -> Text:
-    requests = ", ".join(f"{name} {amount}" for name, amount in answer.requests.items()) or "nothing"
+    requests = ", ".join(readable.lot(name, amount) for name, amount in answer.requests.items()) or "nothing"
     lines = [
         f"requests {requests}; priority {answer.priority}; scheduler {answer.scheduler_name or '(none)'}"
     ]
@@ -61,22 +62,26 @@ def _quota(quota: QuotaAnswer) -> Table | None:
         table.add_row(
             level.quota,
             level.resource,
-            level.used,
-            level.runtime or "-",
-            level.request,
-            level.min,
-            level.max or "none",
+            *(
+                _cell(level.resource, amount)
+                for amount in (level.used, level.runtime, level.request, level.min)
+            ),
+            _cell(level.resource, level.max, "none"),
             level.held_by or "-",
             style="red" if level.quota == quota.quota and level.resource in quota.exceeded else "",
         )
     return table
 
 
+def _cell(resource: str, amount: str | None, nothing: str = "-") -> str:
+    return readable.cell(resource, amount) if amount else nothing
+
+
 def _above(quota: QuotaAnswer) -> Text | None:
     """Who has not given back yet, where there is room in the quota, but not on the nodes."""
     lines = []
     for each in quota.above:
-        amounts = ", ".join(f"{amount} {name}" for name, amount in each.amounts.items())
+        amounts = ", ".join(readable.lot(name, amount) for name, amount in each.amounts.items())
         lines.append(f"{each.quota} uses {amounts} above its runtime; it comes back as pods of it end")
     return Text("\n".join(lines)) if lines else None
 
@@ -103,7 +108,11 @@ def _node(node: NodeAnswer) -> Group:
     amounts = grid("resource", "wanted", "free", "requested", "allocatable", "short by")
     for line in node.resources:
         amounts.add_row(
-            line.resource, line.wanted, line.free, line.requested, line.allocatable, line.short_by
+            line.resource,
+            *(
+                _cell(line.resource, amount, "")
+                for amount in (line.wanted, line.free, line.requested, line.allocatable, line.short_by)
+            ),
         )
     return Group(head, answers, *([amounts] if node.resources else []))
 

@@ -26,7 +26,7 @@ def main() -> None:
 @options.dump("`kubectl get elasticquotas,nodes -A -o json`")
 @click.option("-w", "--watch", is_flag=True, help="Draw anew whenever something changes, until interrupted.")
 @options.on_a_cluster
-@options.output("table", "json")
+@options.output("table", "json", "yaml")
 def tree(**asked: Any) -> None:
     """The tree of quotas, or the part below the quota ROOT: used, runtime, min and max, and loans.
 

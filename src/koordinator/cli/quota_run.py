@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 import msgspec
+import yaml
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -77,8 +78,8 @@ def tree(
     logs.keep_quiet()
     if watch and dump_files:
         raise click.UsageError("--watch follows a cluster: it goes without --dump")
-    if watch and output == "json":
-        raise click.UsageError("--watch draws tables: it goes without -o json")
+    if watch and output != "table":
+        raise click.UsageError(f"--watch draws tables: it goes without -o {output}")
     shown = Shown(root, tree_id, Options(resources=names, depth=depth, glyphs=_glyphs()))
     if dump_files:
         dump = dumps.read(dump_files)
@@ -100,10 +101,13 @@ def _glyphs() -> Glyphs:
 
 
 def _write(found: Forest, shown: Shown, output: str) -> None:
-    if output == "json":
+    if output != "table":
         trees = shown.of(found)
         body = to_json(Forest(trees=trees, strays=found.strays if len(trees) == len(found.trees) else []))
-        click.echo(json.dumps(body, indent=2, ensure_ascii=False))
+        if output == "json":
+            click.echo(json.dumps(body, indent=2, ensure_ascii=False))
+        else:
+            click.echo(yaml.safe_dump(body, sort_keys=False, allow_unicode=True), nl=False)
         return
     console = Console(highlight=False)
     for line in _drawn(found, shown, console.width if sys.stdout.isatty() else None):

@@ -6,22 +6,20 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from rich.text import Text
 
-from koordinator.api import resources
+from koordinator.api import readable
+from koordinator.api.quantity import Quantity
 from koordinator.scheduler.explain.quota_forest import (
     Figures,
     Forest,
     QuotaNode,
     TreeView,
     is_unreached,
-    text,
 )
 
 BAR_WIDTHS = (24, 16, 10)
 """Bars of the first width for which there is room."""
 NOTE_WIDTH_MIN = 24
 LENDERS_MAX = 3
-_BINARY = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
-_NANO = 10**9
 
 
 class Glyphs(msgspec.Struct, frozen=True):
@@ -153,6 +151,8 @@ def _loan_note(name: str, figures: Figures) -> str:
         said.append(f"lends {short(name, loan.lent)}")
     if figures.waiting:
         said.append(f"{short(name, figures.waiting)} waiting")
+    if not figures.is_settled and figures.runtime is not None:
+        said.append("not settled yet")
     return ", ".join(said)
 
 
@@ -169,19 +169,8 @@ def _lenders(name: str, figures: Figures) -> str:
 
 
 def short(name: str, nanos: int) -> str:
-    """An amount for a narrow column: bytes with at most one digit after the point."""
-    units, rest = divmod(nanos, _NANO)
-    if rest or nanos <= 0 or not _is_bytes(name):
-        return text(name, nanos)
-    for suffix, size in _BINARY:
-        if units >= size:
-            return f"{units / size:.1f}".removesuffix(".0") + suffix
-    return text(name, nanos)
-
-
-def _is_bytes(name: str) -> bool:
-    known = name in (resources.MEMORY, resources.EPHEMERAL_STORAGE) or name.endswith("-memory")
-    return known or name.startswith(resources.HUGEPAGES_PREFIX)
+    """An amount for a narrow column."""
+    return readable.cell(name, Quantity(nanos))
 
 
 # Columns

@@ -1,7 +1,6 @@
 """What `koordinator simulate` writes: one screen, all figures, or a page with plots."""
 
 import io
-import sys
 from pathlib import Path
 
 import click
@@ -10,15 +9,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from koordinator.api import resource_vector, resources
+from koordinator.api import readable
+from koordinator.cli.tables import UNBOUNDED, console
 from koordinator.simulate import replay_report
 from koordinator.simulate.replay import ReplayResult
 from koordinator.simulate.replay_input import ReplayInput
 from koordinator.simulate.replay_report import ReplayReport
-from koordinator.simulate.report import replay_page
 
 BAR_WIDTH = 30
-PLAIN_WIDTH = 120
 RESOURCES_SHOWN = 2
 LEFT_OVER_SHOWN = 8
 
@@ -38,18 +36,20 @@ def write(
     elif output == "json":
         text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
     else:
+        from koordinator.simulate.report import replay_page  # plotly, which only pages need
+
         text = replay_page.render(found)
     if output_file is not None:
         output_file.write_text(text, encoding="utf-8")
     elif output == "text":
-        print_report(Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH), found)
+        print_report(console(), found)
     else:
         click.echo(text, nl=False)
 
 
 def _text(found: ReplayReport) -> str:
     stream = io.StringIO()
-    print_report(Console(file=stream, highlight=False, width=PLAIN_WIDTH), found)
+    print_report(Console(file=stream, highlight=False, width=UNBOUNDED), found)
     return stream.getvalue()
 
 
@@ -100,16 +100,6 @@ def _percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
 
 
-def _people(resource: str, text: str) -> str:
-    """An amount with as many digits as people read: cores, GiB, units."""
-    amount = resource_vector.amount(resource, text)
-    if resource == resources.CPU:
-        return f"{amount / 1_000:,.6g}"
-    if text.endswith("i"):
-        return f"{amount / 2**30:,.6g} GiB"
-    return f"{amount:,}"
-
-
 def _resources(found: ReplayReport) -> Table:
     shares = ("when fullest", "mean", "peak") if found.timeline else ("share",)
     columns = ("resource", "allocatable", "wanted", "allocated", *shares, "unusable", "stranded")
@@ -120,9 +110,9 @@ def _resources(found: ReplayReport) -> Table:
             figures += [_percent(found.mean[use.resource]), _percent(found.peak[use.resource])]
         table.add_row(
             use.resource,
-            _people(use.resource, use.allocatable),
-            _people(use.resource, use.wanted),
-            _people(use.resource, use.allocated),
+            readable.cell(use.resource, use.allocatable),
+            readable.cell(use.resource, use.wanted),
+            readable.cell(use.resource, use.allocated),
             *figures,
             _percent(use.unusable_ratio),
             _percent(use.stranded_ratio),
@@ -133,7 +123,7 @@ def _resources(found: ReplayReport) -> Table:
 def _headroom(found: ReplayReport) -> Table:
     table = _grid("Room for more pods of the list's shapes", "shape", "requests", "fit", "if pooled", "lost")
     for room in found.headroom:
-        requests = ", ".join(f"{name} {_people(name, amount)}" for name, amount in room.requests.items())
+        requests = ", ".join(f"{readable.lot(name, amount)}" for name, amount in room.requests.items())
         table.add_row(room.shape, requests, f"{room.fits:,}", f"{room.pooled:,}", _percent(room.lost_ratio))
     return table
 

@@ -319,7 +319,9 @@ def _run(clock: SystemClock, options: "ClusterOptions", kubeconfig: Path) -> Non
             if options.process_node is not None:
                 agent = process_nodes.start_agent(options.process_node, kubeconfig)
         with garbage.collected_rarely():
+            tidying = asyncio.create_task(garbage.giving_back(), name="memory given back")
             await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
+            tidying.cancel()
         await _ended(agent)  # before its API server goes
         running.cancel()
         stop.cancel()

@@ -4,13 +4,18 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
-from koordinator.cluster.backend import Record, RecordEvent
+from koordinator.cluster.backend import PackedRecord, Record, RecordEvent
 from koordinator.cluster.protocol import EventType
 
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped objects) and name."""
 
 Matches = Callable[[Record], bool]
+
+RECENT = 512
+"""Changes kept as they are: nearly all watchers read those only. Older ones are kept as text."""
+BYTES_MAX = 16 << 20
+"""Text of older changes that a log keeps."""
 
 
 class Change:
@@ -25,6 +30,21 @@ class Change:
         self.new = new
         self._event: RecordEvent | None = None
         self._left: RecordEvent | None = None
+
+    def pack(self) -> int:
+        """Keep only the text of both states; returns its bytes (an earlier change may hold the same text)."""
+        self._event = self._left = None
+        if self.old is not None and type(self.old) is Record:
+            self.old = PackedRecord(self.old)
+        if self.new is not None and type(self.new) is Record:
+            self.new = PackedRecord(self.new)
+        return self.bytes
+
+    @property
+    def bytes(self) -> int:
+        """Of the text that this change alone holds: the state before is the state after an earlier one."""
+        kept = self.new if self.new is not None else self.old
+        return 0 if kept is None else len(kept.json())
 
     def event(self) -> RecordEvent:
         """What a watcher without a selector sees; made once for all of them."""
@@ -61,17 +81,31 @@ def at_version(record: Record, version: int) -> Record:
 
 
 class Channel:
-    """A bounded log of changes with the watchers that wait for the next one."""
+    """A log of changes, bounded by number and (with `packs`) bytes, with the watchers that wait for more."""
 
-    __slots__ = ("_changes", "_max", "_waiters", "base", "floor", "is_closed", "subscriptions")
+    __slots__ = (
+        "_bytes",
+        "_changes",
+        "_max",
+        "_packed",
+        "_packs",
+        "_waiters",
+        "base",
+        "floor",
+        "is_closed",
+        "subscriptions",
+    )
 
-    def __init__(self, floor: int, changes_max: int) -> None:
+    def __init__(self, floor: int, changes_max: int, *, packs: bool = False) -> None:
         self.base = 0  # position of _changes[0] since the beginning of time
         self.floor = floor  # all changes after this version are in the log
         self.subscriptions = 0
         self.is_closed = False
         self._changes: list[Change] = []
         self._max = changes_max
+        self._packs = packs
+        self._packed = 0  # how many at the beginning are kept as text, and its bytes
+        self._bytes = 0
         self._waiters: dict[asyncio.Future[None], None] = {}  # a dict: wakes in the order of arrival
 
     @property
@@ -81,12 +115,26 @@ class Channel:
     def append(self, change: Change) -> None:
         changes = self._changes
         changes.append(change)
+        if self._packs and len(changes) - self._packed > RECENT:
+            self._bytes += changes[self._packed].pack()
+            self._packed += 1
+            if self._bytes > BYTES_MAX:
+                self._drop((self._packed + 1) // 2)
         if len(changes) > 2 * self._max:  # drop half at once: constant cost per change
-            self.floor = changes[self._max - 1].version
-            self.base += self._max
-            del changes[: self._max]
+            self._drop(self._max)
         if self._waiters:
             self._wake()
+
+    def _drop(self, count: int) -> None:
+        """Forget the oldest changes."""
+        changes = self._changes
+        self.floor = changes[count - 1].version
+        self.base += count
+        if self._packs:
+            packed = min(count, self._packed)
+            self._bytes -= sum(change.bytes for change in changes[:packed])
+            self._packed -= packed
+        del changes[:count]
 
     def close(self) -> None:
         """Nothing will change any more: watches end after what is left."""

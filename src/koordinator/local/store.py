@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from koordinator.cluster import errors
-from koordinator.cluster.backend import Record, RecordEvent
+from koordinator.cluster.backend import PackedRecord, Record, RecordEvent
 from koordinator.cluster.protocol import EventType
 from koordinator.local.change_log import Change, Channel, Key, Matches
 
@@ -52,11 +52,18 @@ class Table:
     """All objects of one kind, in the order of their keys when read as a whole.
 
     `indexes` maps the name of an index to the function that takes an object's value out of it; an object is
-    found by such a value without a scan, and a watch of one value is woken for nothing else.
+    found by such a value without a scan, and a watch of one value is woken for nothing else. With `packed` objects
+    are kept as text: many that are rarely read.
     """
 
     def __init__(
-        self, store: "Store", name: str, indexes: dict[str, Callable[[dict[str, Any]], str]], history_max: int
+        self,
+        store: "Store",
+        name: str,
+        indexes: dict[str, Callable[[dict[str, Any]], str]],
+        history_max: int,
+        *,
+        packed: bool,
     ) -> None:
         self.name = name
         self._store = store
@@ -67,7 +74,8 @@ class Table:
         self._has_removed = False
         self._getters = indexes
         self._indexed: dict[IndexKey, dict[Key, Record]] = {}
-        self._history = Channel(store.version, history_max)
+        self._packed = packed and store.packs
+        self._history = Channel(store.version, history_max, packs=store.packs)
         self._channels: dict[IndexKey, Channel] = {}
 
     def __len__(self) -> int:
@@ -113,6 +121,8 @@ class Table:
 
     def _place(self, key: Key, record: Record) -> Record | None:
         namespace, name = key
+        if self._packed:
+            record = PackedRecord(record)
         space = self._spaces.get(namespace)
         if space is None:
             space = self._spaces[namespace] = {}
@@ -253,7 +263,9 @@ class Table:
     def _channel(self, index: IndexKey) -> Channel:
         channel = self._channels.get(index)
         if channel is None:
-            channel = self._channels[index] = Channel(self._store.version, CHANNEL_MAX)
+            channel = self._channels[index] = Channel(
+                self._store.version, CHANNEL_MAX, packs=self._store.packs
+            )
         channel.subscriptions += 1
         return channel
 
@@ -378,23 +390,36 @@ class Watch:
 class Store:
     """Tables that share one version counter.
 
-    `version` is the resourceVersion of the last write. `journal`, when given, learns of every change.
+    `version` is the resourceVersion of the last write. `journal`, when given, learns of every change. `packs`: what is
+    rarely read is kept as text, which costs a write some microseconds and saves nine tenths of its memory.
     """
 
     def __init__(
-        self, version: int = 1, journal: Journal | None = None, history_max: int = HISTORY_MAX
+        self,
+        version: int = 1,
+        journal: Journal | None = None,
+        history_max: int = HISTORY_MAX,
+        *,
+        packs: bool = True,
     ) -> None:
         assert version > 0, version  # 0 means "any version" in the protocol
         self.version = version
         self.journal = journal
+        self.packs = packs
         self._history_max = history_max
         self._tables: dict[str, Table] = {}
 
-    def table(self, name: str, indexes: dict[str, Callable[[dict[str, Any]], str]] | None = None) -> Table:
-        """The table of that name, made on first use; `indexes` count on first use only."""
+    def table(
+        self,
+        name: str,
+        indexes: dict[str, Callable[[dict[str, Any]], str]] | None = None,
+        *,
+        packed: bool = False,
+    ) -> Table:
+        """The table of that name, made on first use; `indexes` and `packed` count on first use only."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = Table(self, name, indexes or {}, self._history_max)
+            table = self._tables[name] = Table(self, name, indexes or {}, self._history_max, packed=packed)
         return table
 
     def drop(self, name: str) -> None:

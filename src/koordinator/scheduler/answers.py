@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from koordinator.scheduler import diagnosis, pick
+from koordinator.scheduler.answer_patterns import LEFT_OUT, RefusedBy
 from koordinator.scheduler.columns import Rows, at, put
 from koordinator.scheduler.framework import FilterPlugin, Mask, Plugin, ReasonCodes, ScorePlugin, Scores
 from koordinator.scheduler.lookahead import Lookahead
@@ -14,7 +15,7 @@ from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.participation import Participation
 from koordinator.scheduler.pick import Totals
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.refusals import LEFT_OUT, Refusals, RefusedBy
+from koordinator.scheduler.refusals import Refusals
 from koordinator.scheduler.status import Code, Status
 
 
@@ -72,7 +73,7 @@ class WideScorer:
 class Answers:
     """What the plugins of a profile say about each row for pods of one class.
 
-    Arrays are (capacity,). `totals` are weighted sums of final scores, `pick.NOT_FEASIBLE` where a filter
+    Arrays are (capacity,). `totals` are weighted sums of final scores, `NOT_FEASIBLE` where a filter
     refuses.
     """
 
@@ -132,10 +133,12 @@ class Answers:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what is kept per row."""
-        per_row = 12 + 2 * len(self._wide_filters)
-        if not isinstance(self._wide_part, int):
-            per_row += 4
+        """Memory of what is kept per row, without what all evaluations share."""
+        per_row = 2 * len(self._wide_filters)
+        own = (self.totals, self._own, self._refused_by, self._codes, self._is_feasible, self._wide_part)
+        for array in own:
+            if isinstance(array, np.ndarray) and array.flags.writeable:
+                per_row += array.itemsize
         ahead_bytes = 0 if self._lookahead is None else self._lookahead.size_bytes
         wide_bytes = sum(scorer.size_bytes for scorer in self._wide_scorers)
         return per_row * self.totals.size + wide_bytes + ahead_bytes

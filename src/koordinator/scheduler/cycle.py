@@ -10,6 +10,7 @@ import numpy as np
 from koordinator.cluster.supervise import Guard
 from koordinator.scheduler import diagnosis, pick, post_filter
 from koordinator.scheduler.advice import Advice
+from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
 from koordinator.scheduler.batch import Batch, Booked, Trigger
 from koordinator.scheduler.batch_watch import BatchWatch
 from koordinator.scheduler.capabilities import JobRefusal, Plan, SharedFailure
@@ -187,7 +188,7 @@ class Cycle:
             if not status.is_rejected:
                 break
             totals = totals.copy()
-            totals[position] = pick.NOT_FEASIBLE
+            totals[position] = NOT_FEASIBLE
         return status
 
     def _batch(

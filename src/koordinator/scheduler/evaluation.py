@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.answer_patterns import LEFT_OUT, NOT_FEASIBLE
 from koordinator.scheduler.answers import Answers, WideFilter, WideScorer
 from koordinator.scheduler.changes import Changes
 from koordinator.scheduler.columns import Rows, at, put
 from koordinator.scheduler.framework import Plugin, ScorePlugin, Scores, is_pass
 from koordinator.scheduler.lookahead import LocalFilter, LocalScorer, Lookahead, folded, foresee
 from koordinator.scheduler.nodes import NodeTable
-from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
-from koordinator.scheduler.refusals import LEFT_OUT, NO_NODE, nothing_left_reason
+from koordinator.scheduler.refusals import nothing_left_reason
 from koordinator.scheduler.status import SUCCESS, unresolvable
 
 BLOCK_ROWS = 6_144
@@ -64,16 +64,15 @@ class Evaluation(Answers):
         self._sequence = table.changes.sequence
         self._membership = table.membership
         self._prepare(pod)
-        self._refused_by = np.full(table.capacity, NO_NODE, np.uint8)
-        self._codes = np.zeros(table.capacity, np.uint16)
-        self._own = np.empty(table.capacity, np.int32)
-        self._is_feasible = np.zeros(table.capacity, np.bool_)
+        shared = table.patterns
+        self._refused_by, self._codes = shared.nobody_asked, shared.no_codes
+        self._is_feasible = shared.nowhere
+        self._own = self.totals = shared.never
         self._wide_part = 0
         self._wide_filters = []
         self._wide_scorers = []
         self._wide_reads = 0
         self._normal_epochs: list[Hashable] = []
-        self.totals = np.full(table.capacity, NOT_FEASIBLE, np.int32)
         self.feasible_count = 0
         self._forget_answers()
         self._lookahead = None
@@ -93,11 +92,16 @@ class Evaluation(Answers):
 
     def _ask_all(self) -> None:
         """Ask all plugins about all rows that PreFilter left."""
-        rows = self._table.rows
-        if self._allowed is not None:
+        table = self._table
+        rows, shared = table.rows, table.patterns
+        self._own = np.empty(table.capacity, np.int32)
+        if self._allowed is None:
+            self._refused_by = shared.nobody_refused
+        else:
+            self._have_refusals()
             put(self._refused_by, rows, LEFT_OUT)
             rows = self._allowed
-        put(self._refused_by, rows, 0)
+            put(self._refused_by, rows, 0)
         passing_count = self._judge(rows)
         passing = rows if passing_count == rows.size else np.flatnonzero(self._refused_by == 0)
         self._choose_wide()
@@ -106,8 +110,10 @@ class Evaluation(Answers):
             self._ask_filter(wide, passing)
         if self._wide_filters:
             self._update_feasible(passing)
+        elif passing is table.rows:
+            self._is_feasible, self._feasible, self.feasible_count = shared.everywhere, passing, passing.size
         else:
-            put(self._is_feasible, passing, 1)
+            self._is_feasible = self._refused_by == 0
             self._feasible, self.feasible_count = passing, passing.size
         for scorer in self._wide_scorers:
             self._ask_scorer(scorer, passing)
@@ -221,12 +227,18 @@ class Evaluation(Answers):
                 continue
             refused = codes != 0
             if refused.any():
+                self._have_refusals()
                 self._refused_by[rows[refused]] = index + 1
                 self._codes[rows[refused]] = codes[refused]
                 rows = rows[~refused]
                 if rows.size == 0:
                     break
         return rows
+
+    def _have_refusals(self) -> None:
+        """From here on, refusals are this evaluation's own."""
+        if not self._refused_by.flags.writeable:
+            self._refused_by, self._codes = self._refused_by.copy(), self._codes.copy()
 
     def _score(self, rows: Rows) -> Scores:
         total: Scores = np.zeros(rows.size, np.int64)
@@ -374,6 +386,7 @@ class Evaluation(Answers):
         if not was_passing:
             # A refusal by an earlier filter stands: that one reads nothing that changed.
             rows = rows[(refused_by == 0) | ((refused_by > first) & (refused_by < LEFT_OUT))]
+            self._have_refusals()
             self._refused_by[rows] = 0
             self._codes[rows] = 0
         passing_count = self._judge(rows, first)
@@ -426,6 +439,8 @@ class Evaluation(Answers):
         gained = int(np.count_nonzero(now)) - int(np.count_nonzero(before))
         if gained == 0 and np.array_equal(now, before):
             return False
+        if not self._is_feasible.flags.writeable:
+            self._is_feasible = self._is_feasible.copy()
         put(self._is_feasible, rows, now)
         self.feasible_count += gained
         return True
@@ -456,7 +471,10 @@ class Evaluation(Answers):
             put(self._wide_part, rows, part)
         if self._lookahead is not None:
             self._lookahead.top.forget()
-        self.totals.fill(NOT_FEASIBLE)
+        if self.totals.flags.writeable:
+            self.totals.fill(NOT_FEASIBLE)
+        else:
+            self.totals = self.totals.copy()
         put(self.totals, rows, at(self._own, rows) + (same if part is None else part))
 
     def _total(self, rows: Rows) -> None:

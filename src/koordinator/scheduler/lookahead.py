@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
 from koordinator.scheduler.changes import Change
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import FilterPlugin, ScorePlugin, Scores, is_pass
-from koordinator.scheduler.pick import NOT_FEASIBLE, Top, Totals
+from koordinator.scheduler.pick import Top, Totals
 
 STATES_MAX = 8_192
 """Rows × pods foreseen at once: as much as a block of a full scan."""

@@ -18,6 +18,7 @@ from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import QuantityError
 from koordinator.api.resource_vector import I64, ResourceRegistry
+from koordinator.scheduler.answer_patterns import AnswerPatterns
 from koordinator.scheduler.changes import Change, ChangeLog
 from koordinator.scheduler.columns import Column, ColumnSpec, Rows
 from koordinator.scheduler.node_aspects import NodeAspect, aspects_of
@@ -87,6 +88,7 @@ class NodeTable:
         self.changes = ChangeLog(self.capacity)
         self.membership = 0
         """Grows when a node comes or goes, or the table itself grows: cached row sets are void."""
+        self._patterns: AnswerPatterns | None = None
         self._columns: dict[str, Column] = {}
         self._keepers: list[RowKeeper] = []
         self._node_keepers: list[RowKeeper] = []
@@ -222,6 +224,14 @@ class NodeTable:
         self.membership += 1
 
     # Reading
+
+    @property
+    def patterns(self) -> AnswerPatterns:
+        """What evaluations share as long as no node comes or goes."""
+        found = self._patterns
+        if found is None or found.membership != self.membership:
+            found = self._patterns = AnswerPatterns.of(self.rows, self.capacity, self.membership)
+        return found
 
     @property
     def rows(self) -> Rows:

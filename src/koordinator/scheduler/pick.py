@@ -6,14 +6,12 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import Scores
 
 Totals = npt.NDArray[np.int32]
 """Weighted sums of final scores; 32 bits hold them, as weights are limited (`profile.WEIGHT_SUM_MAX`)."""
-
-NOT_FEASIBLE = int(np.iinfo(np.int32).min)
-"""Total of a row that is out of the question."""
 
 SAMPLE_MIN = 100
 _PERCENT_MIN = 5

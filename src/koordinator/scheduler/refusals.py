@@ -4,21 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from koordinator.scheduler.answer_patterns import LEFT_OUT, NO_NODE, RefusedBy
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.framework import FilterPlugin, Mask, ReasonCodes
 from koordinator.scheduler.nodes import NodeTable
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import SUCCESS, Code, Status, unresolvable
-
-NO_NODE = 255
-"""`refused_by` of rows that stand for no node."""
-LEFT_OUT = 254
-"""`refused_by` of nodes that a PreFilter plugin left out."""
-
-RefusedBy = npt.NDArray[np.uint8]
-"""(capacity,): 0 for rows that pass, else the position (from 1) of the first Filter plugin that refused."""
 
 
 class Refusals:

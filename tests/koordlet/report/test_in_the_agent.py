@@ -10,6 +10,7 @@ from koordinator.api import labels
 from koordinator.api.device import Device
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.koordlet.report import topology
+from koordinator.koordlet.report.first_rounds import PAUSE_S, ROUNDS_MAX, FirstRounds
 from tests.koordlet.agent_world import CPUS, NODE, World, live
 
 
@@ -41,6 +42,32 @@ def test_all_objects_are_right_in_the_end_whatever_calls_fail(tmp_path: Path, se
         }
 
     live(tmp_path, scenario, seed=seed, gates="Accelerators=true")
+
+
+def test_what_the_scheduler_needs_is_there_within_a_second_after_the_start(tmp_path: Path) -> None:
+    """CPUs are read by a collector that starts together with the reporters, and the caches fill meanwhile."""
+
+    async def scenario(world: World) -> None:
+        await world.create_objects()
+        await asyncio.sleep(1)
+
+        stored = await world.api.get(NodeResourceTopology, NODE)
+        assert labels.NODE_CPU_TOPOLOGY in stored.metadata.annotations
+        assert stored.zones[0].resources[0].capacity == str(CPUS)
+        assert (await world.api.get(Device, NODE)).spec.devices == []
+
+    live(tmp_path, scenario, gates="Accelerators=true")
+
+
+def test_reporters_that_wait_for_long_do_so_at_their_own_pace() -> None:
+    rounds = FirstRounds(3.0)
+    pauses = []
+    for _ in range(ROUNDS_MAX + 1):
+        pauses.append(rounds.interval_s)
+        rounds.waited()
+
+    assert pauses == [PAUSE_S] * ROUNDS_MAX + [3.0]
+    assert FirstRounds(0.1).interval_s == 0.1
 
 
 def test_half_an_hour_without_api_ends_in_one_fresh_report(tmp_path: Path) -> None:

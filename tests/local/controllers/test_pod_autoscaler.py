@@ -285,6 +285,24 @@ def test_what_cannot_be_measured_is_said_and_nothing_is_scaled() -> None:
     run(build, scenario)
 
 
+def test_an_external_metric_that_nobody_serves_is_named() -> None:
+    async def scenario(world: World) -> None:
+        metric = {"name": "queue", "selector": {"matchLabels": {"a": "b"}}}
+        external = {"metric": metric, "target": {"type": "AverageValue", "averageValue": "5"}}
+        await begin(world)
+        await autoscale(world, metrics=[{"type": "External", "external": external}])
+        await asyncio.sleep(1)
+        why = (
+            "failed to get queue external metric value: failed to get queue external metric: "
+            "unable to get external metric default/queue/a=b: unable to fetch metrics from external metrics "
+            "API: the server could not find the requested resource (get queue.external.metrics.k8s.io)"
+        )
+        text = f"invalid metrics (1 invalid out of 1), first error is: {why}"
+        assert ("FailedComputeMetricsReplicas", text) in await events(world)
+
+    run(build, scenario)
+
+
 def test_pods_without_requests_have_no_utilization() -> None:
     async def scenario(world: World) -> None:
         await begin(world, resources={})

@@ -297,6 +297,23 @@ def test_a_resize_in_place_is_held_to_the_rules_for_pods() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("amount", ["x", "1e", "1..5", "", "\u0661"])
+@pytest.mark.parametrize("name", ["koordinator.sh/gpu", "nvidia.com/gpu", "koordinator.sh/gpu-core", "cpu"])
+def test_an_amount_that_is_none_is_the_senders_mistake(name: str, amount: str) -> None:
+    async def scenario(asked: Asked) -> None:
+        pod = pod_body()
+        pod["spec"]["containers"][0]["resources"] = {"requests": {name: amount}, "limits": {name: amount}}
+        mutating = await asked.answer(pod, table.MUTATE_POD)
+        validating = await asked.answer(pod, table.VALIDATE_POD)
+
+        assert {mutating["status"]["code"], validating["status"]["code"]} <= {200, 400}
+        if name == "koordinator.sh/gpu":
+            assert mutating["status"]["code"] == 400
+            assert "spec.containers[0].resources.requests.koordinator.sh/gpu" in mutating["status"]["message"]
+
+    run(scenario)
+
+
 def test_each_step_is_timed_and_a_refusal_is_counted_where_it_happened() -> None:
     async def scenario(asked: Asked) -> None:
         pod = pod_body()
@@ -305,7 +322,7 @@ def test_each_step_is_timed_and_a_refusal_is_counted_where_it_happened() -> None
         code, message = await asked.refusal(pod)
         await asked.answer(pod_body(), table.VALIDATE_POD)
 
-        assert code == 500 and labels.EXTENDED_RESOURCE_SPEC in message
+        assert code == 400 and labels.EXTENDED_RESOURCE_SPEC in message
         text = asked.shared.metrics.internal.text()
         name = "koord_manager_webhook_webhook_duration_milliseconds_count"
         counted = {line.split("{")[1] for line in text.splitlines() if line.startswith(name)}

@@ -67,7 +67,7 @@ def test_resources_are_told_with_what_is_requested_free_and_missing() -> None:
 
     found = details(bench, bench.info("web", cpu="2500m"), "NodeResourcesFit")
 
-    assert found[0] == "cpu: 2500m requested, 1 of 4 free, short by 1500m"
+    assert found[0] == "cpu: 2.5 requested, 1 of 4 free, short by 1.5"
     assert found[1] == "memory: 1Gi requested, 15Gi of 16Gi free"
     assert found[2] == "pods: 1 of at most 1"
 
@@ -91,7 +91,7 @@ def test_a_spread_constraint_is_told_with_counts_and_skew() -> None:
         "maxSkew": 1,
         "topologyKey": "zone",
         "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {},
+        "labelSelector": {"matchExpressions": [{"key": "other", "operator": "DoesNotExist"}]},
     }
     bench = Bench(stock_config()).node("n", **ZONE).node("m", labels={"zone": "b"}).node("bare")
     for name in ("one", "two"):
@@ -141,7 +141,7 @@ def test_measured_usage_is_told_with_threshold_and_estimate() -> None:
     found = details(bench, bench.info("web", cpu="1"), "LoadAwareScheduling")
 
     assert found[0] == (
-        "cpu: 84% usage with this pod, threshold 65% (2500m used, 850m estimated for the pod, of 4)"
+        "cpu: 84% usage with this pod, threshold 65% (2.5 used, 0.85 estimated for the pod, of 4)"
     )
     assert found[1].endswith("no threshold (1Gi used, 717Mi estimated for the pod, of 16Gi)") or (
         "memory: 11% usage with this pod, no threshold" in found[1]
@@ -173,7 +173,7 @@ def test_the_usage_that_is_told_to_go_is_just_enough() -> None:
 
     [found] = remedies(bench.ask(bench.info("web", cpu="1")), "usage")
 
-    assert found.change == "lower the usage of cpu by 731m on n"
+    assert found.change == "lower the usage of cpu by 0.731 cores on n"
     for cpu, verdict in (("1770m", Verdict.UNSCHEDULABLE), ("1769m", Verdict.SCHEDULABLE)):
         feed(bench, metric("n", cpu))
         assert bench.ask(bench.info("web", cpu="1")).verdict is verdict
@@ -227,9 +227,9 @@ def test_numa_nodes_are_told_with_what_is_left_and_what_to_free() -> None:
     found = details(bench, wanting, "NodeNUMAResource")
     [free] = remedies(bench.ask(wanting), "room")
 
-    assert found[0] == "NUMA policy SingleNUMANode for 3 cpu, 1Gi memory"
-    assert found[1] == "NUMA node 0: 2 cpu, 15Gi memory left; CPUs 0-7 not bound"
-    assert free.change == "free 1 of cpu on NUMA node 0 of n"
+    assert found[0] == "NUMA policy SingleNUMANode for 3 cores, 1 GiB of memory"
+    assert found[1] == "NUMA node 0: 2 cores, 15 GiB of memory left; CPUs 0-7 not bound"
+    assert free.change == "free 1 core on NUMA node 0 of n"
     assert bench.ask(bench.of(machines.pod("web", cpu="2"))).verdict is Verdict.SCHEDULABLE
 
 

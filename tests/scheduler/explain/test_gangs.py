@@ -111,7 +111,7 @@ def test_roles_are_tried_together() -> None:
 
     assert answer.sentence == (
         "Gang group default/ps, default/worker is pending: 2 of 3 members fit; the 3rd (default/worker-1) "
-        "lacks 2 cpu on every node."
+        "lacks 2 cores on every node."
     ).replace(" on every node", "")
     assert [(line.gang, line.minimum, line.pending) for line in answer.gangs] == [
         ("default/ps", 1, 1),
@@ -139,7 +139,7 @@ def test_what_would_help_is_tried_with_all_members() -> None:
     assert "tolerate gpu:NoSchedule, on every member" in told
     assert "lower the cpu request from 3 to at most 2, on every member" in told
     assert "lower spec.minMember of default/job from 3 to 2: 2 members would start" in told
-    assert "free 2 of cpu on n-0" in told
+    assert "free 2 cores on n-0" in told
     assert "add a node like n-0: empty, it takes the member" in told
 
 
@@ -256,8 +256,8 @@ def test_a_gang_that_must_be_together_is_short_where_it_comes_nearest() -> None:
     assert changes(answer) == [
         "lower spec.minMember of default/train from 8 to 7: 7 members would start",
         "let the members be outside of SpineLayer spine-3, too (MustGather)",
-        f"free 2 of {GPU} on spine-3-b",
-        f"free 4 of {GPU} on spine-3-a",
+        f"free 2 {GPU} on spine-3-b",
+        f"free 4 {GPU} on spine-3-a",
         "add a node like spine-3-a to SpineLayer spine-3: empty, it takes the member",
     ]
     less = spines({"spine-1/a": "8", "spine-3/a": "16", "spine-3/b": "14"})
@@ -303,7 +303,7 @@ def test_a_gang_that_nodes_and_quota_refuse_is_told_of_both() -> None:
 
     answer = cluster.gang("job")
 
-    assert "2 of 4 members fit; the 3rd (default/job-2) lacks 1 cpu on every node" in answer.sentence
+    assert "2 of 4 members fit; the 3rd (default/job-2) lacks 1 core on every node" in answer.sentence
     [note] = answer.notes
     assert note.startswith("nodes are not all: their quota has no room for them either: queue at root/ads: ")
     assert "4 members ask 12" in note
@@ -351,7 +351,7 @@ def test_a_gang_that_has_started_is_placed_one_by_one() -> None:
     answer = cluster.gang("job")
 
     assert answer.state == "started"
-    assert "0 of 1 that wait find a place; default/job-b lacks 5 cpu" in answer.sentence
+    assert "0 of 1 that wait find a place; default/job-b lacks 5 cores" in answer.sentence
 
 
 def test_nobody_knows_a_gang_that_nobody_names() -> None:

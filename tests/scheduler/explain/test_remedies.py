@@ -27,7 +27,7 @@ def test_following_the_advice_on_requests_makes_the_pod_fit() -> None:
     bench = Bench(stock_config()).node("a", cpu="3500m")
     bench.running("x", "a", cpu="1200m")
 
-    assert "at most 2300m" in remedy(bench.ask(bench.info("web", cpu="3")), "requests").change
+    assert "at most 2.3" in remedy(bench.ask(bench.info("web", cpu="3")), "requests").change
 
     assert bench.ask(bench.info("web", cpu="2300m")).verdict is Verdict.SCHEDULABLE
     assert bench.ask(bench.info("web", cpu="2301m")).verdict is Verdict.UNSCHEDULABLE
@@ -78,7 +78,7 @@ def test_room_to_free_is_told_for_the_nearest_node() -> None:
 
     rooms = [each.change for each in bench.ask(bench.info("web", cpu="3")).remedies if each.kind == "room"]
 
-    assert rooms == ["free 1 of cpu on near", "free 3 of cpu on far"]
+    assert rooms == ["free 1 core on near", "free 3 cores on far"]
 
 
 def test_pods_that_are_being_deleted_are_worth_waiting_for() -> None:

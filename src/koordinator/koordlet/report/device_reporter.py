@@ -24,6 +24,7 @@ from koordinator.host.errors import ContentError
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import device
 from koordinator.koordlet.report.device import GPU, DeviceReport, RDMACard
+from koordinator.koordlet.report.first_rounds import FirstRounds
 from koordinator.koordlet.report.gpu_health import GPUHealth
 from koordinator.koordlet.report.outage import Outage
 from koordinator.koordlet.report.xpu_files import XPUFiles
@@ -40,9 +41,9 @@ class DeviceReporter:
     """Looks at the cards each few seconds and tells the scheduler of changes."""
 
     name = "device"
-    interval_s = INTERVAL_S
 
     def __init__(self, shared: Shared) -> None:
+        self._rounds = FirstRounds(INTERVAL_S)
         self._shared = shared
         self._outage = Outage(f"report of Device {shared.config.node_name}")
         self._accelerators = shared.gates.is_on(GATE)
@@ -66,6 +67,11 @@ class DeviceReporter:
         """What was stored, and what should be, after the last write."""
 
     @property
+    def interval_s(self) -> float:
+        """A few seconds; short until the first report."""
+        return self._rounds.interval_s
+
+    @property
     def informers(self) -> list[Informer[Any]]:
         """Caches that must be run for the report to be written."""
         return [self._stored]
@@ -76,7 +82,11 @@ class DeviceReporter:
         if self._gpus and self._shared.gpus is not None:
             self._health.heard(self._shared.gpus.errors(), now_s)
         node = self._shared.view.node
-        if node is None or not self._stored.synced.is_set() or not self._outage.is_due(now_s):
+        if node is None or not self._stored.synced.is_set():
+            self._rounds.waited()
+            return
+        self._rounds.reported()
+        if not self._outage.is_due(now_s):
             return
         stored = self._written or self._stored.get(self._shared.config.node_name)
         found = self.report(now_s)

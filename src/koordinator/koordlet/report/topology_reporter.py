@@ -19,6 +19,7 @@ from koordinator.cluster.informer import Informer
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.report import topology, topology_object
+from koordinator.koordlet.report.first_rounds import FirstRounds
 from koordinator.koordlet.report.kubelet_source import KubeletSource
 from koordinator.koordlet.report.kubelet_state import KubeletAllocations
 from koordinator.koordlet.report.outage import Outage
@@ -42,7 +43,7 @@ class TopologyReporter:
     name = "nodetopology"
 
     def __init__(self, shared: Shared) -> None:
-        self.interval_s = shared.config.kubelet.topology_interval_s
+        self._rounds = FirstRounds(shared.config.kubelet.topology_interval_s)
         self._shared = shared
         self._kubelet = KubeletSource(shared)
         self._outage = Outage(f"report of NodeResourceTopology {shared.config.node_name}")
@@ -65,6 +66,11 @@ class TopologyReporter:
         """What was stored, and what should be, when there was nothing left to write."""
 
     @property
+    def interval_s(self) -> float:
+        """As configured; short until the first report."""
+        return self._rounds.interval_s
+
+    @property
     def informers(self) -> list[Informer[Any]]:
         """Caches that must be run for the report to be written."""
         return [self._stored] if self._is_reporting else []
@@ -72,6 +78,10 @@ class TopologyReporter:
     async def run(self) -> None:
         """One round."""
         inputs = await self._read()
+        if inputs is None or (self._is_reporting and not self._stored.synced.is_set()):
+            self._rounds.waited()
+        else:
+            self._rounds.reported()
         if inputs is None:
             return  # not all of it is known yet
         view = self._shared.view

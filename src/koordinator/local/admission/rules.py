@@ -5,7 +5,7 @@ namespaceSelector.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -113,10 +113,10 @@ def _webhook(webhook: Json, configuration: str, mutating: bool) -> Webhook:
         name=webhook["name"],
         configuration=configuration,
         mutating=mutating,
-        rules=tuple(_rule(rule) for rule in webhook.get("rules") or ()),
+        rules=tuple(compile_rule(rule) for rule in webhook.get("rules") or ()),
         by_equivalent=webhook.get("matchPolicy", "Equivalent") == "Equivalent",
-        namespace_selects=_selector(webhook.get("namespaceSelector")),
-        object_selects=_selector(webhook.get("objectSelector")),
+        namespace_selects=compile_selector(webhook.get("namespaceSelector")),
+        object_selects=compile_selector(webhook.get("objectSelector")),
         client=webhook.get("clientConfig") or {},
         review_versions=tuple(webhook.get("admissionReviewVersions") or ("v1",)),
         timeout_s=webhook.get("timeoutSeconds", 10),
@@ -130,7 +130,8 @@ def _webhook(webhook: Json, configuration: str, mutating: bool) -> Webhook:
     )
 
 
-def _rule(rule: Json) -> Rule:
+def compile_rule(rule: Json) -> Rule:
+    """A rule with operations and resources, ready to be asked."""
     return Rule(
         operations=frozenset(rule.get("operations") or ()),
         groups=frozenset(rule.get("apiGroups") or ()),
@@ -140,8 +141,8 @@ def _rule(rule: Json) -> Rule:
     )
 
 
-def _selector(selector: Json | None) -> Predicate | None:
-    """None selects everything."""
+def compile_selector(selector: Json | None) -> Predicate | None:
+    """A label selector, ready to be asked; None selects everything."""
     if not selector or not (selector.get("matchLabels") or selector.get("matchExpressions")):
         return None
     return label_selector.compile_selector(msgspec.convert(selector, LabelSelector))
@@ -152,14 +153,24 @@ def is_exempt(resource: Resource) -> bool:
     return resource.group == _EXEMPT_GROUP
 
 
-def object_selected(webhook: Webhook, obj: Json | None, old: Json | None) -> bool:
+class Selecting(Protocol):
+    """What has selectors: a webhook, or the matching of a policy."""
+
+    @property
+    def namespace_selects(self) -> Predicate | None: ...
+
+    @property
+    def object_selects(self) -> Predicate | None: ...
+
+
+def object_selected(webhook: Selecting, obj: Json | None, old: Json | None) -> bool:
     """Whether the new or the old object has the labels that the webhook asks for."""
     selects = webhook.object_selects
     return selects is None or any(selects(_labels(one)) for one in (obj, old) if one is not None)
 
 
 def namespace_selected(
-    webhook: Webhook,
+    webhook: Selecting,
     resource: Resource,
     namespace: str,
     obj: Json | None,
@@ -217,6 +228,8 @@ __all__ = [
     "Rule",
     "Webhook",
     "compile_configuration",
+    "compile_rule",
+    "compile_selector",
     "conditions_hold",
     "in_order",
     "is_exempt",

@@ -97,7 +97,7 @@ class Verbs:
         query.check_apply(call.params, apply=patch_type is PatchType.APPLY)
         options = call.write_options("PatchOptions")
         body = await calls.read_body(call.request)
-        patch = _decode_patch(body, patch_type)
+        patch = await _decode_patch(body, patch_type)
         call.warnings += _duplicates(body, patch, options.field_validation)
         creates = patch_type is PatchType.APPLY and not target.subresource and not self._exists(call)
         record = await self._backend.patch(
@@ -278,10 +278,10 @@ def _metadata(call: Call, obj: dict[str, Any]) -> dict[str, Any]:
     return meta
 
 
-def _decode_patch(body: bytes, patch_type: PatchType) -> Any:
+async def _decode_patch(body: bytes, patch_type: PatchType) -> Any:
     try:
         if patch_type is PatchType.APPLY:
-            patch = bodies.decode_yaml(body)
+            patch = await bodies.decode_yaml_beside(body)
         else:
             patch = bodies.decode_json(body)
     except bodies.MalformedBody as error:
@@ -334,7 +334,7 @@ async def _read_value(call: Call, kind: str, *, may_be_empty: bool = False) -> t
         if media == "application/json":
             return body, bodies.decode_json(body), []
         if media == "application/yaml":
-            return body, bodies.decode_yaml(body), []
+            return body, await bodies.decode_yaml_beside(body), []
         if media == protobuf.MEDIA_TYPE:
             return (body, *protobuf.decode(body))
     except (bodies.MalformedBody, protobuf.Malformed) as error:

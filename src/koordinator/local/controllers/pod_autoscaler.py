@@ -33,6 +33,7 @@ from koordinator.local.controllers.pod_usage import PodUsage
 from koordinator.local.controllers.replica_limits import Bounds, History, Said
 from koordinator.local.controllers.replica_proposals import NoProposal, Proposal, Tolerance
 from koordinator.local.controllers.selected_pods import SelectedPods
+from koordinator.local.registry.scale import selector_text
 
 Json = dict[str, Any]
 
@@ -40,7 +41,7 @@ WORKERS = 5
 SYNC_S = 15.0
 _CONFLICTS_MAX = 5
 _NO_CUSTOM = "no custom metrics API (custom.metrics.k8s.io) registered"
-_NO_EXTERNAL = "no external metrics API (external.metrics.k8s.io) registered"
+_NO_EXTERNAL = "the server could not find the requested resource (get {}.external.metrics.k8s.io)"
 _NO_USAGE = "no metrics returned from resource metrics API"
 _NOT_COMPUTED = "the HPA was unable to compute the replica count: {}"
 
@@ -284,7 +285,7 @@ class PodAutoscalerController:
             if not rivals:
                 return ""
             reason = "AmbiguousSelector"
-            names = " ".join(f"{{{name} {namespace}}}" for namespace, name in sorted([key, *rivals]))
+            names = " ".join("/".join(one) for one in sorted([key, *rivals]))
             why = f"pods by selector {selector} are controlled by multiple HPAs: [{names}]"
         self._events.warning(look.hpa, reason, why)
         look.say("ScalingActive", Said(False, reason, why))
@@ -296,7 +297,7 @@ class PodAutoscalerController:
             return self._resource_metric(look, spec.resource, pods, replicas, "Resource")
         if spec.type == "ContainerResource" and spec.container_resource is not None:
             return self._resource_metric(look, spec.container_resource, pods, replicas, "ContainerResource")
-        raise _not_served(spec)
+        raise _not_served(spec, look.hpa.metadata.namespace)
 
     def _resource_metric(
         self, look: _Look, source: ResourceMetricSource, pods: list[Pod], replicas: int, kind: str
@@ -343,7 +344,7 @@ class PodAutoscalerController:
                 hpa,
                 hpa.status,
                 status,
-                ("currentReplicas", "desiredReplicas", "currentMetrics"),
+                ("desiredReplicas", "currentMetrics"),
             )
         except errors.Conflict:
             return  # another one of that name by now
@@ -367,7 +368,7 @@ def _tolerance(hpa: HorizontalPodAutoscaler) -> Tolerance:
     return Tolerance() if behavior is None else Tolerance(of(behavior.scale_down), of(behavior.scale_up))
 
 
-def _not_served(spec: MetricSpec) -> _Failed:
+def _not_served(spec: MetricSpec, namespace: str) -> _Failed:
     """What is said about a metric of another API."""
     body = spec.pods or spec.object or spec.external or {}
     name = (body.get("metric") or {}).get("name", "")
@@ -380,11 +381,14 @@ def _not_served(spec: MetricSpec) -> _Failed:
             text = f"{fetch} on {about.get('kind', '')} {about.get('name', '')}"
             return _Failed("FailedGetObjectMetric", text, "failed to get object metric value")
         case "External":
+            selector = selector_text((body.get("metric") or {}).get("selector")) or "nil"
             text = (
-                f"unable to get external metric {name}: unable to fetch metrics from external metrics API: "
+                f"unable to get external metric {namespace}/{name}/{selector}: "
+                f"unable to fetch metrics from external metrics API: {_NO_EXTERNAL.format(name)}"
             )
-            return _Failed(
-                "FailedGetExternalMetric", text + _NO_EXTERNAL, f"failed to get {name} external metric value"
-            )
+            by_amount = (body.get("target") or {}).get("averageValue") is not None
+            inner = f"{name} external metric" if by_amount else f"external metric {name}"
+            prefix = f"failed to get {name} external metric value: failed to get {inner}"
+            return _Failed("FailedGetExternalMetric", text, prefix)
     text = f'unknown metric source type "{spec.type}"'
     return _Failed("InvalidMetricSourceType", text, "invalid metric source")

@@ -50,6 +50,8 @@ KINDS: dict[str, str] = {
     "ClusterRoleBinding": "Gives the permissions of a cluster role to subjects.",
     "CustomResourceDefinition": "A kind of object that users add to the API.",
     "MutatingWebhookConfiguration": "Webhooks that may change objects before they are stored.",
+    "ValidatingAdmissionPolicy": "Expressions that may refuse objects before they are stored.",
+    "ValidatingAdmissionPolicyBinding": "Where a ValidatingAdmissionPolicy counts, and with which parameters.",
     "ValidatingWebhookConfiguration": "Webhooks that may refuse objects before they are stored.",
     "APIService": "A server for a group and version of the API.",
     "ObjectMeta": "Metadata that every stored object has.",

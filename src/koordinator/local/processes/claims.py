@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     inode: int = 0
     folder: str = ""
     """Where logs and volumes of its pods are."""
+    parents: tuple[str, ...] = ()
+    """Groups above that of all pods that were made for it."""
 
 
 class Claims:
@@ -68,20 +71,20 @@ class Claims:
             raise ForeignPods(group, "has processes, while ours was not finished")
         return claim
 
-    def announce(self, folder: str) -> None:
+    def announce(self, folder: str, parents: Sequence[str]) -> None:
         """Write down that we are about to make the groups. Raises: OSError."""
-        self._write(self._claim(folder, 0))
+        self._write(self._claim(folder, parents, 0))
 
-    def confirm(self, folder: str) -> None:
+    def confirm(self, folder: str, parents: Sequence[str]) -> None:
         """Write down which groups are ours, now that they exist. Raises: OSError."""
-        self._write(self._claim(folder, self._inode()))
+        self._write(self._claim(folder, parents, self._inode()))
 
     def drop(self) -> None:
         """Forget it: nothing of ours is left."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
 
-    def _claim(self, folder: str, inode: int) -> Claim:
+    def _claim(self, folder: str, parents: Sequence[str], inode: int) -> Claim:
         return Claim(
             boot=self._host.machine.boot_id(),
             pid=os.getpid(),
@@ -89,6 +92,7 @@ class Claims:
             group=self._groups.root,
             inode=inode,
             folder=folder,
+            parents=tuple(parents),
         )
 
     def _inode(self) -> int:

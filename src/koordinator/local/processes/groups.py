@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import signal
+from collections.abc import Iterable
 
 from koordinator.api.qos import KubeQoS
 from koordinator.host import cgroup_layout
@@ -65,8 +66,8 @@ class PodGroups:
 
     def make_tree(self) -> None:
         """The groups of all pods and of the classes. Raises: GroupError."""
-        if self.parent and not self.cgroups.exists(self.parent):
-            self.make(self.parent, can_hold_groups=True)
+        for group in self.missing_parents():
+            self.make(group, can_hold_groups=True)
         for group in (self.root, *map(self.class_group, CLASSES)):
             self.make(group, can_hold_groups=True)
 
@@ -139,9 +140,18 @@ class PodGroups:
 
     # Looking
 
+    def missing_parents(self) -> list[str]:
+        """Groups above that of all pods which do not exist yet, in any hierarchy; the outermost first."""
+        names = self.parent.split("/") if self.parent else []
+        above = ["/".join(names[: depth + 1]) for depth in range(len(names))]
+        return [group for group in above if not self._is_there(group)]
+
     def exists(self) -> bool:
         """Whether there is a group of all pods, in any hierarchy."""
-        return any(self.cgroups.exists(self.root, each) for each in self._hierarchies())
+        return self._is_there(self.root)
+
+    def _is_there(self, group: str) -> bool:
+        return any(self.cgroups.exists(group, each) for each in self._hierarchies())
 
     def processes(self, group: str) -> set[int]:
         """Ids of all processes in a group and below, in any hierarchy."""
@@ -195,6 +205,13 @@ class PodGroups:
             await self.kill(group)
             await asyncio.sleep(_KILL_POLL_S)
         raise GroupError(group, problem or "is still there")
+
+    def remove_parents(self, made: Iterable[str]) -> None:
+        """Take away groups above that of all pods which were made for it; those that others use meanwhile stay."""
+        for group in sorted(made, key=lambda each: -each.count("/")):
+            problem = self.cgroups.remove(group)
+            if problem is not None and problem.failure is not Failure.GONE:
+                log.debug("a group is left: others use it", extra={"problem": str(problem)})
 
     def _remove_directories(self, group: str) -> Problem | None:
         below = {each for one in self._hierarchies() for each in self.cgroups.walk(group, _DEPTH_MAX, one)}

@@ -82,6 +82,8 @@ class ProcessNode:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._told_s = 0.0
         self._has_claimed = False
+        self._parents: list[str] = []
+        """Groups above that of all pods that were made for it, by us or by a run before that was killed."""
         self._class_amounts: dict[KubeQoS, GroupAmounts] = {}
         self._known: dict[str, KubeletPod] = {}
         self._next_address = _FIRST_POD_ADDRESS
@@ -112,13 +114,15 @@ class ProcessNode:
                 shutil.rmtree(left.folder, ignore_errors=True)
         self._has_claimed = True
         folder = str(self._config.folder)
-        self._claims.announce(folder)
+        before = left.parents if left is not None else ()
+        self._parents = list(dict.fromkeys((*before, *self.groups.missing_parents())))
+        self._claims.announce(folder, self._parents)
         self._config.folder.mkdir(parents=True, exist_ok=True)
         self._config.folder.chmod(0o711)  # containers of other users find their way, and only theirs
         self.groups.make_tree()
         offered = amounts.of_all_pods(self.facts.allocatable_milli, self.facts.allocatable_bytes)
         self.groups.set_amounts(self.groups.root, offered)
-        self._claims.confirm(folder)
+        self._claims.confirm(folder, self._parents)
         self._share_by_class()
 
     async def run(self) -> NoReturn:
@@ -173,6 +177,7 @@ class ProcessNode:
         except GroupError as error:
             log.error("groups left behind: %s", error)
             return
+        self.groups.remove_parents(self._parents)
         shutil.rmtree(self._config.folder, ignore_errors=True)
         self._claims.drop()
         self._has_claimed = False

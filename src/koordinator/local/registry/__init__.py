@@ -13,6 +13,7 @@ from koordinator.clock import Clock
 from koordinator.local.admission import AdmissionChain, WebhookAdmission
 from koordinator.local.admission.granted_rights import GrantedRights
 from koordinator.local.admission.limit_ranges import LimitRanges
+from koordinator.local.admission.policies import ValidatingPolicies
 from koordinator.local.authorization import default_roles
 from koordinator.local.authorization.rbac import GROUP
 from koordinator.local.interfaces import Admission, Patcher, SchemaCatalog
@@ -43,7 +44,7 @@ def in_memory(
     `schemas` and `patcher` default to the real ones. `history_max` bounds the changes kept per kind: memory
     against how far a watcher may fall behind.
     """
-    return _build(Store(history_max=history_max), clock, str(seed), schemas, patcher, checks)
+    return _build(Store(history_max=history_max, packs=checks), clock, str(seed), schemas, patcher, checks)
 
 
 def on_disk(
@@ -93,7 +94,11 @@ def _build(
     registry = Registry(store, clock, rng, catalog, chosen, checks=checks, token_key=token_key)
     if checks:
         webhooks = WebhookAdmission.on(registry, random.Random(f"{seed}/admission"))
-        plugins = (LimitRanges(store), GrantedRights(registry.authorizer))
+        plugins = (
+            LimitRanges(store),
+            GrantedRights(registry.authorizer),
+            ValidatingPolicies(store, registry.other_versions_of, registry.resources),
+        )
         registry.admission = AdmissionChain(webhooks, plugins, catalog)
         registry.on_close.append(webhooks.close)
     if load is not None:

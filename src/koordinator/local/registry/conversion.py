@@ -12,7 +12,7 @@ import msgspec
 from koordinator.api.meta import Resource
 from koordinator.cluster.backend import Record
 
-CACHE_MAX = 8_192
+CACHE_MAX = 1_024
 """Shown records kept; a record is usually read soon after it was written, by all watchers of its version."""
 
 _EVENT_FIELDS = {

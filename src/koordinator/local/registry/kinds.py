@@ -11,7 +11,7 @@ from koordinator.local.registry.autoscalers import AUTOSCALERS
 from koordinator.local.registry.builtin import Facts
 from koordinator.local.registry.conversion import EVENTS, Converter
 from koordinator.local.registry.crds import DefinitionStrategy
-from koordinator.local.registry.expiry import EVENT_LIFE_S, Expiry
+from koordinator.local.registry.expiry import EVENT_LIFE_S, EVENTS_MAX, Expiry
 from koordinator.local.registry.pods import PodStrategy
 from koordinator.local.registry.scale import BUILTIN_PATHS, Paths
 from koordinator.local.registry.selection import INDEXES, SELECTABLE, FieldReader
@@ -81,7 +81,8 @@ class Kinds:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kinds: dict[tuple[str, str], Kind] = {}
-        self.event_expiry = Expiry(store.table(_EVENTS), EVENT_LIFE_S)
+        events = store.table(_EVENTS, INDEXES[_EVENTS], packed=True)
+        self.event_expiry = Expiry(events, EVENT_LIFE_S, EVENTS_MAX)
         for resource in BUILT_IN:
             known = self._kinds.get((resource.group, resource.plural))
             if known is None:

@@ -67,8 +67,11 @@ SELECTABLE: dict[str, dict[str, FieldReader]] = {
 }
 """Fields that a selector may name besides `metadata.name` and `metadata.namespace`, by table."""
 
-INDEXES: dict[str, dict[str, FieldReader]] = {"pods": _paths("spec.nodeName")}
-"""Fields by which objects are found without a scan: a node asks for its own pods only."""
+INDEXES: dict[str, dict[str, FieldReader]] = {
+    "pods": _paths("spec.nodeName"),
+    "events": _paths("involvedObject.name"),
+}
+"""Fields by which objects are found without a scan: a node asks for its own pods, people for one object's events."""
 
 
 class Selection(msgspec.Struct, frozen=True):

@@ -86,7 +86,9 @@ class PodMutatingHandler:
         except (ProfileError, QuantityError, ValueError) as error:  # ValidationError is a ValueError
             durations.done(operation, step, began_s, allowed=False)
             words = pod_rules.malformed_amount(view) if isinstance(error, QuantityError) else ""
-            return denied(f"{called(request)}: {words or error}", 500)
+            # A profile is not the sender's mistake; all else is.
+            code = 500 if isinstance(error, ProfileError) else 400
+            return denied(f"{called(request)}: {words or error}", code)
         return Verdict(obj=pod, warnings=matching.warnings + outcome.warnings)
 
 

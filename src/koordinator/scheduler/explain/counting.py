@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 
 from koordinator.api.resource_vector import I64
+from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.explain.quotas import room_in_quota
-from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.plugins.network_topology import slots
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile

@@ -56,9 +56,9 @@ def _short(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") 
     column = int(np.flatnonzero(short.any(axis=1))[0])
     name = table.registry.names[columns[column]]
     amounts = lacking[column]
-    least = resource_vector.amount_text(name, int(amounts.min()))
+    least = resource_vector.readable_lot(name, int(amounts.min()))
     at_least = "" if amounts.min() == amounts.max() else "at least "
-    return f"{at_least}{least} {name}"
+    return f"{at_least}{least}"
 
 
 def _counts(found: Survey, inside: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[tuple[str, int]]:

@@ -72,6 +72,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         """What is asked for and not used."""
         return max(self.request - self.used, 0) if self.request is not None else 0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the figures can belong together. They are written one after the other, so that for a second after a
+        change a runtime may stand above a lowered max, and more be used than is asked for."""
+        if self.runtime is None or (self.max is not None and self.runtime > self.max):
+            return False
+        return self.request is None or self.used <= self.request
+
 
 class QuotaNode(msgspec.Struct, kw_only=True):
     """A quota with all that is below it. `notes` say what is wrong with it, and what is special."""
@@ -445,6 +453,8 @@ def _figures_json(name: str, each: Figures) -> dict[str, Any]:
         "lent": each.loan.lent,
     }
     body: dict[str, Any] = {key: text(name, nanos) for key, nanos in said.items() if nanos is not None}
+    if not each.is_settled:
+        body["isSettled"] = False
     body["lenders"] = {lender: text(name, nanos) for lender, nanos in sorted(each.loan.lenders.items())}
     return body
 

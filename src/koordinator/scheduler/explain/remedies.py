@@ -268,8 +268,7 @@ def room(found: Survey, inside: Mask | None = None) -> list[Remedy]:
             break
         row, free_pods = int(found.rows[position]), int(found.free_pods[position])
         parts = [
-            f"{resource_vector.amount_text(table.registry.names[column], int(lacking[n, position]))} of "
-            f"{table.registry.names[column]}"
+            resource_vector.readable_lot(table.registry.names[column], int(lacking[n, position]))
             for n, column in enumerate(columns)
             if lacking[n, position] > 0
         ]

@@ -9,12 +9,12 @@ from typing import Any, Self
 import numpy as np
 
 from koordinator.scheduler import pick
+from koordinator.scheduler.answer_patterns import NOT_FEASIBLE
 from koordinator.scheduler.columns import Rows
 from koordinator.scheduler.engine import Engine
 from koordinator.scheduler.evaluation import Evaluation
 from koordinator.scheduler.evaluation_cache import EvaluationCache
 from koordinator.scheduler.framework import Mask, ReservePlugin
-from koordinator.scheduler.pick import NOT_FEASIBLE
 from koordinator.scheduler.pod_info import PodInfo
 from koordinator.scheduler.profile import Profile
 from koordinator.scheduler.status import SUCCESS, Status, unresolvable

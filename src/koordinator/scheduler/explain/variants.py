@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from koordinator.api import resource_vector, resources, tolerations
+from koordinator.api import readable, resource_vector, resources, tolerations
 from koordinator.api.affinity import Affinity, NodeAffinity, NodeSelector, PodAffinity, Taint, Toleration
 from koordinator.api.core import Container, Pod, PodSpec
 from koordinator.api.quantity import RawQuantity
@@ -95,12 +95,18 @@ def for_ports(pod: Pod) -> list[Variant]:
     ]
 
 
+def _exact(name: str, amount: int) -> str:
+    """An amount that somebody will write into a manifest, and that must not be rounded up."""
+    is_short = readable.is_cpu(name) or not readable.is_bytes(name)
+    return (resource_vector.readable_cell if is_short else resource_vector.amount_text)(name, amount)
+
+
 def for_requests(pod: Pod, wanted: Mapping[str, int], at_most: Mapping[str, int]) -> Variant:
     """Requesting no more than `at_most`; both map resources to column amounts, `wanted` is what the pod
     requests now."""
     parts = [
-        f"{name} request from {resource_vector.amount_text(name, wanted[name])} to at most "
-        f"{resource_vector.amount_text(name, amount)}"
+        f"{name} request from {resource_vector.readable_cell(name, wanted[name])} to at most "
+        f"{_exact(name, amount)}"
         for name, amount in at_most.items()
     ]
 

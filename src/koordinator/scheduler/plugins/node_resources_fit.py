@@ -265,10 +265,10 @@ class NodeResourcesFit(
         lines = []
         for (column, wanted), name in zip(state.checked, state.names, strict=True):
             amounts = wanted, int(table.free[column, row]), int(table.allocatable[column, row])
-            own, free, whole = (resource_vector.amount_text(name, amount) for amount in amounts)
+            own, free, whole = (resource_vector.readable_cell(name, amount) for amount in amounts)
             lines.append(f"{name}: {own} requested, {free} of {whole} free")
             if wanted > amounts[1]:
-                lines[-1] += f", short by {resource_vector.amount_text(name, wanted - amounts[1])}"
+                lines[-1] += f", short by {resource_vector.readable_cell(name, wanted - amounts[1])}"
         if table.free_pods[row] < 1:
             lines.append(f"pods: {table.pod_count[row]} of at most {table.pods_max[row]}")
         return tuple(lines)

@@ -6,6 +6,7 @@ from koordinator.local.apiserver.printers.column import (
     AGE,
     NAME,
     NONE,
+    UNSET,
     Column,
     Json,
     Printer,
@@ -78,6 +79,21 @@ def network_policy_row(obj: Json, now_s: float) -> list[Any]:
     return [name_of(obj), selector_text(field(obj, "spec", "podSelector")), age(obj, now_s)]
 
 
+def policy_row(obj: Json, now_s: float) -> list[Any]:
+    spec = field(obj, "spec")
+    kind = field(spec, "paramKind")
+    shown = f"{text(kind, 'apiVersion')}/{text(kind, 'kind')}" if kind else UNSET
+    return [name_of(obj), len(objects(spec, "validations")), shown, age(obj, now_s)]
+
+
+def policy_binding_row(obj: Json, now_s: float) -> list[Any]:
+    spec = field(obj, "spec")
+    ref = field(spec, "paramRef")
+    name = text(ref, "name")
+    shown = (f"{text(ref, 'namespace')}/{name}" if text(ref, "namespace") else name or "*") if ref else UNSET
+    return [name_of(obj), text(spec, "policyName"), shown, age(obj, now_s)]
+
+
 _CREATED = Column("Created At", "date")
 _BINDING = (NAME, Column("Role"), AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts"))
 _WEBHOOKS = Printer((NAME, integer("Webhooks"), AGE), webhooks_row)
@@ -86,6 +102,12 @@ PRINTERS = {
     ("apiextensions.k8s.io", "CustomResourceDefinition"): Printer((NAME, _CREATED), definition_row),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _WEBHOOKS,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _WEBHOOKS,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): Printer(
+        (NAME, integer("Validations"), Column("ParamKind"), AGE), policy_row
+    ),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): Printer(
+        (NAME, Column("PolicyName"), Column("ParamRef"), AGE), policy_binding_row
+    ),
     ("rbac.authorization.k8s.io", "Role"): Printer((NAME, _CREATED), role_row),
     ("rbac.authorization.k8s.io", "ClusterRole"): Printer((NAME, _CREATED), role_row),
     ("rbac.authorization.k8s.io", "RoleBinding"): Printer(_BINDING, binding_row),

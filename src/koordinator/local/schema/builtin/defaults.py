@@ -181,6 +181,21 @@ def _webhooks(mutating: bool) -> Default:
     return lambda obj: change_each(obj, "webhooks", webhook)
 
 
+def _matching(value: Json) -> Json:
+    """`matchConstraints` of a policy, or `matchResources` of a binding."""
+    value = fill(value, matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
+    for field in ("resourceRules", "excludeResourceRules"):
+        value = change_each(value, field, lambda rule: fill(rule, scope="*"))
+    return value
+
+
+def _admission_policy(obj: Json) -> Json:
+    def spec(value: Json) -> Json:
+        return change(fill(value, failurePolicy="Fail"), "matchConstraints", _matching)
+
+    return change(obj, "spec", spec)
+
+
 def _crd(obj: Json) -> Json:
     def names(value: Json) -> Json:
         kind = value.get("kind", "")
@@ -338,6 +353,10 @@ DEFAULTS: dict[tuple[str, str], Default] = {
     ("resource.k8s.io", "ResourceClaimTemplate"): lambda obj: change(obj, "spec", _device_claim),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _webhooks(mutating=True),
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _webhooks(mutating=False),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): _admission_policy,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): lambda obj: change(
+        obj, "spec", lambda spec: change(spec, "matchResources", _matching)
+    ),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _crd,
     ("rbac.authorization.k8s.io", "RoleBinding"): _role_binding,
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _role_binding,

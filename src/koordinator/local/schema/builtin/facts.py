@@ -92,6 +92,10 @@ FIELDS: dict[tuple[str, str], Fact] = {
     ("ValidatingWebhookConfiguration", "webhooks"): _by("name"),
     ("MutatingWebhook", "matchConditions"): _by("name"),
     ("ValidatingWebhook", "matchConditions"): _by("name"),
+    ("ValidatingAdmissionPolicySpec", "matchConditions"): _by("name"),
+    ("ValidatingAdmissionPolicySpec", "variables"): _by("name"),
+    ("ValidatingAdmissionPolicyStatus", "conditions"): _apply_by("type"),
+    ("ValidatingAdmissionPolicyBindingSpec", "validationActions"): _SET,
     ("CustomResourceDefinitionStatus", "conditions"): _apply_by("type"),
     ("APIServiceStatus", "conditions"): _by("type"),
     # devices

@@ -64,6 +64,9 @@ for _webhook in ("MutatingWebhook", "ValidatingWebhook"):
     ENUMS[_webhook, "matchPolicy"] = ("Equivalent", "Exact")
     ENUMS[_webhook, "sideEffects"] = ("None", "NoneOnDryRun")
     ENUMS[_webhook, "reinvocationPolicy"] = ("IfNeeded", "Never")
+ENUMS["ValidatingAdmissionPolicySpec", "failurePolicy"] = ("Fail", "Ignore")
+ENUMS["MatchResources", "matchPolicy"] = ("Equivalent", "Exact")
+ENUMS["ParamRef", "parameterNotFoundAction"] = ("Allow", "Deny")
 for _container in ("EphemeralContainer",):
     for _name in ("imagePullPolicy", "terminationMessagePolicy"):
         ENUMS[_container, _name] = ENUMS["Container", _name]
@@ -136,6 +139,10 @@ _MAY_BE_EMPTY = frozenset(
         ("ObjectReference", "name"),
         ("Eviction", "metadata"),
         ("Role", "rules"),
+        ("Validation", "expression"),
+        ("Variable", "expression"),
+        ("AuditAnnotation", "key"),
+        ("AuditAnnotation", "valueExpression"),
         ("ClusterRole", "rules"),
         ("Subject", "name"),
         ("ControllerRevision", "revision"),

@@ -7,7 +7,7 @@ from koordinator.api.meta import Resource
 from koordinator.cluster.errors import StatusCause
 from koordinator.local.schema import errors, names
 from koordinator.local.schema.builtin import models
-from koordinator.local.schema.custom import structural
+from koordinator.local.schema.custom import rules, structural
 from koordinator.local.schema.decode import Unreadable, decoder_of
 
 Json = dict[str, Any]
@@ -124,7 +124,7 @@ def _check_version(version: Json, field: str) -> list[StatusCause]:
     if schema is None:
         causes.append(errors.required(where, "schemas are required"))
     else:
-        causes += _readable(schema, where) or structural.check(schema, where)
+        causes += _readable(schema, where) or structural.check(schema, where) or rules.check(schema, where)
     scale = (version.get("subresources") or {}).get("scale")
     if scale is not None:
         for part, root in (("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")):

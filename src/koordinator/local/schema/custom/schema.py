@@ -6,7 +6,7 @@ from koordinator.api.meta import Resource
 from koordinator.cluster.errors import BadRequest, StatusCause
 from koordinator.local.schema import decode, errors, metadata, names
 from koordinator.local.schema.custom import meta as typed_meta
-from koordinator.local.schema.custom import prune, validate
+from koordinator.local.schema.custom import prune, rules, validate
 from koordinator.local.schema.custom.shape import shape_of
 from koordinator.local.schema.types import Type
 
@@ -28,6 +28,7 @@ class CustomSchema:
             name: inner for name, inner in (schema.get("properties") or {}).items() if name not in _IMPLICIT
         }
         self._check = validate.compile_schema({**schema, "properties": own})
+        self._ask_rules = rules.compile_rules(schema)
         self._check_name = validate.compile_schema((schema.get("properties") or {}).get("metadata") or {})
 
     def decode(self, obj: Json, field_validation: str) -> tuple[Json, list[str]]:
@@ -68,9 +69,13 @@ class CustomSchema:
             causes += validate.causes_of(self._check_name, meta, "metadata")
         if old is not None:
             causes += metadata.check_update(meta, old.get("metadata") or {})
-            if _same_but_metadata(obj, old):
-                return causes
-        return causes + validate.causes_of(self._check, obj, "")
+        is_same = old is not None and _same_but_metadata(obj, old)
+        found = [] if is_same else validate.causes_of(self._check, obj, "")
+        if self._ask_rules is None:
+            return causes + found
+        if found:
+            return [*causes, *found, rules.UNCHECKED]
+        return causes + self._ask_rules(obj, old)
 
 
 def _same_but_metadata(obj: Json, old: Json) -> bool:

@@ -70,7 +70,7 @@ def facts(found: Judged) -> Iterator[str]:
         if not capacity:
             continue
         own, there, whole = (
-            resource_vector.amount_text(name, amount)
+            resource_vector.readable_cell(name, amount)
             for amount in (found.estimate[index], found.used[index], capacity)
         )
         limit = f"threshold {found.thresholds[index]}%" if found.thresholds[index] else "no threshold"
@@ -117,7 +117,7 @@ def _less_usage(refused: Sequence[Refused]) -> Iterator[Relief]:
         if any(_excess(found, index) > found.used[index] for index in over):
             continue  # even an idle node would be too small
         parts = [
-            f"{found.names[i]} by {resource_vector.amount_text(found.names[i], _excess(found, i))}"
+            f"{found.names[i]} by {resource_vector.readable_amount(found.names[i], _excess(found, i))}"
             for i in over
         ]
         yield Relief("usage", f"lower the {found.of_what} of {' and '.join(parts)} on {name}", (row,))

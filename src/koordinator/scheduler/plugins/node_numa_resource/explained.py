@@ -27,9 +27,7 @@ def _wish(plan: PodPlan, terms: Terms) -> Iterator[str]:
         required = ", required" if terms.binding.is_required else ""
         yield f"binds {plan.cpu_count} CPUs ({how}{required})"
     if terms.policy:
-        wanted = ", ".join(
-            f"{resource_vector.amount_text(name, amount)} {name}" for name, amount in terms.amounts
-        )
+        wanted = ", ".join(resource_vector.readable_lot(name, amount) for name, amount in terms.amounts)
         yield f"NUMA policy {terms.policy.value} for {wanted or 'nothing that NUMA nodes offer'}"
 
 
@@ -37,7 +35,7 @@ def _free(view: NodeView) -> Iterator[str]:
     topology = view.facts.options.cpus
     for numa in view.facts.zones:
         left = ", ".join(
-            f"{resource_vector.amount_text(name, amount)} {name}"
+            resource_vector.readable_lot(name, amount)
             for name, amount in sorted(view.available[numa].items())
         )
         cpus = cpuset.text_of(cpus_of(view.free.cpus & topology.numa_nodes.get(numa, 0)))
@@ -54,7 +52,7 @@ class Lack(msgspec.Struct, frozen=True):
     share: float
 
     def text(self, node_name: str) -> str:
-        parts = [f"{resource_vector.amount_text(name, n)} of {name}" for name, n in self.amounts.items()]
+        parts = [resource_vector.readable_lot(name, n) for name, n in self.amounts.items()]
         if self.cpu_count:
             parts.append(f"{self.cpu_count} CPUs that are bound to pods")
         where = node_name if self.numa is None else f"NUMA node {self.numa} of {node_name}"

@@ -12,6 +12,7 @@ from koordinator.local.schema.builtin.checks import (
     networking,
     pod_updates,
     pods,
+    policies,
     quotas,
     services,
     webhooks,
@@ -55,6 +56,8 @@ CHECKS: dict[tuple[str, str], Callable[[Json], list[StatusCause]]] = {
     ("storage.k8s.io", "StorageClass"): cluster.check_storage_class,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.check_configuration,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.check_configuration,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): policies.check_policy,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): policies.check_binding,
 }
 
 UPDATE_CHECKS: dict[tuple[str, str], Callable[[Json, Json], list[StatusCause]]] = {

@@ -48,7 +48,7 @@ def _check_webhook(webhook: Json, field: str) -> list[StatusCause]:
         detail = f"must include at least one of {', '.join(_REVIEW_VERSIONS)}"
         causes.append(errors.invalid(f"{field}.admissionReviewVersions", versions, detail))
     for index, rule in enumerate(webhook.get("rules") or ()):
-        causes += _check_rule(rule, f"{field}.rules[{index}]")
+        causes += check_rule(rule, f"{field}.rules[{index}]")
     for part in ("namespaceSelector", "objectSelector"):
         if webhook.get(part):
             causes += check_label_selector(webhook[part], f"{field}.{part}")
@@ -78,7 +78,8 @@ def _check_conditions(conditions: list[Json], field: str) -> list[StatusCause]:
     return causes + check_unique(named)
 
 
-def _check_rule(rule: Json, field: str) -> list[StatusCause]:
+def check_rule(rule: Json, field: str) -> list[StatusCause]:
+    """A rule with operations and resources, of a webhook or a policy."""
     causes = [
         errors.required(f"{field}.{part}")
         for part in ("operations", "apiGroups", "apiVersions", "resources")
@@ -123,4 +124,4 @@ def _check_client(client: Json, field: str) -> list[StatusCause]:
     return []
 
 
-__all__ = ["INPROC_SCHEME", "check_configuration"]
+__all__ = ["CONDITIONS_MAX", "INPROC_SCHEME", "check_configuration", "check_rule"]

@@ -1,0 +1,222 @@
+"""What functions and methods take and give, one signature a line. A single capital letter is any type.
+
+Sources: CEL's standard definitions, cel-go's string extension, and the libraries of k8s.io/apiserver/pkg/cel.
+"""
+
+import functools
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_SIGNATURES = """
+_==_(A, A) bool            | _!=_(A, A) bool              | !_(bool) bool        | _in_(A, list(A)) bool
+_in_(A, map(A, B)) bool    | _&&_(bool, bool) bool        | _||_(bool, bool) bool
+_+_(int, int) int          | _+_(double, double) double   | _+_(string, string) string
+_+_(bytes, bytes) bytes    | _+_(list(A), list(A)) list(A)
+_+_(google.protobuf.Timestamp, google.protobuf.Duration) google.protobuf.Timestamp
+_+_(google.protobuf.Duration, google.protobuf.Timestamp) google.protobuf.Timestamp
+_+_(google.protobuf.Duration, google.protobuf.Duration) google.protobuf.Duration
+_-_(int, int) int          | _-_(double, double) double
+_-_(google.protobuf.Timestamp, google.protobuf.Timestamp) google.protobuf.Duration
+_-_(google.protobuf.Timestamp, google.protobuf.Duration) google.protobuf.Timestamp
+_-_(google.protobuf.Duration, google.protobuf.Duration) google.protobuf.Duration
+_*_(int, int) int          | _*_(double, double) double   | _/_(int, int) int    | _/_(double, double) double
+_%_(int, int) int          | -_(int) int                  | -_(double) double
+size(string) int           | size(bytes) int              | size(list(A)) int    | size(map(A, B)) int
+int(A) int                 | double(A) double             | string(A) string     | bool(A) bool
+bytes(A) bytes             | dyn(A) dyn                   | type(A) type
+timestamp(A) google.protobuf.Timestamp                    | duration(A) google.protobuf.Duration
+quantity(string) kubernetes.Quantity                      | isQuantity(string) bool
+semver(string) kubernetes.Semver                          | semver(string, bool) kubernetes.Semver
+isSemver(string) bool      | isSemver(string, bool) bool
+isIP(string) bool          | ip(string) net.IP            | ip.isCanonical(string) bool
+isCIDR(string) bool        | cidr(string) net.CIDR        | isURL(string) bool   | url(string) kubernetes.URL
+format.named(string) optional_type(kubernetes.NamedFormat)
+optional.of(A) optional_type(A)                           | optional.none() optional_type(dyn)
+sets.contains(list(A), list(A)) bool                      | sets.equivalent(list(A), list(A)) bool
+sets.intersects(list(A), list(A)) bool
+string.size() int          | bytes.size() int             | list(A).size() int   | map(A, B).size() int
+string.startsWith(string) bool                            | string.endsWith(string) bool
+string.contains(string) bool                              | string.matches(string) bool
+string.find(string) string | string.findAll(string) list(string)
+string.findAll(string, int) list(string)                  | string.lowerAscii() string
+string.upperAscii() string | string.trim() string         | string.indexOf(string) int
+string.indexOf(string, int) int                           | string.lastIndexOf(string) int
+string.charAt(int) string  | string.substring(int) string | string.substring(int, int) string
+string.replace(string, string) string                     | string.replace(string, string, int) string
+string.split(string) list(string)                         | string.split(string, int) list(string)
+string.format(list(A)) string
+list(string).join() string | list(string).join(string) string
+list(A).sum() A            | list(A).min() A              | list(A).max() A      | list(A).isSorted() bool
+list(A).indexOf(A) int     | list(A).lastIndexOf(A) int
+optional_type(A).hasValue() bool                          | optional_type(A).value() A
+optional_type(A).or(optional_type(A)) optional_type(A)    | optional_type(A).orValue(A) A
+kubernetes.Quantity.compareTo(kubernetes.Quantity) int    | kubernetes.Quantity.sign() int
+kubernetes.Quantity.isGreaterThan(kubernetes.Quantity) bool
+kubernetes.Quantity.isLessThan(kubernetes.Quantity) bool
+kubernetes.Quantity.add(kubernetes.Quantity) kubernetes.Quantity
+kubernetes.Quantity.add(int) kubernetes.Quantity
+kubernetes.Quantity.sub(kubernetes.Quantity) kubernetes.Quantity
+kubernetes.Quantity.sub(int) kubernetes.Quantity
+kubernetes.Quantity.asInteger() int                       | kubernetes.Quantity.isInteger() bool
+kubernetes.Quantity.asApproximateFloat() double
+kubernetes.Semver.compareTo(kubernetes.Semver) int        | kubernetes.Semver.major() int
+kubernetes.Semver.isGreaterThan(kubernetes.Semver) bool   | kubernetes.Semver.minor() int
+kubernetes.Semver.isLessThan(kubernetes.Semver) bool      | kubernetes.Semver.patch() int
+kubernetes.URL.getScheme() string                         | kubernetes.URL.getHost() string
+kubernetes.URL.getHostname() string                       | kubernetes.URL.getPort() string
+kubernetes.URL.getEscapedPath() string                    | kubernetes.URL.getQuery() map(string, list(string))
+kubernetes.NamedFormat.validate(string) optional_type(list(string))
+net.IP.family() int        | net.IP.isUnspecified() bool  | net.IP.isLoopback() bool
+net.IP.isLinkLocalMulticast() bool                        | net.IP.isLinkLocalUnicast() bool
+net.IP.isGlobalUnicast() bool
+net.CIDR.ip() net.IP       | net.CIDR.masked() net.CIDR   | net.CIDR.prefixLength() int
+net.CIDR.containsIP(string) bool                          | net.CIDR.containsIP(net.IP) bool
+net.CIDR.containsCIDR(string) bool                        | net.CIDR.containsCIDR(net.CIDR) bool
+google.protobuf.Duration.getHours() int                   | google.protobuf.Duration.getMinutes() int
+google.protobuf.Duration.getSeconds() int                 | google.protobuf.Duration.getMilliseconds() int
+"""
+_ORDERED = ("bool", "string", "bytes", "google.protobuf.Timestamp", "google.protobuf.Duration")
+_MOMENT_PARTS = (
+    "getFullYear",
+    "getMonth",
+    "getDate",
+    "getDayOfMonth",
+    "getDayOfWeek",
+    "getDayOfYear",
+    "getHours",
+    "getMinutes",
+    "getSeconds",
+    "getMilliseconds",
+)
+
+
+class Type(msgspec.Struct, frozen=True):
+    """A type: its name, what it is made of, and for objects of a schema their fields."""
+
+    name: str
+    of: tuple["Type", ...] = ()
+    fields: dict[str, "Type"] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.of))})" if self.of else self.name
+
+
+DYN, BOOL, INT, DOUBLE, STRING, BYTES = map(Type, ("dyn", "bool", "int", "double", "string", "bytes"))
+NULL, TYPE = Type("null"), Type("type")
+TIMESTAMP, DURATION = Type("google.protobuf.Timestamp"), Type("google.protobuf.Duration")
+
+
+def list_of(item: Type) -> Type:
+    return Type("list", (item,))
+
+
+def map_of(key: Type, value: Type) -> Type:
+    return Type("map", (key, value))
+
+
+def optional_of(inner: Type) -> Type:
+    return Type("optional_type", (inner,))
+
+
+class Overload(msgspec.Struct, frozen=True):
+    """One signature; `receiver` of a method."""
+
+    receiver: Type | None
+    args: tuple[Type, ...]
+    result: Type
+
+
+@functools.cache
+def functions() -> dict[str, list[Overload]]:
+    """Functions and operators (`_+_`) by name."""
+    return _grouped(is_method=False)
+
+
+@functools.cache
+def methods() -> dict[str, list[Overload]]:
+    """Methods by name."""
+    return _grouped(is_method=True)
+
+
+def _grouped(*, is_method: bool) -> dict[str, list[Overload]]:
+    found: dict[str, list[Overload]] = {}
+    for name, overload in _all():
+        if (overload.receiver is not None) == is_method:
+            found.setdefault(name, []).append(overload)
+    return found
+
+
+_NAMESPACES = ("optional", "sets", "ip", "format")
+
+
+def _all() -> Iterator[tuple[str, Overload]]:
+    from koordinator.cel.libraries import FORMAT_NAMES
+
+    for line in re.split(r"\n|\s+\|\s+", _SIGNATURES.strip()):
+        yield _signature(line.strip())
+    for sign in ("<", "<=", ">", ">="):
+        for name in _ORDERED:
+            yield f"_{sign}_", Overload(None, (Type(name), Type(name)), BOOL)
+        for a in (INT, DOUBLE):
+            for b in (INT, DOUBLE):
+                yield f"_{sign}_", Overload(None, (a, b), BOOL)
+    for part in _MOMENT_PARTS:
+        yield part, Overload(TIMESTAMP, (), INT)
+        yield part, Overload(TIMESTAMP, (STRING,), INT)
+    for name in FORMAT_NAMES:
+        yield f"format.{name}", Overload(None, (), Type("kubernetes.NamedFormat"))
+
+
+def _signature(line: str) -> tuple[str, Overload]:
+    head, _, result = _split_result(line)
+    opening = head.rindex("(", 0, _matching(head) + 1) if head.endswith(")") else -1
+    before, args = head[:opening], head[opening + 1 : -1]
+    receiver, dot, name = before.rpartition(".")
+    if dot and receiver in _NAMESPACES:
+        receiver, name = "", before
+    taken = tuple(_type(text) for text in _split(args))
+    return name, Overload(_type(receiver) if receiver else None, taken, _type(result))
+
+
+def _split_result(line: str) -> tuple[str, str, str]:
+    """The call and its result: the last blank outside of brackets parts them."""
+    depth = 0
+    for at in range(len(line) - 1, -1, -1):
+        depth += (line[at] == ")") - (line[at] == "(")
+        if line[at] == " " and not depth:
+            return line[:at], " ", line[at + 1 :]
+    raise AssertionError(line)
+
+
+def _matching(head: str) -> int:
+    """Where the bracket opens that the text ends with."""
+    depth = 0
+    for at in range(len(head) - 1, -1, -1):
+        depth += (head[at] == ")") - (head[at] == "(")
+        if not depth:
+            return at
+    raise AssertionError(head)
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == "," and not depth:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+def _type(text: str) -> Type:
+    name, bracket, inner = text.partition("(")
+    return Type(name, tuple(_type(part) for part in _split(inner[:-1]))) if bracket else Type(name)
+
+
+__all__ = [
+    "BOOL", "BYTES", "DOUBLE", "DURATION", "DYN", "INT", "NULL", "STRING", "TIMESTAMP", "TYPE", "Overload", "Type",
+    "functions", "list_of", "map_of", "methods", "optional_of",
+]  # fmt: skip

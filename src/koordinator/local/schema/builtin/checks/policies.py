@@ -1,0 +1,150 @@
+"""Checks of ValidatingAdmissionPolicies and their bindings: expressions are type-checked when they are written."""
+
+from typing import Any
+
+from koordinator.cel import checker
+from koordinator.cel.errors import CompileError
+from koordinator.cel.overloads import DYN, Type
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors
+from koordinator.local.schema.builtin.checks.common import check_label_selector
+from koordinator.local.schema.builtin.checks.webhooks import CONDITIONS_MAX, check_rule
+
+Json = dict[str, Any]
+
+OBJECTS = ("object", "oldObject", "request")
+VARIABLES = (*OBJECTS, "params", "namespaceObject", "variables")
+"""What expressions of policies may speak of here: there is no `authorizer`."""
+_REASONS = ("Forbidden", "Invalid", "RequestEntityTooLarge")
+_ACTIONS = ("Audit", "Deny", "Warn")
+_NO_AUTHORIZER = "authorizer is not supported by this API server"
+
+
+def check_policy(obj: Json) -> list[StatusCause]:
+    """A ValidatingAdmissionPolicy."""
+    spec = obj.get("spec") or {}
+    causes: list[StatusCause] = []
+    constraints = spec.get("matchConstraints")
+    if not constraints:
+        causes.append(errors.required("spec.matchConstraints"))
+    else:
+        if not constraints.get("resourceRules"):
+            causes.append(errors.required("spec.matchConstraints.resourceRules"))
+        causes += _check_match(constraints, "spec.matchConstraints")
+    validations, annotations = spec.get("validations") or [], spec.get("auditAnnotations") or []
+    if not validations and not annotations:
+        why = "validations or auditAnnotations must contain at least one item"
+        causes += [errors.required(f"spec.{part}", why) for part in ("validations", "auditAnnotations")]
+    known: dict[str, Type] = {name: DYN for name in VARIABLES if spec.get("paramKind") or name != "params"}
+    for index, condition in enumerate((spec.get("matchConditions") or ())[:CONDITIONS_MAX]):
+        field = f"spec.matchConditions[{index}].expression"
+        causes += _check(condition.get("expression"), {**known, "variables": Type("none")}, field, "bool")
+    known["variables"], more = _check_variables(spec.get("variables") or [], known)
+    causes += more
+    for index, validation in enumerate(validations):
+        causes += _check_validation(validation, known, f"spec.validations[{index}]")
+    for index, annotation in enumerate(annotations):
+        field = f"spec.auditAnnotations[{index}]"
+        if not annotation.get("key"):
+            causes.append(errors.required(f"{field}.key"))
+        causes += _check(annotation.get("valueExpression"), known, f"{field}.valueExpression", "string")
+    return causes
+
+
+def _check_variables(variables: list[Json], known: dict[str, Type]) -> tuple[Type, list[StatusCause]]:
+    """The type of `variables`; each expression may speak of those before it."""
+    causes: list[StatusCause] = []
+    fields: dict[str, Type] = {}
+    for index, variable in enumerate(variables):
+        field = f"spec.variables[{index}]"
+        scope = {**known, "variables": Type("variables", (), dict(fields))}
+        name = variable.get("name", "")
+        if not name.isidentifier():
+            causes.append(errors.invalid(f"{field}.name", name, "name is not a valid CEL identifier"))
+        elif name in fields:
+            causes.append(errors.duplicate(f"{field}.name", name))
+        found = _check(variable.get("expression"), scope, f"{field}.expression", "")
+        causes += found
+        fields[name] = DYN if found else checker.type_of(variable["expression"], scope)
+    return Type("variables", (), fields), causes
+
+
+def _check_validation(validation: Json, known: dict[str, Type], field: str) -> list[StatusCause]:
+    causes = _check(validation.get("expression"), known, f"{field}.expression", "bool")
+    message = validation.get("message") or ""
+    if "\n" in message:
+        causes.append(errors.invalid(f"{field}.message", message, "must not contain line breaks"))
+    if validation.get("messageExpression"):
+        causes += _check(validation["messageExpression"], known, f"{field}.messageExpression", "string")
+    if validation.get("reason") and validation["reason"] not in _REASONS:
+        causes.append(errors.not_supported(f"{field}.reason", validation["reason"], _REASONS))
+    return causes
+
+
+def _check(text: str | None, known: dict[str, Type], field: str, wanted: str) -> list[StatusCause]:
+    if not text or not text.strip():
+        return [errors.required(field, "expression is not specified")]
+    try:
+        found = checker.type_of(text, known)
+    except CompileError as error:
+        why = (
+            _NO_AUTHORIZER
+            if "'authorizer'" in error.reason
+            else f"compilation failed: {checker.marked(error)}"
+        )
+        return [errors.invalid(field, text, why)]
+    if wanted and found.name != wanted:
+        return [errors.invalid(field, text, f"must evaluate to {wanted} but got {found}")]
+    return []
+
+
+def _check_match(match: Json, field: str) -> list[StatusCause]:
+    causes: list[StatusCause] = []
+    for part in ("resourceRules", "excludeResourceRules"):
+        for index, rule in enumerate(match.get(part) or ()):
+            causes += check_rule(rule, f"{field}.{part}[{index}]")
+    for part in ("namespaceSelector", "objectSelector"):
+        if match.get(part):
+            causes += check_label_selector(match[part], f"{field}.{part}")
+    return causes
+
+
+def check_binding(obj: Json) -> list[StatusCause]:
+    """A ValidatingAdmissionPolicyBinding."""
+    spec = obj.get("spec") or {}
+    causes: list[StatusCause] = []
+    if not spec.get("policyName"):
+        causes.append(errors.required("spec.policyName"))
+    actions = spec.get("validationActions") or []
+    if not actions:
+        causes.append(errors.required("spec.validationActions", "at least one validation action is required"))
+    for index, action in enumerate(actions):
+        if action not in _ACTIONS:
+            causes.append(errors.not_supported(f"spec.validationActions[{index}]", action, _ACTIONS))
+    if {"Deny", "Warn"} <= set(actions):
+        why = (
+            "must not contain both Deny and Warn (repeating the same validation failure information in the API "
+            "response and headers serves no purpose)"
+        )
+        causes.append(errors.invalid("spec.validationActions", actions, why))
+    param = spec.get("paramRef")
+    if param is not None:
+        causes += _check_param(param)
+    if spec.get("matchResources"):
+        causes += _check_match(spec["matchResources"], "spec.matchResources")
+    return causes
+
+
+def _check_param(param: Json) -> list[StatusCause]:
+    field = "spec.paramRef"
+    causes: list[StatusCause] = []
+    if not param.get("name") and param.get("selector") is None:
+        causes.append(errors.required(field, "one of name or selector must be specified"))
+    if param.get("name") and param.get("selector") is not None:
+        causes.append(errors.forbidden(f"{field}.name", "name and selector are mutually exclusive"))
+    if not param.get("parameterNotFoundAction"):
+        causes.append(errors.required(f"{field}.parameterNotFoundAction"))
+    return causes
+
+
+__all__ = ["VARIABLES", "check_binding", "check_policy"]

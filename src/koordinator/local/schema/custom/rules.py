@@ -1,0 +1,383 @@
+"""`x-kubernetes-validations`: rules in CEL for parts of custom resources, compiled once per schema.
+
+A rule that uses `oldSelf` asks about updates only. Ratcheting: what a write leaves as it was is not asked again.
+Source: Kubernetes, "Validation rules"; texts are those of the API server.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from koordinator import cel
+from koordinator.cel import checker, syntax
+from koordinator.cel.errors import CompileError
+from koordinator.cel.overloads import Type, optional_of
+from koordinator.cel.syntax import Name, Node
+from koordinator.cel.values import NONE, OptionalValue
+from koordinator.cluster.errors import StatusCause
+from koordinator.local.schema import errors
+from koordinator.local.schema.custom.cel_values import Adapt, adapter, type_of
+
+Json = dict[str, Any]
+
+FIELD = "x-kubernetes-validations"
+BUDGET = 50_000
+"""Rounds of loops that all rules of one object may take together: some tenths of a second."""
+RULES_MAX = 1_000
+"""Rules of a schema."""
+MESSAGE_MAX = 2048
+_REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
+UNCHECKED = errors.invalid(
+    "<nil>",
+    None,
+    "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
+    "validation",
+)
+"""What is said beside other errors where there are rules: they see valid objects only."""
+_MISSING = object()
+
+
+# When the definition is written
+
+
+def check(schema: Json, field: str) -> list[StatusCause]:
+    """What is wrong with the rules of a schema that is structural otherwise."""
+    causes: list[StatusCause] = []
+    count = 0
+    for node, path, uncorrelatable in _nodes(schema, field, ""):
+        for index, rule in enumerate(node.get(FIELD) or ()):
+            count += 1
+            where = f"{path}.{FIELD}[{index}]"
+            causes += _check_rule(rule, node, where, uncorrelatable, is_root=node is schema)
+    if count > RULES_MAX:
+        causes.append(errors.too_many(field, count, RULES_MAX))
+    return causes
+
+
+def _nodes(schema: Json, field: str, uncorrelatable: str) -> Iterator[tuple[Json, str, str]]:
+    """All nodes of a schema with their path, and the list above them whose items cannot be found again."""
+    yield schema, field, uncorrelatable
+    for name, inner in (schema.get("properties") or {}).items():
+        yield from _nodes(inner, f"{field}.properties[{name}]", uncorrelatable)
+    more, items = schema.get("additionalProperties"), schema.get("items")
+    if isinstance(more, dict):
+        yield from _nodes(more, f"{field}.additionalProperties", uncorrelatable)
+    if isinstance(items, dict):
+        lost = "" if schema.get("x-kubernetes-list-type") == "map" else field
+        yield from _nodes(items, f"{field}.items", uncorrelatable or lost)
+
+
+def _check_rule(
+    rule: Json, schema: Json, where: str, uncorrelatable: str, *, is_root: bool
+) -> list[StatusCause]:
+    text = rule.get("rule") or ""
+    if not text.strip():
+        return [errors.required(f"{where}.rule", "rule is not specified")]
+    causes = _check_words(rule, schema, where)
+    own = type_of(schema, is_root=is_root)
+    if own is None:
+        detail = "rules need a type: nobody says what is in this part of the schema"
+        return [*causes, errors.invalid(f"{where}.rule", text, detail)]
+    shown = {
+        "Rule": text,
+        "Message": rule.get("message", ""),
+        "MessageExpression": rule.get("messageExpression", ""),
+        "Reason": rule.get("reason"),
+        "FieldPath": rule.get("fieldPath", ""),
+        "OptionalOldSelf": rule.get("optionalOldSelf"),
+    }
+    variables = _variables(own, rule)
+    try:
+        if checker.type_of(text, variables).name not in ("bool", "dyn"):
+            causes.append(errors.invalid(f"{where}.rule", shown, "cel expression must evaluate to a bool"))
+        uses_old = _uses_old(text)
+        if uses_old and uncorrelatable and not rule.get("optionalOldSelf"):
+            detail = (
+                f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
+            )
+            causes.append(errors.invalid(f"{where}.rule", text, detail))
+        if rule.get("optionalOldSelf") is not None and not uses_old:
+            detail = "may not be set if oldSelf is not used in rule"
+            causes.append(errors.invalid(f"{where}.optionalOldSelf", rule["optionalOldSelf"], detail))
+    except CompileError as error:
+        causes.append(errors.invalid(f"{where}.rule", shown, f"compilation failed: {checker.marked(error)}"))
+    message = rule.get("messageExpression")
+    if message:
+        causes += _check_message(message, variables, f"{where}.messageExpression", shown)
+    return causes
+
+
+def _check_message(text: str, variables: dict[str, Type], where: str, shown: Json) -> list[StatusCause]:
+    try:
+        found = checker.type_of(text, variables)
+    except CompileError as error:
+        detail = f"messageExpression compilation failed: {checker.marked(error)}"
+        return [errors.invalid(where, shown, detail)]
+    if found.name in ("string", "dyn"):
+        return []
+    return [errors.invalid(where, shown, "messageExpression must evaluate to a string")]
+
+
+def _check_words(rule: Json, schema: Json, where: str) -> list[StatusCause]:
+    causes = []
+    message, reason, path = rule.get("message") or "", rule.get("reason"), rule.get("fieldPath") or ""
+    if "\n" in message:
+        causes.append(errors.invalid(f"{where}.message", message, "must not contain line breaks"))
+    elif len(message) > MESSAGE_MAX:
+        causes.append(errors.too_long(f"{where}.message", MESSAGE_MAX))
+    if reason and reason not in _REASONS:
+        causes.append(errors.not_supported(f"{where}.reason", reason, _REASONS))
+    if path and not _is_there(schema, path):
+        causes.append(errors.invalid(f"{where}.fieldPath", path, "must be a valid path"))
+    return causes
+
+
+def _is_there(schema: Json, path: str) -> bool:
+    """Whether `.a.b['c']` leads to a part of the schema."""
+    steps = _steps(path)
+    if steps is None:
+        return False
+    for step in steps:
+        more = schema.get("additionalProperties")
+        below = (schema.get("properties") or {}).get(step, more if isinstance(more, dict) else None)
+        if not isinstance(below, dict):
+            return False
+        schema = below
+    return True
+
+
+def _steps(path: str) -> list[str] | None:
+    """The names in a path; None for what is no path."""
+    found = []
+    while path:
+        if path.startswith("['") and "']" in path:
+            name, _, path = path[2:].partition("']")
+        elif path.startswith("."):
+            end = min((at for at in (path.find(".", 1), path.find("[", 1)) if at > 0), default=len(path))
+            name, path = path[1:end], path[end:]
+        else:
+            return None
+        if not name:
+            return None
+        found.append(name)
+    return found or None
+
+
+def _variables(own: Type, rule: Json) -> dict[str, Type]:
+    return {"self": own, "oldSelf": optional_of(own) if rule.get("optionalOldSelf") else own}
+
+
+def _uses_old(text: str) -> bool:
+    return _names_old(syntax.parse(text))
+
+
+def _names_old(node: Node) -> bool:
+    if isinstance(node, Name):
+        return node.name == "oldSelf"
+    parts: list[Any] = [getattr(node, field) for field in node.__struct_fields__]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, tuple):
+            parts += part
+        elif isinstance(part, Node) and _names_old(part):
+            return True
+    return False
+
+
+# When objects are written
+
+
+class _Rule(msgspec.Struct, frozen=True):
+    text: str
+    program: cel.Program
+    message: str
+    message_program: cel.Program | None
+    reason: str
+    path: str
+    uses_old: bool
+    takes_none: bool
+    """Whether the rule is asked about new values, too, with an empty `oldSelf`."""
+
+
+class _Node(msgspec.Struct):
+    """A part of the schema at or below which there are rules."""
+
+    rules: list[_Rule]
+    adapt: Adapt | None
+    kind: str
+    properties: dict[str, "_Node"]
+    values: "_Node | None"
+    items: "_Node | None"
+    keys: list[str] | None
+    """Of a list whose items can be found again in its older state."""
+
+
+Validate = Callable[[Json, Json | None], list[StatusCause]]
+"""What the rules find wrong with an object, given its older state if there is one."""
+
+
+def compile_rules(schema: Json) -> Validate | None:
+    """None for a schema without rules (assumed to have passed `check`; what cannot be compiled is left out)."""
+    root = _compiled(schema, is_root=True)
+    if root is None:
+        return None
+    tree = root
+
+    def validate(obj: Json, old: Json | None) -> list[StatusCause]:
+        run = _Run()
+        run.walk(tree, obj, _MISSING if old is None else old, "")
+        return run.causes
+
+    return validate
+
+
+def _compiled(schema: Json, *, is_root: bool = False) -> _Node | None:
+    more, items = schema.get("additionalProperties"), schema.get("items")
+    properties = {
+        name: node
+        for name, inner in (schema.get("properties") or {}).items()
+        if (node := _compiled(inner)) is not None
+    }
+    values = _compiled(more) if isinstance(more, dict) else None
+    below = _compiled(items) if isinstance(items, dict) else None
+    rules = [made for rule in schema.get(FIELD) or () if (made := _rule(rule)) is not None]
+    if not (rules or properties or values or below):
+        return None
+    is_keyed = schema.get("x-kubernetes-list-type") == "map"
+    return _Node(
+        rules=rules,
+        adapt=adapter(schema) if rules else None,
+        kind=schema.get("type", ""),
+        properties=properties,
+        values=values,
+        items=below,
+        keys=schema.get("x-kubernetes-list-map-keys") if is_keyed else None,
+    )
+
+
+def _rule(rule: Json) -> _Rule | None:
+    text, message = rule.get("rule", ""), rule.get("messageExpression")
+    names = ("self", "oldSelf")
+    try:
+        return _Rule(
+            text=text,
+            program=cel.compile_expression(text, names),
+            message=rule.get("message") or f"failed rule: {text.strip()}",
+            message_program=cel.compile_expression(message, names) if message else None,
+            reason=rule.get("reason") or "FieldValueInvalid",
+            path=rule.get("fieldPath") or "",
+            uses_old=_uses_old(text),
+            takes_none=bool(rule.get("optionalOldSelf")),
+        )
+    except CompileError:
+        return None  # stored before rules were evaluated; every write of the definition says what is wrong
+
+
+class _Run:
+    """One object on its way through the rules."""
+
+    def __init__(self) -> None:
+        self.causes: list[StatusCause] = []
+        self._budget = cel.Budget(BUDGET)
+        self._is_over = False
+
+    def walk(self, node: _Node, value: Any, old: Any, path: str) -> None:
+        """The rules of a part and of all below it; `old` is what it was, or `_MISSING`."""
+        if value is None or self._is_over:
+            return
+        if node.rules:
+            self._ask(node, value, old, path)
+        if isinstance(value, dict):
+            was = old if isinstance(old, dict) else {}
+            for name, below in node.properties.items():
+                if name in value:
+                    self.walk(below, value[name], was.get(name, _MISSING), f"{path}.{name}" if path else name)
+            if node.values is not None:
+                for name, item in value.items():
+                    self.walk(node.values, item, was.get(name, _MISSING), f"{path}[{name}]")
+        elif isinstance(value, list) and node.items is not None:
+            known = _by_key(old, node.keys)
+            for index, item in enumerate(value):
+                before = known.get(_key_of(item, node.keys or []), _MISSING) if known else _MISSING
+                self.walk(node.items, item, before, f"{path}[{index}]")
+
+    def _ask(self, node: _Node, value: Any, old: Any, path: str) -> None:
+        has_old = old is not _MISSING and old is not None
+        is_same = has_old and (old is value or old == value)
+        scope: Json = {}
+        for rule in node.rules:
+            if rule.uses_old and not rule.takes_none and not has_old:
+                continue
+            if is_same and not rule.uses_old:
+                continue
+            try:
+                if not scope:
+                    scope = _scope(node, value, old, has_old=has_old)
+                asked = {**scope, "oldSelf": _optional(scope, has_old)} if rule.takes_none else scope
+                if rule.program(asked, self._budget) is not True:
+                    self._failed(rule, node, value, path, self._message(rule, asked))
+            except cel.OutOfBudget:
+                self._is_over = True
+                detail = "validation failed due to running out of cost budget, no further validation rules will be run"
+                self.causes.append(errors.invalid(path or "<nil>", node.kind, detail))
+                return
+            except cel.EvaluationError as error:
+                detail = f"{error} evaluating rule: {rule.text.strip()}"
+                self.causes.append(errors.invalid(path or "<nil>", node.kind, detail))
+
+    def _message(self, rule: _Rule, scope: Json) -> str:
+        """The rule's message; what the expression for it cannot say in one line, the plain one does."""
+        if rule.message_program is None:
+            return rule.message
+        try:
+            said = rule.message_program(scope, self._budget)
+        except cel.OutOfBudget:
+            raise
+        except cel.EvaluationError:
+            return rule.message
+        is_good = isinstance(said, str) and said.strip() and "\n" not in said and len(said) <= MESSAGE_MAX
+        return str(said) if is_good else rule.message
+
+    def _failed(self, rule: _Rule, node: _Node, value: Any, path: str, message: str) -> None:
+        field = (path + rule.path).lstrip(".") or "<nil>"
+        is_plain = not isinstance(value, dict | list) and not rule.path
+        match rule.reason:
+            case "FieldValueRequired":
+                text = f"Required value: {message}"
+            case "FieldValueForbidden":
+                text = f"Forbidden: {message}"
+            case "FieldValueDuplicate":
+                text = f"Duplicate value: {errors.shown(value if is_plain else node.kind)}"
+            case _:
+                text = (
+                    f"Invalid value: {errors.shown(value)}: {message}"
+                    if is_plain
+                    else f"Invalid value: {message}"
+                )
+        self.causes.append(StatusCause(reason=rule.reason, message=text, field=field))
+
+
+def _scope(node: _Node, value: Any, old: Any, *, has_old: bool) -> Json:
+    adapt = node.adapt
+    scope = {"self": value if adapt is None else adapt(value)}
+    if has_old:
+        scope["oldSelf"] = old if adapt is None else adapt(old)
+    return scope
+
+
+def _optional(scope: Json, has_old: bool) -> OptionalValue:
+    return OptionalValue(True, scope["oldSelf"]) if has_old else NONE
+
+
+def _by_key(old: Any, keys: list[str] | None) -> dict[Any, Any]:
+    if not keys or not isinstance(old, list):
+        return {}
+    return {_key_of(item, keys): item for item in old}
+
+
+def _key_of(item: Any, keys: list[str]) -> tuple[Any, ...]:
+    return tuple(item.get(key) for key in keys) if isinstance(item, dict) else ()
+
+
+__all__ = ["UNCHECKED", "check", "compile_rules"]

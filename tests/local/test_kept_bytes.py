@@ -1,0 +1,157 @@
+"""What the store keeps of the past is bounded by bytes, and kept as text; what clients see is the same."""
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from koordinator.clock import FixedClock
+from koordinator.cluster import errors, garbage
+from koordinator.cluster.backend import ListOptions, PackedRecord, Record
+from koordinator.local import change_log, registry
+from koordinator.local.registry import Registry, expiry
+from koordinator.local.store import Store, Table
+from tests.local.registry_builders import create
+
+
+def event(name: str, about: str = "web", message: str = "said") -> dict[str, Any]:
+    meta = {"name": name, "namespace": "default"}
+    return {
+        "metadata": meta,
+        "involvedObject": {"name": about},
+        "message": message,
+        "reason": "R",
+        "type": "Normal",
+    }
+
+
+def filled(table: Table, count: int, text: str = "x" * 100) -> None:
+    for number in range(count):
+        table.put(
+            "ns", f"o{number % 50}", {"metadata": {"name": f"o{number % 50}"}, "n": number, "text": text}
+        )
+
+
+def test_a_packed_record_is_what_it_was() -> None:
+    record = Record({"metadata": {"name": "a"}, "text": "ü"}, 7)
+    packed = PackedRecord(record)
+
+    assert (packed.obj, packed.version, packed.json()) == (record.obj, 7, record.json())
+    assert packed.obj is not packed.obj  # nobody keeps the object alive
+    packed.obj["text"] = "changed"
+    assert packed.obj["text"] == "ü"
+
+
+def test_old_changes_are_kept_as_text_and_replayed_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "RECENT", 10)
+    seen: dict[bool, list[Any]] = {}
+    for packs in (False, True):
+        store = Store(packs=packs)
+        table = store.table("t")
+        filled(table, 200)
+        table.remove("ns", "o3")
+        watch = table.watch(50)
+        seen[packs] = [(e.type, e.version, e.record and e.record.obj) for e in watch._take()]
+        kinds = [type(change.new) for change in table._history._changes if change.new is not None]
+        assert kinds.count(PackedRecord) == (191 if packs else 0)
+
+    assert seen[True] == seen[False]
+    assert len(seen[True]) == 152
+
+
+def test_a_list_at_an_earlier_version_reads_packed_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "RECENT", 5)
+    table = Store().table("t")
+    filled(table, 60)
+    was = {record.obj["metadata"]["name"]: record.obj["n"] for record in table.records(version=31)}
+
+    assert was == {f"o{number}": number for number in range(30)}
+
+
+def test_history_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "RECENT", 10)
+    monkeypatch.setattr(change_log, "BYTES_MAX", 50_000)
+    store = Store()
+    table = store.table("t")
+    filled(table, 2_000, "x" * 1_000)
+
+    channel = table._history
+    kept = sum(change.bytes for change in channel._changes[: channel._packed])
+    assert kept == channel._bytes <= 50_000
+    assert channel.base + len(channel._changes) == 2_000
+    with pytest.raises(errors.Gone, match="too old resource version: 3"):
+        table.watch(3)
+    table.watch(channel.floor)
+
+
+async def kept_events(api: Registry) -> list[str]:
+    events = api.resolve("", "v1", "events")
+    return [record.obj["metadata"]["name"] for record in api.list(events, "default", ListOptions()).records]
+
+
+async def test_the_newest_events_stay_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordinator.local.registry.kinds.EVENTS_MAX", 20)
+    api = registry.in_memory(FixedClock())
+    for number in range(50):
+        await create(api, "events", event(f"e{number:02d}"), "default")
+
+    assert await kept_events(api) == [f"e{number:02d}" for number in range(30, 50)]
+
+
+async def test_an_event_that_is_written_again_is_young_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koordinator.local.registry.kinds.EVENTS_MAX", 3)
+    api = registry.in_memory(FixedClock())
+    events = api.resolve("", "v1", "events")
+    for name in ("a", "b", "c"):
+        await create(api, "events", event(name), "default")
+    await api.update(events, "default", "a", event("a", message="again"))
+    await create(api, "events", event("d"), "default")
+
+    assert await kept_events(api) == ["a", "c", "d"]
+    assert expiry.EVENTS_MAX == 10_000
+
+
+async def test_events_of_one_object_are_found_without_reading_all() -> None:
+    api = registry.in_memory(FixedClock())
+    for number in range(40):
+        await create(api, "events", event(f"e{number}", about=f"pod-{number % 4}"), "default")
+    events = api.resolve("", "v1", "events")
+    found = api.list(events, "default", ListOptions(field_selector="involvedObject.name=pod-3"))
+
+    assert len(found.records) == 10
+    assert all(record.obj["involvedObject"]["name"] == "pod-3" for record in found.records)
+
+
+async def test_a_stored_event_takes_little_more_than_its_text() -> None:
+    api = registry.in_memory(FixedClock())
+    await create(api, "events", event("e", message="m" * 500), "default")
+    record = api.store.table("events").get("default", "e")
+
+    assert isinstance(record, PackedRecord)
+    assert sys.getsizeof(record) + sys.getsizeof(record.json()) < 1_500
+
+
+async def test_memory_is_given_back_when_little_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "GIVE_BACK_S", 0.01)
+    sizes = iter([100, 100, 105, 200, 200, 120, *[120] * 1_000])
+    done: list[str] = []
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(garbage, "_busy_s", lambda: 0.0)
+    monkeypatch.setattr(garbage, "_trim", lambda: done.append("trimmed"))
+    task = asyncio.create_task(garbage.giving_back())
+    await asyncio.sleep(0.2)
+    task.cancel()
+
+    assert done == ["trimmed"]
+
+
+async def test_memory_is_not_looked_at_while_much_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "GIVE_BACK_S", 0.01)
+    sizes, busy = iter(range(100, 10_000, 50)), iter(range(10_000))
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(garbage, "_busy_s", lambda: float(next(busy)))
+    monkeypatch.setattr(garbage, "_trim", lambda: pytest.fail("work goes first"))
+    task = asyncio.create_task(garbage.giving_back())
+    await asyncio.sleep(0.1)
+    task.cancel()
