@@ -71,14 +71,14 @@ async def test_a_relative_token_file_is_beside_its_kubeconfig_and_read_again_whe
 
 
 async def test_passwords_and_impersonation_are_headers(tmp_path: Path) -> None:
-    user = {"username": "a", "password": "b", "as": "jane", "as-groups": ["x", "y"]}
+    user = {"username": "a", "password": "b", "as": "jane", "as-groups": ["x", "z"]}
     found = load(simple(tmp_path / "config", user))
 
     assert await found.credentials.authorization() == "Basic " + base64.b64encode(b"a:b").decode()
     assert found.headers == (
         ("Impersonate-User", "jane"),
         ("Impersonate-Group", "x"),
-        ("Impersonate-Group", "y"),
+        ("Impersonate-Group", "z"),
     )
 
 

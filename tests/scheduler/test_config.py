@@ -58,7 +58,9 @@ def enabled(*refs: tuple[str, int], disabled: tuple[str, ...] = ()) -> PluginSet
             id="two extenders that bind",
         ),
         pytest.param(
-            HEAD + "parallelism: 1\nparallelism: 2", 'line 4: key "parallelism" appears twice', id="key twice"
+            HEAD + "parallelism: 1\nparallelism: 2",
+            'line 4: key "parallelism" already set in map',
+            id="key twice",
         ),
         pytest.param(
             HEAD + "leaderElection: {leaseDuration: soon}", "leaderElection.leaseDuration: ", id="no duration"

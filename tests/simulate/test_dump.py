@@ -1,5 +1,6 @@
 """Dumps as kubectl prints them, and the engine that is rebuilt from one."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from koordinator.api.core import Node, Pod
+from koordinator.api.user_files import FileError
 from koordinator.scheduler import default_plugins
 from koordinator.simulate import dump as dumps
 from koordinator.simulate.dump import DumpError
@@ -29,8 +31,8 @@ POD = typed("Pod", world.pod("web"))
 
 def names(text: str) -> list[str]:
     dump = dumps.Dump()
-    for document in dumps.documents("f", text):
-        dump.add("f", document)
+    for place, document in dumps.documents("f", io.BytesIO(text.encode())):
+        dump.add("f", document, place)
     return [each.metadata.name for view in (Node, Pod) for each in dump.views(view)]
 
 
@@ -72,7 +74,11 @@ def test_the_last_file_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param('{"kind": "Node"', "line 1, column 16: no JSON", id="cut off"),
+        pytest.param('{"kind": "Node"', "line 1, column 16: ends too early", id="cut off"),
+        pytest.param('{"kind": "Node", "a": [1', "no JSON: Expecting ',' delimiter", id="cut off in a value"),
+        pytest.param('{"a": ' + "[" * 100_000, "nested too deeply", id="too deep"),
+        pytest.param("[" * 500 + "]" * 500, "lists nested more than 20 deep", id="lists in lists"),
+        pytest.param("- " * 5_000, "exceeded max depth", id="YAML that is too deep"),
         pytest.param("a: [1", "no YAML", id="no YAML"),
         pytest.param("just words", "$: expected a Kubernetes object", id="no object"),
         pytest.param(
@@ -84,7 +90,7 @@ def test_the_last_file_wins(tmp_path: Path) -> None:
     ],
 )
 def test_broken_dumps_say_where(text: str, message: str) -> None:
-    with pytest.raises(DumpError) as caught:
+    with pytest.raises((DumpError, FileError)) as caught:
         names(text)
 
     assert message in str(caught.value)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from koordinator import __version__
-from koordinator.api import duration, scalars
+from koordinator.api import duration, scalars, user_files, yaml_text
 from koordinator.api.errors import KoordinatorError
 from koordinator.cli import flag_kinds, logs, running
 from koordinator.cli.flag_kinds import GoFlagCommand
@@ -90,8 +89,10 @@ def configure(values: dict[str, Any]) -> DaemonConfig:
 
 def _of_file(path: Path) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        config = yaml_text.load(user_files.read_text(path))
+    except user_files.FileError as error:
+        raise ConfigFileError(path, ": ".join(filter(None, (error.place, error.reason)))) from error
+    except (OSError, yaml_text.YamlError) as error:
         raise ConfigFileError(path, str(error)) from error
     flags = config.get("flags") if isinstance(config, dict) else None
     if not isinstance(flags, dict):

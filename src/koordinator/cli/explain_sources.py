@@ -193,7 +193,7 @@ def read_config(config_file: Path | None) -> SchedulerConfig:
     Raises: ConfigError, OSError.
     """
     if config_file is not None:
-        return config.parse(config_file.read_bytes())
+        return config.read(config_file)
     return default_plugins.shipped_config("koord-scheduler", DEFAULT_SCHEDULER)
 
 

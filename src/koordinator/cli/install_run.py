@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from koordinator.api import user_files
 from koordinator.cluster import connect
 from koordinator.cluster.config import ClientConfig
 from koordinator.cluster.kube import KubeCluster
@@ -71,7 +72,7 @@ def read_values(value_files: tuple[Path, ...], settings: tuple[str, ...], namesp
     """What files and flags say. Raises: ClickException, which names file or flag, and the field."""
     layers: list[tuple[str, dict[str, Any]]] = []
     for path in value_files:
-        layers.append((str(path), read_file(str(path), path.read_text(encoding="utf-8"))))
+        layers.append((str(path), read_file(str(path), user_files.read_text(path))))
     layers += [(f"--set {text}", read_setting(text)) for text in settings]
     if namespace:
         layers.append((f"--namespace {namespace}", {"installation": {"namespace": namespace}}))

@@ -91,7 +91,7 @@ def read_config(flags: Flags) -> SchedulerConfig:
         "profiling": flags.profiling,
     }
     if flags.config is not None:
-        settings = config.parse(flags.config.read_bytes())
+        settings = config.read(flags.config)
         for name in (name for name, value in old.items() if value is not None):
             log.warning("flag ignored: the configuration file says it", extra={"flag": f"--{name}"})
     else:

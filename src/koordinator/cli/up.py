@@ -266,7 +266,7 @@ def _cluster_options(asked: Asked, clock: SystemClock) -> "ClusterOptions":
         scheduler_port=asked.scheduler_port,
         manager=not asked.without_manager,
         manager_gates=FeatureGates.of(Component.MANAGER, asked.manager_feature_gates),
-        scheduler=config.parse(written.read_bytes()) if written is not None else None,
+        scheduler=config.read(written) if written is not None else None,
         scheduler_gates=scheduler_process.read_gates(asked.scheduler_feature_gates),
         network_topology=asked.enable_network_topology_manager,
         seed=asked.seed,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from koordinator.api import user_files, yaml_text
 from koordinator.clock import Clock
 from koordinator.cluster.config import (
     Anonymous,
@@ -228,12 +229,12 @@ def _present_certificate(tls: ssl.SSLContext, user: UserEntry, path: Path, sourc
 
 def _read(path: Path) -> _File:
     try:
-        parsed: Any = yaml.safe_load(path.read_text())
+        parsed: Any = yaml_text.load(user_files.read_text(path))
+    except user_files.FileError as error:
+        raise ConfigError(str(path), error.place, error.reason) from error
     except OSError as error:
-        raise ConfigError(str(path), "", (error.strerror or str(error)).lower()) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "", f"no kubeconfig: {error}") from error
-    except yaml.YAMLError as error:
+        raise ConfigError(str(path), "", str(error)) from error
+    except yaml_text.YamlError as error:
         raise ConfigError(str(path), "", f"no YAML: {error}") from error
     try:
         return msgspec.convert(_without_nulls(parsed or {}), _File)
@@ -285,7 +286,7 @@ def _decoded(data: str, source: str, field: str) -> bytes:
 
 def _write_back(path: Path, user_name: str, changes: dict[str, str]) -> None:
     """Keep renewed tokens where kubectl finds them: a rotated refresh token is worth nothing twice."""
-    document = yaml.safe_load(path.read_text())
+    document = yaml_text.load(user_files.read_text(path))
     for entry in document.get("users") or ():
         if entry.get("name") == user_name:
             entry["user"]["auth-provider"]["config"].update(changes)

@@ -6,8 +6,8 @@ Source: spec 10, sections 3.1 and 9.3.
 import os
 
 import msgspec
-import yaml
 
+from koordinator.api import yaml_text
 from koordinator.host.cgroup_layout import Driver
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files
@@ -73,8 +73,8 @@ def flag(arguments: list[str], name: str) -> str | None:
 def config_value(text: str, key: str) -> str | None:
     """A text at the top of the kubelet's configuration file; None when it is missing or the file is malformed."""
     try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError:
+        config = yaml_text.load(text)
+    except yaml_text.YamlError:
         return None
     value = config.get(key) if isinstance(config, dict) else None
     return value if isinstance(value, str) and value else None

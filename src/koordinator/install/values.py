@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from koordinator import __version__
-from koordinator.api import defaults, upstream_gates
+from koordinator.api import defaults, upstream_gates, yaml_text
 from koordinator.api.errors import KoordinatorError
 from koordinator.api.feature_gates import Component, FeatureGateError, FeatureGates
 
@@ -332,8 +331,8 @@ def _check(source: str, values: Values) -> None:
 def read_file(source: str, text: str) -> dict[str, Any]:
     """The mapping in a YAML file of values. Raises: ValuesError."""
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        found = yaml_text.load(text)
+    except yaml_text.YamlError as error:
         raise ValuesError(source, f"this is no YAML: {error}") from error
     if not isinstance(found or {}, dict):
         raise ValuesError(source, f"expected a mapping, got {type(found).__name__}")
@@ -350,8 +349,8 @@ def read_setting(text: str) -> dict[str, Any]:
     if not equals or not all(keys):
         raise ValuesError(f"--set {text}", "expected something like manager.replicas=3")
     try:
-        found: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
+        found: Any = yaml_text.load(value)
+    except yaml_text.YamlError as error:
         raise ValuesError(f"--set {text}", f"the value is no YAML: {error}") from error
     # `--set featureGates=` means an empty text, as for Helm; nothing here can be null.
     found = "" if value == "" else found

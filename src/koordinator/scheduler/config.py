@@ -5,11 +5,12 @@ Unknown fields are refused. Source: spec 03, A3 and B8.
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from koordinator.api import duration
+from koordinator.api import duration, user_files, yaml_text
 from koordinator.scheduler import config_reader
 from koordinator.scheduler.config_reader import API_VERSION, KIND, ConfigError, Duration, Problem
 
@@ -204,6 +205,16 @@ def parse(text: str | bytes) -> SchedulerConfig:
     body = config_reader.read_yaml(text)
     config_reader.check_version(body, KIND)
     return decode(body | {"profiles": _named(body.get("profiles"))})
+
+
+def read(path: Path) -> SchedulerConfig:
+    """The configuration in a file. Raises: FileError, which names it, for what is no YAML; ConfigError; OSError."""
+    text = user_files.read_text(path)
+    try:
+        yaml_text.load(text)
+    except yaml_text.YamlError as error:
+        raise user_files.FileError(str(path), "", f"no YAML: {error}") from error
+    return parse(text)
 
 
 def decode(body: Any) -> SchedulerConfig:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Union
 
 import msgspec
-import yaml
 
-from koordinator.api import duration
+from koordinator.api import duration, yaml_text
 from koordinator.api.errors import KoordinatorError
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
@@ -64,27 +63,11 @@ Duration = Annotated[str, msgspec.Meta(extra={"check": _check_duration})]
 """Text such as `15s` or `1m30s`."""
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses what YAML lets pass in silence: a key that appears twice, a key that is no text."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            where = f"line {key_node.start_mark.line + 1}"
-            if not isinstance(key, str):
-                raise ConfigError(where, f"key {key!r} is no text: put it in quotes")
-            if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                raise ConfigError(where, f'key "{key}" appears twice in one mapping')
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(text: str | bytes) -> Any:
     """The body of a YAML or JSON text. Raises: ConfigError."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
+        return yaml_text.load(text)
+    except yaml_text.YamlError as error:
         raise ConfigError("$", f"no YAML: {error}") from error
 
 

@@ -3,17 +3,13 @@
 An object that comes more than once counts as it is in the last file.
 """
 
-import json
-import re
-import sys
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
-import yaml
 
-from koordinator.api import normalization
+from koordinator.api import normalization, user_files, yaml_text
 from koordinator.api.core import Event, Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import KoordinatorError
@@ -30,18 +26,11 @@ from koordinator.scheduler.pod_info import PodInfo
 T = TypeVar("T", bound=Object)
 Json = dict[str, Any]
 
-_LOGS = re.compile(r"==== START logs for .*? ====\n(?:.*\n)*?==== END logs for .*? ====\n?")
+_LOGS, _LOGS_END = "==== START logs for ", "==== END logs for "
 _LIST = "List"
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as Kubernetes reads it: times stay texts."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
-}
+LISTS_MAX = 20
+YAML_BYTES_MAX = 64 << 20
+"""More would take minutes to read, and most of the machine's memory."""
 
 
 class DumpError(KoordinatorError, ValueError):
@@ -56,26 +45,31 @@ class DumpError(KoordinatorError, ValueError):
 
 
 class Dump:
-    """Objects by kind, each once, in the order of the files."""
+    """Objects by kind, each once, in the order of the files; kept as text, a tenth of the memory of objects."""
 
     def __init__(self) -> None:
-        self._objects: dict[tuple[str, str], dict[str, tuple[str, Json]]] = {}
+        self._objects: dict[tuple[str, str], dict[str, tuple[str, bytes]]] = {}
 
-    def add(self, file: str, body: Any) -> None:
-        """An object or a list of objects. Raises: DumpError."""
-        for where, obj in _flat(file, body, "$"):
+    def add(self, file: str, body: Any, place: str = "$") -> None:
+        """An object or a list of objects, which stands at `place` in the file. Raises: DumpError."""
+        for where, obj in _flat(file, body, place):
             version, kind = str(obj.get("apiVersion", "v1")), str(obj["kind"])
             group = version.rpartition("/")[0]
             meta = obj.get("metadata")
             if not isinstance(meta, dict) or not meta.get("name"):
                 raise DumpError(file, f"{where}.metadata.name", f"a {kind} without a name")
             key = f"{meta.get('namespace', '')}/{meta['name']}"
-            self._objects.setdefault((group, kind), {})[key] = (f"{file}: {kind} {key.lstrip('/')}", obj)
+            kept = {**obj, "metadata": {name: meta[name] for name in meta if name != "managedFields"}}
+            try:
+                text = msgspec.json.encode(kept)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise DumpError(file, where, f"{kind} {key.lstrip('/')}: no JSON object: {error}") from error
+            self._objects.setdefault((group, kind), {})[key] = (f"{file}: {kind} {key.lstrip('/')}", text)
 
     def views(self, view: type[T]) -> list[T]:
         """All objects of a kind. Raises: DumpError when one does not fit the view."""
         found = self._objects.get((view.resource.group, view.resource.kind), {})
-        return [_decoded(view, where, obj) for where, obj in found.values()]
+        return [_decoded(view, where, msgspec.json.decode(text)) for where, text in found.values()]
 
     def counts(self) -> dict[str, int]:
         """Objects per kind."""
@@ -83,54 +77,103 @@ class Dump:
 
 
 def read(paths: Iterable[str]) -> Dump:
-    """All objects of the files; `-` is standard input.
+    """All objects of the files, which may be gzipped; `-` is standard input.
 
-    Raises: DumpError, OSError.
+    Raises: DumpError, FileError, OSError.
     """
     dump = Dump()
     for path in paths:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         name = "standard input" if path == "-" else path
-        for document in documents(name, text):
-            dump.add(name, document)
+        with user_files.opened(path) as file:
+            for place, document in documents(name, file):
+                dump.add(name, document, place)
     return dump
 
 
-def documents(name: str, text: str) -> Iterator[Any]:
-    """The JSON documents one after the other, or the YAML documents, of a text. Raises: DumpError."""
-    if text.lstrip()[:1] not in ("{", "["):
-        yield from _yaml_documents(name, text)
+def documents(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """The JSON documents one after the other (of a list, its objects), or the YAML documents, of a file; each with the
+    place where it stands.
+
+    Raises: DumpError, FileError.
+    """
+    stream = user_files.JsonStream(name, file)
+    if stream.peek() not in ("{", "[", "="):
+        yield from (("$", each) for each in _yaml_documents(name, stream))
         return
-    try:
-        yield msgspec.json.decode(text)
-        return
-    except msgspec.DecodeError:
-        text = _LOGS.sub("", text)  # several documents, as `cluster-info dump` prints them, logs in between
-    decoder, position = json.JSONDecoder(), 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
+    while first := stream.peek():
+        if first == "=":
+            _skip_logs(stream)  # `cluster-info dump` prints them between documents
+        elif first == "{":
+            yield from _members(stream)
+        else:
+            yield "$", stream.value()
+
+
+def _skip_logs(stream: user_files.JsonStream) -> None:
+    if not stream.skip_line().startswith(_LOGS):
+        raise stream.error("expected JSON, or logs as `kubectl cluster-info dump` prints them")
+    while stream.peek():
+        if stream.skip_line().startswith(_LOGS_END):
+            return
+
+
+def _members(stream: user_files.JsonStream) -> Iterator[tuple[str, Any]]:
+    """A JSON object, or where it is a list the objects in it, one by one."""
+    body: Json = {}
+    waiting: list[Any] = []  # items without a kind of their own, of a list that says its kind behind them
+    is_list = False
+    stream.take("{")
+    for count in itertools.count():
+        if stream.peek() == "}":
+            break
+        if count:
+            stream.take(",")
+        key = str(stream.value())
+        stream.take(":")
+        if key != "items" or stream.peek() != "[":
+            body[key] = stream.value()
             continue
-        try:
-            document, position = decoder.raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            raise DumpError(
-                name, f"line {error.lineno}, column {error.colno}", f"no JSON: {error.msg}"
-            ) from error
-        yield document
+        is_list = True
+        for number, item in enumerate(_items(stream)):
+            kind = str(body.get("kind", ""))
+            if isinstance(item, dict) and "kind" in item:
+                yield f"$.items[{number}]", item
+            elif isinstance(item, dict) and kind.endswith(_LIST) and kind != _LIST:
+                version = body.get("apiVersion", "v1")
+                yield f"$.items[{number}]", {"apiVersion": version, "kind": kind.removesuffix(_LIST), **item}
+            else:
+                waiting.append(item)
+    stream.take("}")
+    if waiting or not is_list:
+        yield "$", {**body, "items": waiting} if is_list else body
 
 
-def _yaml_documents(name: str, text: str) -> Iterator[Any]:
+def _items(stream: user_files.JsonStream) -> Iterator[Any]:
+    """The values of a JSON list."""
+    stream.take("[")
+    for count in itertools.count():
+        if stream.peek() == "]":
+            break
+        if count:
+            stream.take(",")
+        yield stream.value()
+    stream.take("]")
+
+
+def _yaml_documents(name: str, stream: user_files.JsonStream) -> Iterator[Any]:
+    text = stream.rest(
+        YAML_BYTES_MAX, f"is larger than {YAML_BYTES_MAX >> 20} MiB: write it as JSON (-o json)"
+    )
     try:
-        yield from (each for each in yaml.load_all(text, Loader=_Loader) if each is not None)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise DumpError(name, where, f"no YAML: {getattr(error, 'problem', error)}") from error
+        yield from (each for each in yaml_text.load_all(text) if each is not None)
+    except yaml_text.YamlError as error:
+        raise DumpError(name, "", f"no YAML: {error}") from error
 
 
 def _flat(file: str, body: Any, where: str) -> Iterator[tuple[str, Json]]:
     """Objects in a body with the place where they stand; items of typed lists need no kind of their own."""
+    if where.count("[") > LISTS_MAX:
+        raise DumpError(file, "", f"lists nested more than {LISTS_MAX} deep")
     if isinstance(body, list):
         for number, item in enumerate(body):
             yield from _flat(file, item, f"{where}[{number}]")

@@ -6,15 +6,14 @@ seconds from the start of the trace. `pod_phase` and `scheduled_time` tell what 
 checked to be known columns and not used.
 """
 
+import contextlib
 import csv
-import gzip
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from koordinator.api import labels, resources
+from koordinator.api import labels, resources, user_files
 from koordinator.api.affinity import (
     Affinity,
     NodeAffinity,
@@ -48,6 +47,10 @@ QOS_CLASSES = ("LSE", "LSR", "LS", "BE", "SYSTEM")
 HOSTNAME = "kubernetes.io/hostname"
 NAMESPACE = "replay"
 AMOUNT_MAX = 1 << 40
+
+
+NAME_CHARS_MAX = 60
+"""Of what stands where the name of a column should."""
 
 
 class TableError(KoordinatorError, ValueError):
@@ -214,8 +217,8 @@ def _unique(rows: Iterator[Row], column: str) -> Iterator[Row]:
 def _rows(path: Path, known: Sequence[str]) -> Iterator[Row]:
     file = str(path)
     try:
-        with _opened(path) as handle:
-            reader = csv.reader(handle)
+        with contextlib.closing(user_files.lines(path)) as text:
+            reader = csv.reader(text)
             header = [cell.strip() for cell in next(reader, [])]
             _check_header(file, header, known)
             for number, cells in enumerate(reader, start=2):
@@ -225,7 +228,9 @@ def _rows(path: Path, known: Sequence[str]) -> Iterator[Row]:
                     reason = f"{len(cells)} values, but the header has {len(header)}"
                     raise TableError(file, number, "", reason)
                 yield Row(file, number, dict(zip(header, cells, strict=True)))
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+    except user_files.FileError as error:
+        raise TableError(file, 0, "", ": ".join(filter(None, (error.place, error.reason)))) from error
+    except csv.Error as error:
         raise TableError(file, 0, "", f"no table: {error}") from error
 
 
@@ -234,15 +239,11 @@ def _check_header(file: str, header: list[str], known: Sequence[str]) -> None:
         raise TableError(file, 0, "", f"empty; expected a header such as {','.join(known)}")
     for column in header:
         if column not in known:
-            raise TableError(file, 1, column, f"unknown column; known are {', '.join(known)}")
+            raise TableError(
+                file, 1, column[:NAME_CHARS_MAX], f"unknown column; known are {', '.join(known)}"
+            )
         if header.count(column) > 1:
             raise TableError(file, 1, column, "stands twice in the header")
     for column in known[:REQUIRED_COUNT]:
         if column not in header:
             raise TableError(file, 1, column, "missing")
-
-
-def _opened(path: Path) -> io.TextIOWrapper:
-    if path.name.endswith(".gz"):
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")

@@ -5,6 +5,7 @@ resolves to 127.0.0.1 (DNS rebinding) or by a cross-site request. So the `Host` 
 that a page of another origin made is refused.
 """
 
+import contextlib
 import csv
 import hmac
 import logging
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 from multidict import CIMultiDictProxy
 
+from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 from koordinator.cluster import errors
 from koordinator.local.apiserver.query import User
@@ -42,17 +44,20 @@ class TokenFileError(KoordinatorError, ValueError):
 def read_token_file(path: Path) -> list[Token]:
     """Tokens of a Kubernetes token file: `token,user,uid,"group1,group2"` a line.
 
-    Raises: TokenFileError naming the line; OSError.
+    Raises: TokenFileError naming the line; FileError when it is no text; OSError.
     """
     tokens = []
-    with path.open(newline="") as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            if not row or row[0].lstrip().startswith("#"):
-                continue
-            if len(row) < 3 or not row[0].strip() or not row[1].strip():
-                raise TokenFileError(f"{path}: line {number}: expected token,user,uid[,groups]")
-            groups = tuple(group.strip() for group in row[3].split(",")) if len(row) > 3 else ()
-            tokens.append(Token(row[0].strip(), row[1].strip(), row[2].strip(), groups))
+    with contextlib.closing(user_files.lines(path)) as text:
+        try:
+            for number, row in enumerate(csv.reader(text), 1):
+                if not row or row[0].lstrip().startswith("#"):
+                    continue
+                if len(row) < 3 or not row[0].strip() or not row[1].strip():
+                    raise TokenFileError(f"{path}: line {number}: expected token,user,uid[,groups]")
+                groups = tuple(group.strip() for group in row[3].split(",")) if len(row) > 3 else ()
+                tokens.append(Token(row[0].strip(), row[1].strip(), row[2].strip(), groups))
+        except csv.Error as error:
+            raise TokenFileError(f"{path}: no table of tokens: {error}") from error
     if not tokens:
         raise TokenFileError(f"{path}: holds no token")
     return tokens

@@ -4,15 +4,15 @@ Both are pure functions of time: the same pod wants the same CPU at the same mom
 else happens on its node. That is what makes two runs comparable.
 """
 
-import gzip
 import math
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from koordinator.api import user_files
 from koordinator.api.errors import KoordinatorError
 
 F64 = npt.NDArray[np.float64]
@@ -143,18 +143,9 @@ def read_trace(path: Path) -> Trace:
     Raises: TraceError naming file, line, column and reason.
     """
     where = str(path)
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".gz" or data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        text = data.decode()
-    except OSError as error:  # gzip.BadGzipFile is one
-        raise TraceError(where, 0, 0, error.strerror or str(error)) from error
-    except (EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise TraceError(where, 0, 0, f"is neither text nor gzipped text: {error}") from error
     names: list[str] = []
     rows: list[list[float]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip() or (number == 1 and line.startswith("name,")):
             continue
         name, *cells = line.split(",")
@@ -168,6 +159,16 @@ def read_trace(path: Path) -> Trace:
     if not rows:
         raise TraceError(where, 0, 0, "is empty; expected lines of name,v0,v1,…")
     return Trace(tuple(names), np.array(rows, dtype=np.float64) / 100)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Raises: TraceError."""
+    try:
+        yield from (line.rstrip("\r\n") for line in user_files.lines(path))
+    except user_files.FileError as error:
+        raise TraceError(str(path), 0, 0, ": ".join(filter(None, (error.place, error.reason)))) from error
+    except OSError as error:
+        raise TraceError(str(path), 0, 0, error.strerror or str(error)) from error
 
 
 def _percent(path: str, line: int, column: int, cell: str) -> float:
