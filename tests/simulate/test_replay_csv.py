@@ -119,5 +119,5 @@ def test_broken_tables_say_where_and_why(tmp_path: Path, text: str, message: str
 def test_a_file_that_is_not_gzip_is_no_table(tmp_path: Path) -> None:
     path = table(tmp_path, NODES, "nodes.csv.gz")
 
-    with pytest.raises(TableError, match="no table"):
+    with pytest.raises(TableError, match=r"is called \.gz, but is not gzipped"):
         replay_csv.read_nodes(path, Gpu.IGNORE, 50)
