@@ -14,7 +14,7 @@ QUIET = (100.0, 100.0, 0.0)
         pytest.param(0.38, 3.62, 0.0, "", id="not quite a tenth is no trouble"),
         pytest.param(2.0, 2.0, 0.0, "other processes use 1.0 of 2 CPUs", id="a process takes a CPU"),
         pytest.param(
-            0.1, 2.9, 1.0, "other machines on the same host use 0.6 of 2 CPUs", id="a neighbour takes time"
+            0.2, 2.8, 1.0, "other machines on the same host use 0.6 of 2 CPUs", id="a neighbour takes time"
         ),
     ],
 )
