@@ -123,6 +123,28 @@ def test_a_new_namespace_has_an_account_and_the_certificate_and_secrets_take_tex
     assert (stored["data"], "stringData" in stored, stored["type"]) == ({"key": "dmFsdWU="}, False, "Opaque")
 
 
+def test_a_pod_is_resized_in_place_as_far_as_its_node_has_room(cluster: Cluster) -> None:
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "100m"}}}
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(pod("grows", containers=[container])))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/grows", "--timeout=30s")
+
+    def resize(cpu: str) -> None:
+        change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
+        cluster.kubectl("patch", "pod", "grows", "--subresource=resize", "-p", json.dumps(change))
+
+    def status() -> tuple[str, str, dict[str, str]]:
+        found = cluster.get("pod", "grows")["status"]
+        main = found["containerStatuses"][0]
+        resizing = {c["type"]: c.get("reason", "") for c in found["conditions"] if "Resize" in c["type"]}
+        return main["resources"]["requests"]["cpu"], main["allocatedResources"]["cpu"], resizing
+
+    resize("300m")
+    until(lambda: status() == ("300m", "300m", {}), 20, cluster.process)
+    resize("4000")
+    until(lambda: status() == ("300m", "300m", {"PodResizePending": "Infeasible"}), 20, cluster.process)
+    cluster.kubectl("delete", "pod", "grows")
+
+
 def test_the_list_of_pod_groups_shows_how_far_gangs_are(cluster: Cluster) -> None:
     group = {
         "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
