@@ -118,11 +118,11 @@ async def test_explicit_managers_are_counted_in_bytes(real: ApiServer) -> None:
 @pytest.mark.parametrize(
     ("encoding", "body", "code"),
     [
-        ("gzip", gzip.compress(config("good")), 201),
-        ("gzip", config("plain"), 400),
-        ("gzip", gzip.compress(config("cut"))[:-12], 400),
-        ("deflate", b"\x00\xff" * 20, 400),
-        ("gzip", gzip.compress(bytes(20 << 20)), 413),
+        pytest.param("gzip", gzip.compress(config("good")), 201, id="packed as it says"),
+        pytest.param("gzip", config("plain"), 400, id="not packed at all"),
+        pytest.param("gzip", gzip.compress(config("cut"))[:-12], 400, id="cut off"),
+        pytest.param("deflate", b"\x00\xff" * 20, 400, id="nothing of the kind"),
+        pytest.param("gzip", gzip.compress(bytes(20 << 20)), 413, id="too much when unpacked"),
     ],
 )
 async def test_bodies_that_are_not_encoded_as_they_say_are_refused(
