@@ -46,6 +46,19 @@ def refusal(result: Placed | Unplaced) -> str:
     return result.status.message
 
 
+def test_a_node_that_comes_after_its_slice_onto_the_first_row_of_a_table_that_grew_has_its_devices() -> None:
+    bench = bench_of(nodes=())
+    bench.claims(claim("one"))
+    bench.slices(resource_slice("late", device("gpu"), node="late"))
+    for number in range(bench.engine.table.capacity):
+        bench.node(f"n{number}")
+
+    bench.node("late")
+
+    assert isinstance(placed := bench.place(user_of("x", "one")), Placed)
+    assert placed.node_name == "late"
+
+
 def test_constraints_choose_among_free_devices_and_pods_without_room_for_them_wait() -> None:
     bench = bench_of(
         resource_slice("a", *(device(f"a{n}", numa=n % 2) for n in range(4)), node="a"), nodes=("a",)

@@ -288,3 +288,19 @@ def test_guarantees_after_any_history_are_those_of_a_tree_built_anew(seed: int) 
         assert without_zeros(quota.allocated) == without_zeros(other.allocated), name
         assert without_zeros(quota.guaranteed) == without_zeros(other.guaranteed), name
         assert made.refresh(name) == anew.refresh(name)
+
+
+@pytest.mark.parametrize("keeps_guarantee", [False, True])
+def test_own_pods_of_a_parent_leave_less_to_its_children(keeps_guarantee: bool) -> None:
+    made = QuotaTree(reserved={}, scales_min=True, keeps_guarantee=keeps_guarantee)
+    made.total = cpu(100)
+    made.set_quota(spec("p", low=50))
+    for name, cores in (("a", 40), ("b", 60)):
+        made.set_quota(spec(name, low=10, parent="p"))
+        made.add_pod(name, pod(f"{name}1", cores))
+    made.add_pod("p", pod("p1", 30))
+    assert (runtime(made, "a"), runtime(made, "b")) == (40, 60)
+
+    made.reserve("p", "p1")
+
+    assert (runtime(made, "a"), runtime(made, "b")) == (35, 35)
