@@ -135,7 +135,7 @@ def test_pods_that_cannot_be_preempted_are_told_about_the_minimum() -> None:
 
         assert standing is not None
         assert standing.text == (
-            "queue at root/ads: min 1 cores, used by pods that cannot be preempted 1, you ask 1"
+            "queue at root/ads: min 1 core, used by pods that cannot be preempted 1, you ask 1"
         )
 
     play(story)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koordinator.api import labels, quota_labels, resource_list, resources
+from koordinator.api import labels, quota_labels, readable, resource_list, resources
 from koordinator.api.annotations import quota as quota_annotations
 from koordinator.api.errors import ProtocolError
 from koordinator.api.quantity import ZERO, Quantity, QuantityError
@@ -109,7 +109,7 @@ class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
         asker = "you" if decision.pod_count == 1 else f"{decision.pod_count} members"
         parts = [
             f"{'' if name == resources.CPU else name + ' '}{bound} {_shown(name, limit.get(name))}, "
-            f"{verb} {_number(used.get(name))}, {asker} ask {_number(decision.request.get(name))}"
+            f"{verb} {_number(name, used.get(name))}, {asker} ask {_number(name, decision.request.get(name))}"
             for name in names
         ]
         return "; ".join((f"queue at {self.path}: {'; '.join(parts)}", *self._borrowings(names)))
@@ -121,12 +121,15 @@ class PodStanding(msgspec.Struct, frozen=True, kw_only=True):
             kind = "" if name == resources.CPU else f" {name}"
             loans = [(loan.lender, loan.amounts[name]) for loan in self.loans if loan.amounts.get(name)]
             loans.sort(key=lambda each: (-each[1].nanos, each[0]))
-            parts = [f"{amount.text}{kind} from {lender}" for lender, amount in loans[:LENDERS_SHOWN]]
+            parts = [
+                f"{readable.cell(name, amount)}{kind} from {lender}"
+                for lender, amount in loans[:LENDERS_SHOWN]
+            ]
             if more := loans[LENDERS_SHOWN:]:
                 rest = sum((amount for _, amount in more), ZERO)
-                parts.append(f"{rest.text}{kind} from {len(more)} others")
+                parts.append(f"{readable.cell(name, rest)}{kind} from {len(more)} others")
             if spare := self.spare.get(name):
-                parts.append(f"{spare.text}{kind} that no quota is sure of")
+                parts.append(f"{readable.cell(name, spare)}{kind} that no quota is sure of")
             if parts:
                 yield f"borrowed {', '.join(parts)}"
 
@@ -376,10 +379,8 @@ def _split(resource: str, amount: int, weights: Mapping[str, int]) -> dict[str, 
 
 
 def _shown(name: str, amount: Quantity | None) -> str:
-    if amount is None:
-        return "unlimited"
-    return f"{amount.text} cores" if name == resources.CPU else amount.text
+    return "unlimited" if amount is None else readable.amount(name, amount)
 
 
-def _number(amount: Quantity | None) -> str:
-    return (amount or ZERO).text
+def _number(name: str, amount: Quantity | None) -> str:
+    return readable.cell(name, amount or ZERO)
