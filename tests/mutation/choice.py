@@ -58,10 +58,25 @@ class Imports:
             if name.rpartition(".")[2].startswith("test_") and not name.startswith("tests.vectors")
         ]
         by_path = {self._paths[name]: distances[name] for name in near}
-        files.sort(
-            key=lambda path: (by_path[path], not Path(path).is_relative_to(Path("tests") / home), path)
-        )
-        return Tests(areas, tuple(files[:FILES_MAX]))
+        # A plugin is found by its entry point, so that its tests need not import it: names and folders tell, too.
+        mirrored = Path("tests") / home
+        stem = module.rpartition(".")[2]
+        files += [path for path in self._paths.values() if _mirrors(path, mirrored, stem)]
+
+        def nearness(path: str) -> tuple[bool, bool, int, str]:
+            is_named = Path(path).stem in (f"test_{stem}", f"test_{stem}s")
+            is_beside = mirrored.name in Path(path).parts
+            return not is_named, not is_beside, by_path.get(path, DISTANCE_MAX + 1), path
+
+        return Tests(areas, tuple(sorted(set(files), key=nearness)[:FILES_MAX]))
+
+
+def _mirrors(path: str, mirrored: Path, stem: str) -> bool:
+    """Whether a test's name says that it tests the module: in the same room, by its file's name or its folder's."""
+    file = Path(path)
+    if not file.name.startswith("test_") or file.parts[1] != mirrored.parts[1]:
+        return False
+    return stem in file.stem or (len(mirrored.parts) > 2 and mirrored.name in file.parts)
 
 
 def _imported(path: Path) -> set[str]:
