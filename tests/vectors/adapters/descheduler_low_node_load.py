@@ -10,7 +10,7 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
 from koordinator.descheduler import config
 from koordinator.descheduler.actions import Eviction
-from koordinator.descheduler.config.low_node_load import NodePool
+from koordinator.descheduler.config.low_node_load import AnomalyCondition, NodePool
 from koordinator.descheduler.cycle_limits import CycleLimiter, CycleLimits
 from koordinator.descheduler.plugins.low_node_load import reason, thresholds, usage
 from koordinator.descheduler.plugins.low_node_load.classify import Classified, NodeClass, classify
@@ -30,8 +30,10 @@ CLASS_NAMES = {
 
 
 def anomaly(case: dict[str, Any]) -> Any:
+    given_s = case["timeout_seconds"]
+    condition = AnomalyCondition(timeout=f"{given_s}s" if given_s else None)
     rule = AnomalyRule(
-        case["timeout_seconds"] or 60.0, case["consecutive_abnormalities"], case["consecutive_normalities"]
+        condition.timeout_s, case["consecutive_abnormalities"], case["consecutive_normalities"]
     )
     detector = Detector(rule)
     states = []
