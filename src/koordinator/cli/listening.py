@@ -21,7 +21,7 @@ async def served(
     share_port: bool = False,
 ) -> AsyncIterator[int]:
     """Serve inside; the port. Raises: OSError when the address is taken."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     try:
         site = web.TCPSite(

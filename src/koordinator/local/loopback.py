@@ -13,7 +13,7 @@ HOST = "127.0.0.1"
 @contextlib.asynccontextmanager
 async def served(app: web.Application, port: int = 0, tls: ServerTls | None = None) -> AsyncIterator[str]:
     """Serve; the address is `http://127.0.0.1:<port>` (https with `tls`), a free port for 0. Raises: OSError."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
     await runner.setup()
     try:
         context = None if tls is None else tls.context()

@@ -6,6 +6,7 @@ text cannot rule it out.
 
 import asyncio
 import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,6 +25,31 @@ _YAML_READER = ThreadPoolExecutor(1, thread_name_prefix="yaml")
 _SUMMARY_CHARS = 30
 
 TOO_LARGE = f"Request entity too large: limit is {BODY_BYTES_MAX}"
+
+
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+def unpacked(body: bytes, encoding: str) -> bytes:
+    """A body as it was before its `Content-Encoding`; encodings that nobody knows mean nothing, as in Kubernetes.
+
+    Unpacks no more than a request may have. Raises: BadRequest, RequestTooLarge.
+    """
+    window = _WINDOWS.get(encoding.strip().lower())
+    if window is None:
+        return body
+    if encoding.strip().lower() == "deflate" and body[:1] and body[0] & 0xF != 8:
+        window = -zlib.MAX_WBITS  # without the header of RFC 1950, as some clients send it
+    unpacker = zlib.decompressobj(window)
+    try:
+        found = unpacker.decompress(body, BODY_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise errors.BadRequest(f"the body cannot be read: it is not {encoding}: {error}") from None
+    if len(found) > BODY_BYTES_MAX:
+        raise errors.RequestTooLarge(TOO_LARGE)
+    if not unpacker.eof or unpacker.unused_data:
+        raise errors.BadRequest(f"the body cannot be read: its {encoding} ends too early or goes on too long")
+    return found
 
 
 def decode_json(body: bytes) -> Any:

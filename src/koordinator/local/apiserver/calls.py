@@ -54,6 +54,8 @@ class Call:
 async def read_body(request: AnyRequest) -> bytes:
     """The whole body.
 
+    The HTTP server unpacks nothing: of a body that is refused it would unpack the rest, too, at one go.
+
     Raises: BadRequest (cut off, or not what its Content-Encoding says), RequestTooLarge, Timeout.
     """
     if isinstance(request, ShortRequest):
@@ -62,7 +64,7 @@ async def read_body(request: AnyRequest) -> bytes:
         raise errors.RequestTooLarge(bodies.TOO_LARGE)
     try:
         async with asyncio.timeout(BODY_S_MAX):
-            return await request.read()
+            body = await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise errors.RequestTooLarge(bodies.TOO_LARGE) from None
     except web.RequestPayloadError as error:
@@ -70,6 +72,7 @@ async def read_body(request: AnyRequest) -> bytes:
         raise errors.BadRequest(f"the body cannot be read: {why}") from None
     except TimeoutError:
         raise errors.Timeout(f"Timeout: the body did not arrive within {BODY_S_MAX} s") from None
+    return bodies.unpacked(body, request.headers.get("Content-Encoding", ""))
 
 
 def failure(error: errors.ApiError) -> web.Response:

@@ -117,6 +117,7 @@ class ApiServer:
             access_log=None,
             max_field_size=_HEADER_BYTES_MAX,
             max_line_size=_HEADER_BYTES_MAX,
+            auto_decompress=False,
         )
         self._short = ShortServer(self._answer, self._server, SystemClock())
         context: ssl.SSLContext | None = None if self._tls is None else self._tls.context()

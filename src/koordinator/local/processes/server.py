@@ -41,7 +41,7 @@ class KubeletServer:
         app.router.add_get("/pods/", self._pods)
         app.router.add_get("/configz", self._configz)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
         await self._runner.setup()
         await web.TCPSite(self._runner, HOST, port, ssl_context=self._tls.context()).start()
         self.port = self._runner.addresses[0][1]

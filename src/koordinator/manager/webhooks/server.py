@@ -84,7 +84,11 @@ class WebhookServer:
         """Listen; without a certificate (`present`) handshakes fail. Raises: OSError when the port is taken."""
         loop = asyncio.get_running_loop()
         self._server = web.Server(
-            self._answer, request_factory=_request, access_log=None, keepalive_timeout=KEEP_ALIVE_S
+            self._answer,
+            request_factory=_request,
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_S,
+            auto_decompress=False,  # API servers pack nothing, and the rest of a bomb is unpacked at one go
         )
         self._listener = await loop.create_server(
             self._server, self._host, self._port, ssl=self._context, backlog=BACKLOG
