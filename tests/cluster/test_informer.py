@@ -203,6 +203,28 @@ def test_watches_that_keep_failing_lead_to_a_list_as_after_a_restored_server() -
     virtual_loop.run(scenario())
 
 
+def test_watches_in_a_row_that_say_nothing_lead_to_a_list() -> None:
+    async def scenario() -> None:
+        backend = FakeBackend()
+        async with running(backend) as informer:
+            for lists in (1, 1, 2, 2, 2, 3):
+                await asyncio.sleep(100)
+                backend.drop_watches()
+                await settle()
+                assert informer.list_count == lists
+
+            await asyncio.sleep(100)
+            backend.put(pod("a"))
+            await settle()
+            for _ in range(2):
+                backend.drop_watches()
+                await asyncio.sleep(100)
+            assert informer.list_count == 3  # the one that spoke does not count
+            assert informer.guard.failure_count == 0
+
+    virtual_loop.run(scenario())
+
+
 def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause() -> None:
     async def scenario() -> None:
         backend = FakeBackend()

@@ -1,12 +1,14 @@
 """Lists and watches of `KubeCluster` against a server scripted for faults."""
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from koordinator.cluster import errors, kube
+from koordinator.cluster import errors, informer, kube
+from koordinator.cluster.informer import Informer
 from koordinator.cluster.kube import KubeCluster
 from koordinator.cluster.protocol import EventType, WatchEvent
 from tests.cluster.fake_backend import PodView
@@ -98,25 +100,47 @@ async def test_bookmarks_only_tell_the_version() -> None:
         assert await follow(cluster) == [WatchEvent(EventType.BOOKMARK, None, "42")]
 
 
-BOOKMARK = line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "42"}})
+@pytest.mark.parametrize("said", [(), (line("ADDED", pod("a", 6)),)], ids=["never", "any more"])
+async def test_a_watch_that_says_nothing_ends(
+    said: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "SILENT_S_MAX", 0.2)
+    async with scripted(stream(*said, end="hang")) as server, connected(server) as cluster:
+        async with asyncio.timeout(5):
+            events = await follow(cluster)
+
+        assert len(events) == len(said)
 
 
-async def test_a_silent_watch_is_given_up_once_the_server_is_known_to_send_bookmarks(
+async def test_a_watch_that_speaks_in_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube, "SILENT_S_MAX", 0.4)
+    bookmark = line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "42"}})
+    chunks = [bookmark] * 5 + [line("ADDED", pod("a"))]
+    async with scripted(stream(*chunks, pause_s=0.15)) as server, connected(server) as cluster:
+        assert len(await follow(cluster)) == 6
+
+
+async def test_after_a_watch_that_hung_from_its_start_the_next_tells_what_was_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kube, "SILENT_S_MAX", 0.2)
-    answers = [stream(BOOKMARK, end="hang"), stream(end="hang")]
+    monkeypatch.setattr(informer, "WATCH_S_MIN", 0.1)
+    missed = stream(line("ADDED", pod("a", 10)), end="hang")
+    answers = [ok(pod_list(version=9)), stream(end="hang"), missed]
     async with scripted(*answers) as server, connected(server) as cluster:
-        for _ in answers:
-            with pytest.raises(errors.ConnectionFailed, match="not even a bookmark"):
-                await follow(cluster)
+        pods = Informer(cluster, PodView, rng=random.Random(1))
+        seen = asyncio.Event()
+        pods.add_handler(on_add=lambda _: seen.set())
+        task = asyncio.create_task(pods.run())
+        try:
+            async with asyncio.timeout(5):
+                await seen.wait()
+        finally:
+            task.cancel()
 
-
-async def test_a_watch_of_a_server_without_bookmarks_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube, "SILENT_S_MAX", 0.2)
-    late = stream(line("ADDED", pod("a")), line("ADDED", pod("b")), pause_s=0.5)
-    async with scripted(late) as server, connected(server) as cluster:
-        assert len(await follow(cluster)) == 2
+        assert pods.list_count == 1
+        assert pods.guard.failure_count == 0
+        assert [asked.query["resourceVersion"] for asked in server.asked[1:3]] == ["9", "9"]
 
 
 async def test_a_watch_whose_answer_never_begins_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

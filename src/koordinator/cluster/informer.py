@@ -30,6 +30,8 @@ RECONNECT = BackoffPolicy(initial_s=0.8, max_s=30.0, factor=2.0, jitter_ratio=1.
 WATCH_S_MIN = 1.0
 # Watches that fail in a row before we stop trusting the version and list again (a restored server).
 FAILED_WATCHES_MAX = 3
+# Watches in a row that said nothing before we list again: a proxy may hold back what it should pass on.
+SILENT_WATCHES_MAX = 3
 # Objects that a resync hands out before other tasks get their turn.
 RESYNC_TURN = 64
 
@@ -65,6 +67,7 @@ class Informer(Generic[T]):
         self._backoff = Backoff(RECONNECT, rng)
         self._version: str | None = None
         self._failed_watches = 0
+        self._silent_watches = 0
         self._cache: dict[Key, T] = {}
         self._indexes: dict[str, _Index[T]] = {}
         self._on_add: list[Callable[[T], Any]] = []
@@ -212,10 +215,16 @@ class Informer(Generic[T]):
             if batch:
                 heard = True
                 self._failed_watches = 0
+                self._silent_watches = 0
                 self._backoff.reset()
                 self._apply(batch)
-        if heard or loop.time() - started_s >= WATCH_S_MIN:
+        if heard:
+            return 0.0
+        if loop.time() - started_s >= WATCH_S_MIN:
             self._failed_watches = 0
+            self._silent_watches += 1
+            if self._silent_watches % SILENT_WATCHES_MAX == 0:
+                self._version = None
             return 0.0
         raise errors.ServiceUnavailable("watch ended at once without an event")
 

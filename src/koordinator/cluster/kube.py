@@ -1,6 +1,7 @@
 """`Cluster` over HTTP: any Kubernetes API server."""
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
@@ -12,9 +13,11 @@ from koordinator.api.meta import Object
 from koordinator.clock import Clock, SystemClock
 from koordinator.cluster import errors, pods, wire
 from koordinator.cluster.config import ClientConfig
-from koordinator.cluster.protocol import EventType, Page, PatchType, WatchEvent
+from koordinator.cluster.protocol import Page, PatchType, WatchEvent
 from koordinator.cluster.rate_limit import Rate
 from koordinator.cluster.transport import Call, Transport
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
@@ -25,7 +28,8 @@ WATCH_S_MIN = 300
 # What the end of a watch may be late before we think the server dead.
 WATCH_GRACE_S = 30.0
 REQUEST_TIMEOUT_S = 30.0
-# API servers send a bookmark to each watch every 60 to 75 s. One that hears nothing for longer hangs in a proxy.
+# API servers send a bookmark to each watch every 60 to 75 s. One that hears nothing for longer may hang in a proxy. Or
+# its kind never changed since the server began (bookmarks tell what etcd said): so silence is no error, only an end.
 SILENT_S_MAX = 100.0
 
 
@@ -55,8 +59,6 @@ class KubeCluster:
             rate=rate,
         )
         self._rng = rng
-        self._sends_bookmarks = False
-        """Whether this server was seen to: only then is silence a sign of anything."""
 
     async def __aenter__(self) -> Self:
         await self.transport.open()
@@ -109,20 +111,9 @@ class KubeCluster:
         async with self.transport.stream(
             call, timeout_s=timeout_s + WATCH_GRACE_S, head_timeout_s=SILENT_S_MAX
         ) as chunks:
-            while (chunk := await self._next(chunks, call)) is not None:
+            while (chunk := await _within(SILENT_S_MAX, chunks, call)) is not None:
                 if batch := reader.feed(chunk):
-                    if not self._sends_bookmarks:
-                        self._sends_bookmarks = any(event.type is EventType.BOOKMARK for event in batch)
                     yield batch
-
-    async def _next(self, chunks: AsyncIterator[bytes], call: Call) -> bytes | None:
-        """The next part of a watch, None at its end. Raises: ConnectionFailed after too long a silence."""
-        try:
-            async with asyncio.timeout(SILENT_S_MAX if self._sends_bookmarks else None):
-                return await anext(chunks, None)
-        except TimeoutError as error:
-            why = f"nothing came for {SILENT_S_MAX:g} s, not even a bookmark: the watch is begun anew"
-            raise errors.ConnectionFailed(f"{call.method} {call.path}: {why}") from error
 
     async def create(self, view: type[T], obj: Mapping[str, Any], namespace: str = "") -> T:
         kind = {"apiVersion": view.resource.api_version, "kind": view.resource.kind}
@@ -232,6 +223,19 @@ class KubeCluster:
             if not page.metadata.continue_token:
                 return Page(items, page.metadata.resource_version, tuple(unreadable))
             params["continue"] = page.metadata.continue_token
+
+
+async def _within(silent_s_max: float, chunks: AsyncIterator[bytes], call: Call) -> bytes | None:
+    """The next part of a watch; None at its end, or when it was silent for too long."""
+    giving_up = asyncio.timeout(silent_s_max)
+    try:
+        async with giving_up:
+            return await anext(chunks, None)
+    except TimeoutError:
+        if not giving_up.expired():
+            raise  # the connection's own time was over
+        log.debug("watch was silent for %g s and is begun anew: %s", silent_s_max, call.path)
+        return None
 
 
 def _selection(label_selector: str, field_selector: str) -> dict[str, str]:
