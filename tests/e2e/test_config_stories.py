@@ -151,7 +151,8 @@ def test_two_cpu_models_are_made_comparable(cluster: Cluster) -> None:
             "topologyPolicies": ["None"],
             "zones": [],
         }
-        cluster.kubectl("apply", "-f", "-", text=json.dumps(topology))
+        # By the server: nodes of the cluster have reported theirs.
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=json.dumps(topology))
 
     def batch(name: str) -> int:
         return int(node(cluster, name)[1].get("kubernetes.io/batch-cpu", 0))

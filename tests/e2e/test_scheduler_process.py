@@ -91,7 +91,9 @@ def test_the_second_process_goes_on_where_the_first_is_stopped(cluster: Cluster,
     until(first.leads, 10, first.process)
     second = Process(tmp_path, cluster.kubeconfig)
     try:
-        assert second.get("/apis/v1/nodes/node-0") == (503, '{"message":"the instance is not leader"}')
+        code, answer = second.get("/apis/v1/nodes/node-0")
+        assert (code, json.loads(answer)["message"]) == (503, "the instance is not leader")
+        assert str(first.process.pid) in json.loads(answer)["leader"]
         assert second.get("/metrics", secure=True)[0] == 403
         assert second.get("/healthz", secure=True) == (200, "ok")
 

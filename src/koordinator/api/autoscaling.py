@@ -25,7 +25,14 @@ class MetricTarget(Part, frozen=True, kw_only=True):
 
 
 class ResourceMetricSource(Part, frozen=True, kw_only=True):
-    """Usage of a resource by the pods, or by one of their containers."""
+    """Usage of a resource by the pods."""
+
+    name: str = ""
+    target: MetricTarget = MetricTarget()
+
+
+class ContainerResourceMetricSource(Part, frozen=True, kw_only=True):
+    """Usage of a resource by one of their containers."""
 
     name: str = ""
     container: str = ""
@@ -37,7 +44,7 @@ class MetricSpec(Part, frozen=True, kw_only=True):
 
     type: str = ""
     resource: ResourceMetricSource | None = None
-    container_resource: ResourceMetricSource | None = None
+    container_resource: ContainerResourceMetricSource | None = None
     pods: dict[str, Any] | None = None
     object: dict[str, Any] | None = None
     external: dict[str, Any] | None = None

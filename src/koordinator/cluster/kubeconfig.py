@@ -233,7 +233,7 @@ def _read(path: Path) -> _File:
     except user_files.FileError as error:
         raise ConfigError(str(path), error.place, error.reason) from error
     except OSError as error:
-        raise ConfigError(str(path), "", str(error)) from error
+        raise ConfigError(str(path), "", (error.strerror or str(error)).lower()) from error
     except yaml_text.YamlError as error:
         raise ConfigError(str(path), "", f"no YAML: {error}") from error
     try:

@@ -12,6 +12,7 @@ import msgspec
 from koordinator import clock
 from koordinator.api import quantity
 from koordinator.api.autoscaling import (
+    ContainerResourceMetricSource,
     HorizontalPodAutoscaler,
     MetricSpec,
     ResourceMetricSource,
@@ -294,21 +295,29 @@ class PodAutoscalerController:
     def _metric(self, look: _Look, spec: MetricSpec, pods: list[Pod], replicas: int) -> _Metric:
         """Raises: _Failed."""
         if spec.type == "Resource" and spec.resource is not None:
-            return self._resource_metric(look, spec.resource, pods, replicas, "Resource")
+            return self._resource_metric(look, spec.resource, pods, replicas)
         if spec.type == "ContainerResource" and spec.container_resource is not None:
-            return self._resource_metric(look, spec.container_resource, pods, replicas, "ContainerResource")
+            return self._resource_metric(
+                look, spec.container_resource, pods, replicas, spec.container_resource.container
+            )
         raise _not_served(spec, look.hpa.metadata.namespace)
 
     def _resource_metric(
-        self, look: _Look, source: ResourceMetricSource, pods: list[Pod], replicas: int, kind: str
+        self,
+        look: _Look,
+        source: ResourceMetricSource | ContainerResourceMetricSource,
+        pods: list[Pod],
+        replicas: int,
+        container: str = "",
     ) -> _Metric:
         name, target, now_s = source.name, source.target, look.now_s
-        of_container = kind == "ContainerResource"
-        what = f"{source.container} container" if of_container else f"{name} resource"
+        of_container = isinstance(source, ContainerResourceMetricSource)
+        kind = "ContainerResource" if of_container else "Resource"
+        what = f"{container} container" if of_container else f"{name} resource"
         by_amount = target.average_value is not None
         tolerance = _tolerance(look.hpa)
         try:
-            usage = self._usage.of(pods, name, source.container)
+            usage = self._usage.of(pods, name, container)
             if not usage:
                 raise NoProposal(f"unable to get metrics for resource {name}: {_NO_USAGE}")
             if target.average_value is not None:
@@ -317,7 +326,7 @@ class PodAutoscalerController:
             else:
                 percent = target.average_utilization or 0
                 proposal = replica_proposals.by_utilization(
-                    pods, usage, name, source.container, percent, replicas, tolerance, now_s
+                    pods, usage, name, container, percent, replicas, tolerance, now_s
                 )
         except NoProposal as error:
             text = f"failed to get {name} {'usage' if by_amount else 'utilization'}: {error}"
@@ -330,7 +339,7 @@ class PodAutoscalerController:
         member = "containerResource" if of_container else "resource"
         about = {"name": name, "current": _current(name, proposal)}
         if of_container:
-            about["container"] = source.container
+            about["container"] = container
         return _Metric(proposal.replicas, told, {"type": kind, member: about})
 
     # The status
