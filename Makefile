@@ -47,8 +47,13 @@ test-clients: $(STAMP) ## a controller-runtime program (built where Go is) and t
 	$(BIN)/python -m pytest -m clients -rs tests/e2e/test_typed_clients.py
 
 test-real: $(STAMP) ## tests and stories on a real Kubernetes (found, or built once where Go is: a quarter of an hour)
+ifdef KOORDINATOR_TEST_KUBECONFIG
+	$(BIN)/python -m pytest -rs tests/real
+else
 	$(BIN)/python -m tests.real.binaries
 	KOORDINATOR_TEST_SERVERS=real $(BIN)/python -m pytest -m "not kernel" -rs tests/real tests/e2e
+	KOORDINATOR_TEST_SERVERS=real $(BIN)/python -m pytest -m kernel -rs tests/e2e/test_process_node.py
+endif
 
 test-abuse: $(STAMP) ## damaged requests, kills, bombs, churn, in some 40 minutes (REQUESTS=, KILLS=, CHURN_MINUTES=, WATCHES=)
 	$(BIN)/python -m pytest -m abuse -s tests/abuse

@@ -1,0 +1,93 @@
+"""What needs nothing on loopback: on a cluster that was given, else on bare servers of ours that stand for one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordinator.cluster import errors
+from tests.e2e.cluster import until
+from tests.real.cluster import RealCluster, Shape
+from tests.real.given import FILE, NAMESPACE, GivenCluster
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An administrator's, of a cluster without anything of ours."""
+    if FILE:
+        yield Path(FILE).resolve()
+        return
+    request.getfixturevalue("_servers")
+    shape = Shape(nodes=2, manager=False, scheduler=False, installed=False)
+    with RealCluster.open(tmp_path_factory.mktemp("bare"), shape) as bare:
+        yield bare.kubeconfig
+
+
+@pytest.fixture(scope="module")
+def given(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GivenCluster]:
+    with GivenCluster.open(tmp_path_factory.mktemp("given"), kubeconfig) as running:
+        yield running
+
+
+def pod(name: str, cpu: str) -> str:
+    container = {"name": "main", "image": "registry.k8s.io/pause", "resources": {"requests": {"cpu": cpu}}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"schedulerName": "koord-scheduler", "containers": [container]},
+    }
+    return json.dumps(body)
+
+
+def versions(cluster: GivenCluster) -> set[str]:
+    items = json.loads(cluster.kubectl("get", "-f", "-", "-o", "json", text=cluster.documents))["items"]
+    return {f"{body['metadata']['uid']} {body['metadata'].get('generation')}" for body in items}
+
+
+def test_installing_a_second_time_changes_nothing(given: GivenCluster) -> None:
+    before = versions(given)
+
+    given.install()
+
+    assert versions(given) == before
+
+
+def test_a_pod_is_bound(given: GivenCluster) -> None:
+    nodes = [node["spec"] for node in given.get("nodes")["items"]]
+    if all(spec.get("unschedulable") or spec.get("taints") for spec in nodes):
+        pytest.skip("the given cluster has no node that every pod may use")
+
+    given.kubectl("apply", "-f", "-", text=pod("small", "1m"))
+
+    until(lambda: given.get("-n", NAMESPACE, "pod", "small")["spec"].get("nodeName"), 60, given.process)
+
+
+def test_a_pod_that_fits_nowhere_waits_and_is_explained(given: GivenCluster) -> None:
+    given.kubectl("apply", "-f", "-", text=pod("huge", "1M"))
+    waits = ("--for=condition=PodScheduled=False", "pod/huge", "--timeout=60s")
+    given.kubectl("-n", NAMESPACE, "wait", *waits)
+
+    assert given.scheduler is not None
+    told = given.koordinator("explain", "pod/huge", "-n", NAMESPACE, "--scheduler-url", given.scheduler.url)
+
+    assert told.returncode == 3, told.stderr
+    assert "cpu" in told.stdout
+
+
+def test_the_doctor_finds_kinds_classes_and_what_accounts_may_do(given: GivenCluster) -> None:
+    checks = (f"--check={name}" for name in ("crds", "access", "config", "priority-classes"))
+    told = given.koordinator("doctor", *checks)
+
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_nothing_is_forbidden_to_the_scheduler(given: GivenCluster) -> None:
+    assert given.scheduler is not None
+    said = given.scheduler.said().splitlines()
+
+    assert not [line for line in said if errors.Forbidden.__name__ in line or "forbidden" in line.lower()]
