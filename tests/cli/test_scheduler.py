@@ -16,6 +16,8 @@ from koordinator.cluster.leader import LeaseLost
 from koordinator.scheduler import config
 from koordinator.scheduler.config import ConfigError
 from koordinator.scheduler.controllers import ControllerFilter, ControllerFilterError
+from koordinator.scheduler.plugins import built_in
+from koordinator.scheduler.registry import installed
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -146,11 +148,8 @@ def test_the_configuration_in_force_can_be_written(tmp_path: Path) -> None:
 
 
 def test_controllers_are_chosen_among_the_plugins_that_there_are() -> None:
-    chosen = ControllerFilter.of(
-        flags("--controller-plugins=*,-Reservation").controller_plugins, process.known_plugins()
-    )
+    known = process.known_plugins(installed(built_in.PLUGINS))
+    chosen = ControllerFilter.of(flags("--controller-plugins=*,-Reservation").controller_plugins, known)
     assert chosen.allows("ElasticQuota") and not chosen.allows("Reservation")
     with pytest.raises(ControllerFilterError, match="Nonsense"):
-        ControllerFilter.of(
-            flags("--controller-plugins=Nonsense").controller_plugins, process.known_plugins()
-        )
+        ControllerFilter.of(flags("--controller-plugins=Nonsense").controller_plugins, known)

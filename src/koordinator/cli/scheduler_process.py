@@ -40,7 +40,7 @@ from koordinator.scheduler.http import HttpOptions
 from koordinator.scheduler.monitor import MonitorOptions
 from koordinator.scheduler.observer import ObserverOptions
 from koordinator.scheduler.plugins import built_in
-from koordinator.scheduler.registry import installed
+from koordinator.scheduler.registry import Registry, installed
 from koordinator.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -134,9 +134,9 @@ def read_gates(text: str) -> FeatureGates:
     return FeatureGates.of(Component.SCHEDULER, ours)
 
 
-def known_plugins() -> frozenset[str]:
+def known_plugins(plugins: Registry) -> frozenset[str]:
     """Names that `--controller-plugins` may have: those that configurations may have."""
-    return frozenset((*installed(built_in.PLUGINS), *plugin_args.ARGS))
+    return frozenset((*plugins, *plugin_args.ARGS))
 
 
 def auditing(flags: Flags) -> AuditOptions | None:
@@ -182,6 +182,7 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
     clock = SystemClock()
     # Ties are decided by --seed; jitter of retries and names must differ between instances.
     rng = random.Random()
+    plugins = installed(built_in.PLUGINS)  # once: it reads what every installed package offers
     limit = settings.client_connection.requests_per_s
     burst = max(1, settings.client_connection.burst)
     async with KubeCluster(
@@ -195,8 +196,9 @@ async def _main(flags: Flags, settings: SchedulerConfig, gates: FeatureGates, cl
             settings,
             clock=clock,
             seed=flags.seed,
+            plugins=plugins,
             gates=gates,
-            controller_filter=ControllerFilter.of(flags.controller_plugins, known_plugins()),
+            controller_filter=ControllerFilter.of(flags.controller_plugins, known_plugins(plugins)),
             observing=observing(flags),
             auditing=auditing(flags),
             unschedulable_s_max=duration.parse(flags.pod_max_in_unschedulable_pods_duration),
