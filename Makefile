@@ -7,7 +7,9 @@ LOCAL  := $(VENV)/.installed-local
 NODES  ?= 20
 JOBS   ?= 2
 
-.PHONY: help demo demo-node up test test-kernel test-clients test-real test-abuse lint manifests bench clean
+MUTANTS ?= 100
+
+.PHONY: help demo demo-node up test test-kernel test-clients test-real test-abuse test-mutation lint manifests bench clean
 
 help: ## show this text
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -57,6 +59,9 @@ endif
 
 test-abuse: $(STAMP) ## damaged requests, kills, bombs, churn, in some 40 minutes (REQUESTS=, KILLS=, CHURN_MINUTES=, WATCHES=)
 	$(BIN)/python -m pytest -m abuse -s tests/abuse
+
+test-mutation: $(STAMP) ## random faults in decision modules, which their tests must find (MUTANTS=100)
+	$(BIN)/python -m tests.mutation --count $(MUTANTS)
 
 lint: $(STAMP) ## format, style, types, import directions
 	$(BIN)/ruff format --check src tests benchmarks
