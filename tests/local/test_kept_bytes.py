@@ -132,18 +132,36 @@ async def test_a_stored_event_takes_little_more_than_its_text() -> None:
     assert sys.getsizeof(record) + sys.getsizeof(record.json()) < 1_500
 
 
-async def test_memory_is_given_back_when_little_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "GIVE_BACK_S", 0.01)
-    sizes = iter([100, 100, 105, 200, 200, 120, *[120] * 1_000])
-    done: list[str] = []
-    monkeypatch.setattr(garbage, "resident_bytes", lambda: next(sizes))
-    monkeypatch.setattr(garbage, "_busy_s", lambda: 0.0)
-    monkeypatch.setattr(garbage, "_trim", lambda: done.append("trimmed"))
-    task = asyncio.create_task(garbage.giving_back())
-    await asyncio.sleep(0.2)
-    task.cancel()
+class Memory:
+    """A process that holds some of its memory, and keeps what was freed until it is trimmed."""
 
-    assert done == ["trimmed"]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held, self.freed, self.collections = 100, 0, 0
+        monkeypatch.setattr(garbage, "GIVE_BACK_S", 0.005)
+        monkeypatch.setattr(garbage, "resident_bytes", lambda: self.held + self.freed)
+        monkeypatch.setattr(garbage, "_busy_s", lambda: 0.0)
+        monkeypatch.setattr(garbage, "_trim", lambda: setattr(self, "freed", 0))
+        monkeypatch.setattr(garbage.gc, "collect", self._collect)
+
+    def _collect(self) -> None:
+        self.collections += 1
+
+
+async def test_memory_is_given_back_when_little_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(monkeypatch)
+    task = asyncio.create_task(garbage.giving_back())
+    await asyncio.sleep(0.02)
+    assert memory.collections == 0, "nothing has grown"
+
+    memory.held, memory.freed = 150, 50
+    await asyncio.sleep(0.05)
+    assert (memory.freed, memory.collections) == (0, 1)
+
+    # What is freed after a look at the peak is no growth, and goes back all the same.
+    memory.held, memory.freed = 100, 50
+    await asyncio.sleep(0.05)
+    assert (memory.freed, memory.collections) == (0, 1)
+    task.cancel()
 
 
 async def test_memory_is_not_looked_at_while_much_happens(monkeypatch: pytest.MonkeyPatch) -> None:
