@@ -1,5 +1,6 @@
 """Files that people give: told in one line with file and place when they are damaged, read in bounded memory."""
 
+import functools
 import gzip
 import io
 import json
@@ -13,6 +14,9 @@ import pytest
 from koordinator.api import user_files
 from koordinator.api.user_files import FileError, JsonStream
 
+packed = functools.partial(gzip.compress, mtime=0)
+"""Without the time: workers of one test run must name cases alike."""
+
 
 def written(folder: Path, content: bytes) -> Path:
     path = folder / "file"
@@ -20,7 +24,7 @@ def written(folder: Path, content: bytes) -> Path:
     return path
 
 
-PACKED = gzip.compress(b"some text\n" * 100)
+PACKED = packed(b"some text\n" * 100)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +33,7 @@ PACKED = gzip.compress(b"some text\n" * 100)
         (b"good\nb\xffd\n", "line 2: is no UTF-8 text: byte 0xff"),
         (PACKED[:-20], "is gzipped, but damaged or cut off"),
         (PACKED[:30] + b"XXXX" + PACKED[34:], "is gzipped, but damaged or cut off"),
-        (gzip.compress(b"a\n\xfe"), "line 2: is no UTF-8 text"),
+        (packed(b"a\n\xfe"), "line 2: is no UTF-8 text"),
     ],
 )
 @pytest.mark.parametrize("read", [user_files.read_text, lambda path: list(user_files.lines(path))])
@@ -45,7 +49,7 @@ def test_a_damaged_file_is_told_with_its_place(
 
 
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
-    path = written(tmp_path, gzip.compress(b" " * (200 << 20), 1))
+    path = written(tmp_path, packed(b" " * (200 << 20), 1))
     tracemalloc.start()
     with pytest.raises(FileError, match="is larger than 16 MiB: is it the right file"):
         user_files.read_text(path)
@@ -63,7 +67,7 @@ def test_a_line_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 def test_gzipped_or_not_the_text_is_the_same(tmp_path: Path) -> None:
     text = "a,b\n1,\u00fc\n"
-    for content in (text.encode(), gzip.compress(text.encode())):
+    for content in (text.encode(), packed(text.encode())):
         path = written(tmp_path, content)
         assert user_files.read_text(path) == text
         assert list(user_files.lines(path)) == ["a,b\n", "1,\u00fc\n"]

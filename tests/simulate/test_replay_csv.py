@@ -1,5 +1,6 @@
 """Tables of nodes and pods: what they mean, and what is said about broken ones."""
 
+import functools
 import gzip
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from koordinator.api import labels
 from koordinator.simulate import replay_csv
 from koordinator.simulate.replay_csv import TableError
 from koordinator.simulate.replay_options import Gpu
+
+packed = functools.partial(gzip.compress, mtime=0)
+"""Without the time: workers of one test run must name cases alike."""
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn-0,4000,8192,0,\nn-1,64000,65536,2,T4\n"
 PODS = (
@@ -34,7 +38,7 @@ def test_nodes_have_their_cpus_memory_and_pods(tmp_path: Path) -> None:
 
 def test_a_gzipped_table_is_read_alike(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv.gz"
-    path.write_bytes(gzip.compress(NODES.encode()))
+    path.write_bytes(packed(NODES.encode()))
 
     assert replay_csv.read_nodes(path, Gpu.WHOLE, 50) == replay_csv.read_nodes(
         table(tmp_path, NODES), Gpu.WHOLE, 50

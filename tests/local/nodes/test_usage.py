@@ -1,5 +1,6 @@
 """The generator is calm, repeatable and has the mean it promises; trace files are read or refused clearly."""
 
+import functools
 import gzip
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 
 from koordinator.local.nodes import usage
 from koordinator.local.nodes.usage import Noise, Trace, TraceError, read_trace
+
+packed = functools.partial(gzip.compress, mtime=0)
+"""Without the time: workers of one test run must name cases alike."""
 
 SEEDS = np.arange(400, dtype=np.uint64) * np.uint64(7_919)
 
@@ -51,7 +55,7 @@ def test_noise_is_standard_normal_and_smooth() -> None:
 def write(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
     path = tmp_path / name
     data = text.encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    path.write_bytes(packed(data) if name.endswith(".gz") else data)
     return path
 
 
@@ -97,7 +101,7 @@ def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"trace\.csv\.gz"):
         read_trace(broken)
     torn = tmp_path / "torn.csv.gz"
-    torn.write_bytes(gzip.compress(b"a,1,2\n" * 100)[:-12])
+    torn.write_bytes(packed(b"a,1,2\n" * 100)[:-12])
     with pytest.raises(TraceError, match=r"torn\.csv\.gz"):
         read_trace(torn)
 
