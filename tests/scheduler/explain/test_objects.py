@@ -225,6 +225,6 @@ def test_a_quota_without_room_is_named_in_front() -> None:
 
         status = await answered(world_)
 
-        assert status["failedMessage"].startswith("queue at root/ads: runtime 1 cores, used 0, you ask 2")
+        assert status["failedMessage"].startswith("queue at root/ads: runtime 1 core, used 0, you ask 2")
 
     play(story)
