@@ -63,4 +63,4 @@ def demo(**asked: Any) -> None:
       koordinator demo --protection none          what happens to services if nobody protects them
       koordinator demo --no-load-aware            batch piles up on busy nodes
     """
-    running.work_of("demo_run", "demo", asked)
+    running.work_of("koordinator.cli.demo_run", "demo", asked)

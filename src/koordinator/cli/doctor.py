@@ -65,4 +65,4 @@ def main(**asked: Any) -> None:
     Ends with 0 when all is well (notices do not count), 1 with warnings, 2 with errors, 3 when the cluster
     does not answer. It changes nothing.
     """
-    running.work_of("doctor_run", "main", asked)
+    running.work_of("koordinator.cli.doctor_run", "main", asked)

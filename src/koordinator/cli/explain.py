@@ -70,7 +70,7 @@ def pod(**asked: Any) -> None:
     Ends with 0 when the pod has a node or would get one, 3 when it cannot be placed now, 1 when there is no
     answer, 2 when the command line is wrong.
     """
-    running.work_of("explain_run", "pod", asked)
+    running.work_of("koordinator.cli.explain_run", "pod", asked)
 
 
 @main.command(context_settings=options.HELP)
@@ -91,7 +91,7 @@ def gang(**asked: Any) -> None:
     Ends with 0 when the gang is placed or would be, 3 when it cannot start now, 1 when there is no answer, 2 when
     the command line is wrong.
     """
-    running.work_of("explain_run", "gang", asked)
+    running.work_of("koordinator.cli.explain_run", "gang", asked)
 
 
 main.add_command(gang, "podgroup")
@@ -122,7 +122,7 @@ def pods(**asked: Any) -> None:
     Ends with 0 when each pod has a node or would get one, 3 when one cannot be placed now, 1 when there is no answer, 2
     when the command line is wrong.
     """
-    running.work_of("explain_pods_run", "pods", asked)
+    running.work_of("koordinator.cli.explain_pods_run", "pods", asked)
 
 
 def _workload(kind: str) -> click.Command:
@@ -131,7 +131,7 @@ def _workload(kind: str) -> click.Command:
     @asking
     @_several
     def command(**asked: Any) -> None:
-        running.work_of("explain_pods_run", "workload", {"kind": kind, **asked})
+        running.work_of("koordinator.cli.explain_pods_run", "workload", {"kind": kind, **asked})
 
     command.help = (
         f"Where are the pods of this {kind}, and why do those without a node wait? Pods with the same answer share "

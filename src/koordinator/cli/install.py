@@ -39,7 +39,7 @@ def install(**asked: Any) -> None:
       koordinator install --apply                                    # to the cluster of the kubeconfig
       koordinator install --apply --set manager.replicas=3 -f values.yaml
     """
-    running.work_of("install_run", "install", asked)
+    running.work_of("koordinator.cli.install_run", "install", asked)
 
 
 @click.command(context_settings=options.HELP)
@@ -60,4 +60,4 @@ def uninstall(**asked: Any) -> None:
       koordinator uninstall --dry-run
       koordinator uninstall --apply
     """
-    running.work_of("install_run", "uninstall", asked)
+    running.work_of("koordinator.cli.install_run", "uninstall", asked)

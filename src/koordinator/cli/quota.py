@@ -43,4 +43,4 @@ def tree(**asked: Any) -> None:
     Everything comes from the ElasticQuota objects (and the nodes, for what there is in all), so any Koordinator
     scheduler will do. Ends with 0, with 1 when there is no answer, with 2 when the command line is wrong.
     """
-    running.work_of("quota_run", "tree", asked)
+    running.work_of("koordinator.cli.quota_run", "tree", asked)

@@ -35,7 +35,7 @@ def cause_of(error: Exception) -> Exception:
 
 def work_of(module: str, function: str, asked: Mapping[str, Any]) -> None:
     """Carry out a command: what it works with is imported only now, as `--help` does not need these seconds."""
-    work = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+    work = getattr(importlib.import_module(module), function)
     work(**asked)
 
 

@@ -78,4 +78,4 @@ def scheduling(**asked: Any) -> None:
       koordinator simulate scheduling --nodes nodes.json --pods pods.json
       koordinator simulate scheduling --nodes nodes.csv.gz --pods pods.csv.gz --timeline
     """
-    running.work_of("simulate_run", "scheduling", asked)
+    running.work_of("koordinator.cli.simulate_run", "scheduling", asked)
