@@ -2,9 +2,9 @@
 
 Looked for in this order: `$KUBEBUILDER_ASSETS` (the convention of envtest), its usual folder, our cache folder. What is
 missing is built into the cache with the Go toolchain, where there is one. etcd may also be on the PATH (Debian:
-etcd-server).
+etcd-server). Helm is the one that `$HELM` names, or on the PATH, or built as well.
 
-    python -m tests.real.binaries [kube-scheduler]    # find or build; prints where they are
+    python -m tests.real.binaries    # find or build; prints where they are
 """
 
 import json
@@ -19,8 +19,11 @@ from pathlib import Path
 
 RELEASE = "1.35.4"
 ETCD_RELEASE = "3.6.5"
+HELM_RELEASE = "3.20.2"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
-"""What every test needs; kube-scheduler is for the benchmark."""
+"""What every test needs."""
+BESIDE = ("kube-scheduler", "helm")
+"""What some tests need, which are skipped without."""
 _USUAL_FOLDER = Path("/usr/local/kubebuilder/bin")
 _STAGING = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)
 _PATCH_RELEASES_TRIED = 3
@@ -37,12 +40,21 @@ def cache_folder() -> Path:
 
 def find(name: str) -> Path | None:
     """The program where it already is."""
+    if name == "helm":
+        named = os.environ.get("HELM")
+        return _on_path(named) if named else _on_path(name) or _in_folders(name)
+    return _in_folders(name) or (_on_path(name) if name == "etcd" else None)
+
+
+def _in_folders(name: str) -> Path | None:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
-    for folder in (*((Path(assets),) if assets else ()), _USUAL_FOLDER, cache_folder()):
-        if os.access(folder / name, os.X_OK):
-            return folder / name
-    on_path = shutil.which("etcd") if name == "etcd" else None
-    return Path(on_path) if on_path else None
+    folders = (*((Path(assets),) if assets else ()), _USUAL_FOLDER, cache_folder())
+    return next((folder / name for folder in folders if os.access(folder / name, os.X_OK)), None)
+
+
+def _on_path(name: str) -> Path | None:
+    found = shutil.which(name)
+    return Path(found) if found else None
 
 
 def why_missing(names: Sequence[str] = CONTROL_PLANE) -> str:
@@ -50,10 +62,12 @@ def why_missing(names: Sequence[str] = CONTROL_PLANE) -> str:
     missing = [name for name in names if find(name) is None]
     if not missing:
         return ""
-    return (
-        f"no {', '.join(missing)}: set KUBEBUILDER_ASSETS to a folder that has them (envtest), "
-        "or install Go and run `make test-real`, which builds them"
+    where = (
+        "HELM to the program"
+        if missing == ["helm"]
+        else "KUBEBUILDER_ASSETS to a folder that has them (envtest)"
     )
+    return f"no {', '.join(missing)}: set {where}, or install Go and run `make test-real`, which builds what is missing"
 
 
 def located(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
@@ -78,19 +92,27 @@ def _build(name: str, names: Sequence[str]) -> None:
         raise Missing(why_missing(names))
     folder = cache_folder()
     begun_s = time.monotonic()
-    release = ETCD_RELEASE if name == "etcd" else RELEASE
-    _say(f"building {name} {release} into {folder} (the first time: minutes, and some GB of Go's own cache)")
     try:
         if name == "etcd":
-            module, package = _etcd_module(folder / "build-etcd"), "go.etcd.io/etcd/server/v3"
-            flags = "-s -w"
+            release, package = ETCD_RELEASE, "go.etcd.io/etcd/server/v3"
+            flags = ""
+        elif name == "helm":
+            release, package = HELM_RELEASE, "helm.sh/helm/v3/cmd/helm"
+            flags = f"-X helm.sh/helm/v3/internal/version.version=v{HELM_RELEASE}"
         else:
-            module, package = _kubernetes_module(go, folder / "build"), f"k8s.io/kubernetes/cmd/{name}"
+            release, package = RELEASE, f"k8s.io/kubernetes/cmd/{name}"
             major, minor, _ = RELEASE.split(".")
             of = "-X k8s.io/component-base/version."
-            flags = f"-s -w {of}gitVersion=v{RELEASE} {of}gitMajor={major} {of}gitMinor={minor}"
+            flags = f"{of}gitVersion=v{RELEASE} {of}gitMajor={major} {of}gitMinor={minor}"
+        _say(
+            f"building {name} {release} into {folder} (the first time: minutes, and some GB of Go's own cache)"
+        )
+        if release == RELEASE:
+            module = _kubernetes_module(go, folder / "build")
+        else:
+            module = _module_of(package.removesuffix("/cmd/helm"), release, folder / f"build-{name}")
         unfinished = folder / f".{name}.{os.getpid()}"
-        _go(go, module, "build", "-trimpath", "-ldflags", flags, "-o", str(unfinished), package)
+        _go(go, module, "build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", str(unfinished), package)
         unfinished.rename(folder / name)
     except subprocess.CalledProcessError as error:
         raise Missing(f"{name} could not be built: {_last_line(error)}") from error
@@ -144,10 +166,11 @@ def _documents(text: str) -> list[dict[str, str]]:
     return found
 
 
-def _etcd_module(folder: Path) -> Path:
+def _module_of(required: str, release: str, folder: Path) -> Path:
+    """A module of ours that requires another as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    require = f"require go.etcd.io/etcd/server/v3 v{ETCD_RELEASE}"
-    (folder / "go.mod").write_text(f"module koordinator.test/etcd\n\ngo 1.24.0\n\n{require}\n")
+    lines = ("module koordinator.test/programs", "", "go 1.25.0", "", f"require {required} v{release}", "")
+    (folder / "go.mod").write_text("\n".join(lines))
     return folder
 
 
@@ -168,16 +191,22 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main(more: Sequence[str]) -> int:
+def main() -> int:
+    """Provide all; what some tests need only may be missing, and is told."""
     try:
-        found = provide((*CONTROL_PLANE, *more))
+        found = provide()
     except Missing as error:
         print(error, file=sys.stderr)
         return 1
+    for name in BESIDE:
+        try:
+            found |= provide((name,))
+        except Missing as error:
+            print(f"{error}; the tests that need it are skipped", file=sys.stderr)
     for name, path in found.items():
         print(f"{name}: {path}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import ssl
+import subprocess
 import tempfile
 import urllib.error
 import urllib.request
@@ -64,6 +65,7 @@ class Servers:
             *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
             *(f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}"),
             f"--initial-cluster=default={peer_url}",
+            *_progress_notifications(program),
         )
         self.etcd.wait(lambda: _answers(f"{url}/health"), START_S, "is healthy")
         return url
@@ -163,6 +165,13 @@ class Servers:
                 program.kill()
         self.network.close()
         self._memory.cleanup()
+
+
+def _progress_notifications(etcd: Path) -> list[str]:
+    """How far quiet watches are is told every few seconds, as in clusters; etcd 3.6 renamed the flag."""
+    known = subprocess.run([str(etcd), "--help"], capture_output=True, text=True, timeout=START_S)
+    flags = (f"--{prefix}watch-progress-notify-interval" for prefix in ("", "experimental-"))
+    return next(([f"{flag}=5s"] for flag in flags if flag in known.stdout + known.stderr), [])
 
 
 def _fast_folder() -> str | None:

@@ -34,7 +34,7 @@ def both(_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     """Both schedulers on two nodes of two cores, each for pods that name it, with the stock plugins."""
     stock = binaries.find("kube-scheduler")
     if stock is None:
-        pytest.skip("no kube-scheduler: python -m tests.real.binaries kube-scheduler builds it")
+        pytest.skip(binaries.why_missing(("kube-scheduler",)))
     config = yaml.safe_dump({**PLAIN, "profiles": [{"schedulerName": OURS}]})
     values = msgspec.convert({"scheduler": {"config": config}}, Values)
     shape = Shape(nodes=2, node_cpu=2, values=values, manager=False)
