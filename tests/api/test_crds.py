@@ -170,7 +170,7 @@ def test_bad_values_are_refused(kind: str, path: tuple[str, ...], value: Any) ->
     assert [problem.startswith("." + ".".join(path)) for problem in problems] == [True]
 
 
-# --- Effective defaults of the strategies (spec 01b, section 2; spec 02, section 11) ---
+# --- Effective defaults of the strategies (behaviour/crds 2; behaviour/manager 11) ---
 
 
 def test_what_the_manager_writes_when_nothing_is_configured() -> None:

@@ -1,4 +1,4 @@
-"""The CRDs say what the tables of the specification say (spec 01b)."""
+"""The CRDs say what the tables of the specification say (behaviour/crds)."""
 
 from typing import Any
 

@@ -13,6 +13,7 @@ PAGES = sorted(path for pattern in ("README.md", "docs/**/*.md") for path in ROO
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _INLINE = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+_ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SHELLS = ("", "sh", "console", "bash")
 
@@ -38,9 +39,11 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What `#…` may follow the page's name, by its headings."""
-    plain = (re.sub(r"[^\w\- ]", "", text.lower()) for text in _HEADING.findall(page.read_text()))
-    return {text.replace(" ", "-") for text in plain}
+    """What `#…` may follow the page's name: anchors set by hand, and those of its headings."""
+    text = page.read_text()
+    headings = (re.sub(r"<[^>]*>", "", each).lower() for each in _HEADING.findall(text))
+    plain = (re.sub(r"[^\w\- ]", "", each) for each in headings)
+    return {each.replace(" ", "-") for each in plain} | set(_ANCHOR.findall(text))
 
 
 def inline(page: Path) -> list[str]:

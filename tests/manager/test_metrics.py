@@ -35,7 +35,7 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "koord_manager_webhook_binding_admission_decisions_total": ("counter", ("decision",)),
     "koordinator_manager_is_leader": ("gauge", ()),
 }
-"""Name -> type and labels. Source: spec 02, section 2.4."""
+"""Name -> type and labels. Source: behaviour/manager 2.4."""
 
 
 class RefusingCluster(MemoryCluster):

@@ -1,4 +1,4 @@
-"""Selling more than a node physically has, by a ratio per resource. Source: spec 01, section 8.2.
+"""Selling more than a node physically has, by a ratio per resource. Source: behaviour/api 8.2.
 
 The product is computed in 64-bit binary floating point and rounded up, as users' figures are (100 × 1.1 is
 111), so that all components write the same amounts.

@@ -1,4 +1,4 @@
-"""Typed view of the group `analysis.koordinator.sh`: Recommendation. Source: spec 01b, section 11."""
+"""Typed view of the group `analysis.koordinator.sh`: Recommendation. Source: behaviour/crds 11."""
 
 from typing import Annotated, ClassVar
 

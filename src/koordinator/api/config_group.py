@@ -1,4 +1,4 @@
-"""Typed view of the group `config.koordinator.sh`: ClusterColocationProfile. Source: spec 01b, section 6."""
+"""Typed view of the group `config.koordinator.sh`: ClusterColocationProfile. Source: behaviour/crds 6."""
 
 from typing import Annotated, Any, ClassVar
 

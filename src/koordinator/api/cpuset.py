@@ -1,4 +1,4 @@
-"""Lists of CPUs as text: `0-3,8`. Source: spec 01, section 9."""
+"""Lists of CPUs as text: `0-3,8`. Source: behaviour/api 9."""
 
 from collections.abc import Iterable
 

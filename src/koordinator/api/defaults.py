@@ -1,6 +1,6 @@
 """Objects that every installation starts with: namespace, priority classes, the manager's ConfigMap.
 
-Source: spec 01, sections 4.2, 10 and 14.1. The CRDs are in `api.crd`.
+Source: behaviour/api 4.2, 10 and 14.1. The CRDs are in `api.crd`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Typed view of Device: GPUs, NICs and FPGAs of the node of the same name. Source: spec 01b, section 4."""
+"""Typed view of Device: GPUs, NICs and FPGAs of the node of the same name. Source: behaviour/crds 4."""
 
 from typing import Annotated, ClassVar
 

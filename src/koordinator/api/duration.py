@@ -1,4 +1,4 @@
-"""Durations as text: `90s`, `1h30m`, `0`. Source: spec 01, section 1.3."""
+"""Durations as text: `90s`, `1h30m`, `0`. Source: behaviour/api 1.3."""
 
 import re
 

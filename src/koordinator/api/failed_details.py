@@ -1,4 +1,4 @@
-"""The order in which a ScheduleExplanation tells why nodes were ruled out. Source: spec 01b, section 10."""
+"""The order in which a ScheduleExplanation tells why nodes were ruled out. Source: behaviour/crds 10."""
 
 from collections.abc import Iterable
 

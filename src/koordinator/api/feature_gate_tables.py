@@ -1,4 +1,4 @@
-"""The feature gates of each registry: default, stage and effect. Source: spec 01, sections 12.1 to 12.3."""
+"""The feature gates of each registry: default, stage and effect. Source: behaviour/api 12.1 to 12.3."""
 
 import enum
 from collections.abc import Mapping

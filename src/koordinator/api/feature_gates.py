@@ -1,6 +1,6 @@
 """Feature gates: which of them a component knows, and what its flag turned on.
 
-Source: spec 01, section 12; the tables are in `feature_gate_tables`.
+Source: behaviour/api 12; the tables are in `feature_gate_tables`.
 """
 
 import difflib

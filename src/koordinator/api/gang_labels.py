@@ -1,4 +1,4 @@
-"""Labels and annotations that make pods a gang. Source: spec 01, section 6.8."""
+"""Labels and annotations that make pods a gang. Source: behaviour/api 6.8."""
 
 import enum
 from collections.abc import Mapping

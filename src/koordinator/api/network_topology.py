@@ -1,4 +1,4 @@
-"""Typed view of ClusterNetworkTopology: the tree of switches above the nodes. Source: spec 01b, section 9."""
+"""Typed view of ClusterNetworkTopology: the tree of switches above the nodes. Source: behaviour/crds 9."""
 
 from typing import Annotated, ClassVar
 

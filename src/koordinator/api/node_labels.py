@@ -1,4 +1,4 @@
-"""Plain labels and annotations of nodes. Source: spec 01, sections 6.3, 6.4 and 8.3."""
+"""Plain labels and annotations of nodes. Source: behaviour/api 6.3, 6.4 and 8.3."""
 
 import enum
 from collections.abc import Mapping

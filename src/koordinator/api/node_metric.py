@@ -1,4 +1,4 @@
-"""Typed view of NodeMetric: what the node of the same name and its pods use. Source: spec 01b, section 1."""
+"""Typed view of NodeMetric: what the node of the same name and its pods use. Source: behaviour/crds 1."""
 
 from typing import Annotated, Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""What a node keeps for processes outside Kubernetes. Source: spec 01, section 8.1.
+"""What a node keeps for processes outside Kubernetes. Source: behaviour/api 8.1.
 
 A malformed annotation counts as no reservation; callers that want to report it read it themselves first.
 """

@@ -1,4 +1,4 @@
-"""Typed views of NodeResourceTopology: NUMA nodes of the node of the same name. Source: spec 01b, section 12.
+"""Typed views of NodeResourceTopology: NUMA nodes of the node of the same name. Source: behaviour/crds 12.
 
 Koordinator reads and writes v1alpha1; v1alpha2 is what is stored. There is no conversion, so the fields of
 both must fit each other.

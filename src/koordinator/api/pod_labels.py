@@ -1,4 +1,4 @@
-"""Plain labels and annotations of pods. Source: spec 01, sections 6.1 and 6.2."""
+"""Plain labels and annotations of pods. Source: behaviour/api 6.1 and 6.2."""
 
 from collections.abc import Mapping
 

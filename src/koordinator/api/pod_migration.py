@@ -1,4 +1,4 @@
-"""Typed view of PodMigrationJob: moving one pod to another node. Source: spec 01b, section 5."""
+"""Typed view of PodMigrationJob: moving one pod to another node. Source: behaviour/crds 5."""
 
 from typing import Annotated, Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""Whole-pod amounts: effective requests and limits, CPU limit, batch amounts. Source: spec 01, section 5.5.
+"""Whole-pod amounts: effective requests and limits, CPU limit, batch amounts. Source: behaviour/api 5.5.
 
 What a pod that is being resized counts for is decided in `api.pod_resize`, for whoever asks here.
 """

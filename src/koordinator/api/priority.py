@@ -1,4 +1,4 @@
-"""Priority classes and numbers: whose work is worth more. Source: spec 01, section 4."""
+"""Priority classes and numbers: whose work is worth more. Source: behaviour/api 4."""
 
 import enum
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""QoS classes: how a pod runs on its node. Source: spec 01, section 3.
+"""QoS classes: how a pod runs on its node. Source: behaviour/api 3.
 
 Which variant a decision uses matters: runtime hooks, suppression, bursting and admission go by `raw`;
 over-commit, prediction, reports and the choice of a QoS strategy by `default`.

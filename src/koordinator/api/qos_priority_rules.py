@@ -1,4 +1,4 @@
-"""Which QoS classes, priority classes and resources go together in a pod. Source: spec 01, section 4.5."""
+"""Which QoS classes, priority classes and resources go together in a pod. Source: behaviour/api 4.5."""
 
 from koordinator.api import pod_resources, priority, qos, quantity, resources
 from koordinator.api.core import Pod

@@ -5,7 +5,7 @@ with, straight from what the wire holds, cached. `Quantity` is the exact amount 
 suffix, for what is written back and for the rare amounts that integers cannot hold.
 
 Amounts are exact multiples of 10^-9; anything finer is rounded away from zero. Amounts are compared by
-value, never by text. Source: spec 01, section 1.1.
+value, never by text. Source: behaviour/api 1.1.
 """
 
 import enum

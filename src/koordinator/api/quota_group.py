@@ -1,4 +1,4 @@
-"""Typed view of the group `quota.koordinator.sh`: ElasticQuotaProfile. Source: spec 01b, section 7."""
+"""Typed view of the group `quota.koordinator.sh`: ElasticQuotaProfile. Source: behaviour/crds 7."""
 
 from typing import Annotated, ClassVar
 

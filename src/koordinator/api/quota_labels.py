@@ -1,4 +1,4 @@
-"""Labels of ElasticQuotas, and of pods about their quota. Source: spec 01, sections 4.6 and 6.9."""
+"""Labels of ElasticQuotas, and of pods about their quota. Source: behaviour/api 4.6 and 6.9."""
 
 from collections.abc import Mapping
 

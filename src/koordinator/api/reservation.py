@@ -1,4 +1,4 @@
-"""Typed view of Reservation: room on a node kept for pods to come. Source: spec 01b, section 3."""
+"""Typed view of Reservation: room on a node kept for pods to come. Source: behaviour/crds 3."""
 
 from typing import Annotated, Any, ClassVar
 

@@ -1,8 +1,7 @@
 """Arithmetic and comparison of resource lists.
 
 `Amounts` (name → `Quantity`) is the form to calculate in; `ResourceList` the form on the wire. A name
-that is missing is not the same as zero unless a function says so. Source: spec 01, section 5.6; spec 02,
-section 1.
+that is missing is not the same as zero unless a function says so. Source: behaviour/api 5.6; behaviour/manager 1.
 """
 
 import math

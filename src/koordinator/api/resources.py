@@ -1,6 +1,6 @@
 """Resource names, what stands for them per priority class, and their deprecated spellings.
 
-Source: spec 01, sections 5.1 to 5.3.
+Source: behaviour/api 5.1 to 5.3.
 """
 
 import functools

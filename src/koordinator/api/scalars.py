@@ -1,4 +1,4 @@
-"""Plain texts in labels and annotations: integers, booleans, floats. Source: spec 01, section 1.3."""
+"""Plain texts in labels and annotations: integers, booleans, floats. Source: behaviour/api 1.3."""
 
 import math
 import re

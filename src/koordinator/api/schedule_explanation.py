@@ -1,4 +1,4 @@
-"""Typed view of ScheduleExplanation: why pods are not placed. Source: spec 01b, section 10."""
+"""Typed view of ScheduleExplanation: why pods are not placed. Source: behaviour/crds 10."""
 
 from typing import Annotated, Any, ClassVar
 

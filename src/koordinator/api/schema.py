@@ -7,7 +7,7 @@ A field of a view carries its rules and its description as `Annotated` metadata:
 Rules describe the schema only. Decoding does not enforce them: the API server has already done so, and an
 object that another version of the CRD let in must still be readable.
 
-The schemas are structural (spec 01b): every node has a type, or is int-or-string, or keeps unknown fields.
+The schemas are structural (behaviour/crds): every node has a type, or is int-or-string, or keeps unknown fields.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The group `scheduling.sigs.k8s.io`: ElasticQuota and PodGroup. Source: spec 01b, section 8."""
+"""The group `scheduling.sigs.k8s.io`: ElasticQuota and PodGroup. Source: behaviour/crds 8."""
 
 from typing import Annotated, ClassVar
 

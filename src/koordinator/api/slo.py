@@ -2,7 +2,7 @@
 
 The same strategies are the values of the ConfigMap `slo-controller-config`. A member that is None is not
 set: a lower layer or the default counts. The `DEFAULT_*` values are what the manager writes when nothing is
-configured, and what the node agent falls back to. Source: spec 01b, section 2; spec 02, section 11.
+configured, and what the node agent falls back to. Source: behaviour/crds 2; behaviour/manager 11.
 """
 
 from typing import Annotated, Any, ClassVar

@@ -1,6 +1,6 @@
 """The ConfigMap `slo-controller-config`: what each data key holds, defaults, validity.
 
-Source: spec 01, section 10.
+Source: behaviour/api 10.
 
 A member that is None is not set, so that layers can be laid over each other; how, is the manager's matter.
 Texts follow the JSON rules of annotations (case-insensitive members, strict types).

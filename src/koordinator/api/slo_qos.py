@@ -1,7 +1,7 @@
 """`resourceQOSStrategy` of a NodeSLO: how the kernel treats pods of each QoS class.
 
 A member that is not set falls back to the table of defaults at the end, which holds for classes that are
-enabled without values. Source: spec 01b, section 2; spec 02, section 11.3.
+enabled without values. Source: behaviour/crds 2; behaviour/manager 11.3.
 """
 
 from typing import Annotated

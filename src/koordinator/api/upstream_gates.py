@@ -1,6 +1,7 @@
 """Feature gates of kube-scheduler v1.35 that users may have in their flags, and what is built in here.
 
-They cannot be switched: a behaviour is there or not. Source: spec 03, B1, B2 and B9 (what v1.35 does by default).
+They cannot be switched: a behaviour is there or not. Source: behaviour/scheduler B1, B2 and B9 (what v1.35 does by
+default).
 """
 
 from collections.abc import Mapping

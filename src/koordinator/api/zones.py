@@ -1,6 +1,6 @@
 """NUMA zones of a NodeResourceTopology: their names, and lists of them as amounts per zone.
 
-Source: spec 01, section 5.6.
+Source: behaviour/api 5.6.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
-"""The flags of `koordlet`, by the field of the configuration that each sets. Source: spec 10, sections 2.1 and 2.2;
-spec 11, sections 2.1, 3.1 and 13.2.
+"""The flags of `koordlet`, by the field of the configuration that each sets.
+
+Source: behaviour/koordlet-observe 2.1 and 2.2; behaviour/koordlet-act 2.1, 3.1 and 13.2.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
-"""The flags of `koord-manager`, by the field of `ManagerOptions` that each sets. Source: spec 02, section 2.1; spec 01,
-section 13.1.
+"""The flags of `koord-manager`, by the field of `ManagerOptions` that each sets.
+
+Source: behaviour/manager 2.1; behaviour/api 13.1.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The flags of `koord-scheduler`: kube-scheduler's and Koordinator's. Source: spec 03, A2."""
+"""The flags of `koord-scheduler`: kube-scheduler's and Koordinator's. Source: behaviour/scheduler A2."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Trying a write again after somebody else changed the object (spec 01, 1.4)."""
+"""Trying a write again after somebody else changed the object (behaviour/api 1.4)."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Whether a pod may be evicted at all. Pure. Source: spec 09, sections 5.2 and 8.3."""
+"""Whether a pod may be evicted at all. Pure. Source: behaviour/descheduler 5.2 and 8.3."""
 
 from collections.abc import Callable
 

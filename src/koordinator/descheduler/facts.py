@@ -1,4 +1,4 @@
-"""Plain facts about pods and nodes that several decisions ask for. Pure. Source: spec 09, sections 4 and 5."""
+"""Plain facts about pods and nodes that several decisions ask for. Pure. Source: behaviour/descheduler 4 and 5."""
 
 from koordinator import clock
 from koordinator.api import labels, pod_labels, quantity, resources

@@ -1,4 +1,4 @@
-"""Whether a pod could run on a node, as far as moving it there goes. Pure. Source: spec 09, section 4.4.
+"""Whether a pod could run on a node, as far as moving it there goes. Pure. Source: behaviour/descheduler 4.4.
 
 Pod count, affinity between pods, volumes and ports are not looked at.
 """

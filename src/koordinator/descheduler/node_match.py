@@ -1,4 +1,4 @@
-"""Which nodes a pod may be on: node selector, required affinity, taints. Pure. Source: spec 09, section 4.4."""
+"""Which nodes a pod may be on: node selector, required affinity, taints. Pure. Source: behaviour/descheduler 4.4."""
 
 from collections.abc import Iterable
 

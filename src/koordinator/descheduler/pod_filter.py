@@ -1,4 +1,4 @@
-"""Which pods a plugin may look at: namespaces and label selectors. Pure. Source: spec 09, section 4.3."""
+"""Which pods a plugin may look at: namespaces and label selectors. Pure. Source: behaviour/descheduler 4.3."""
 
 from collections.abc import Callable, Iterable, Sequence
 

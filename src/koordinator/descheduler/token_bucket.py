@@ -1,4 +1,4 @@
-"""A token bucket that is told the time. Source: spec 09, sections 7.6 and 7.7."""
+"""A token bucket that is told the time. Source: behaviour/descheduler 7.6 and 7.7."""
 
 
 class TokenBucket:

@@ -1,6 +1,6 @@
 """Members of a JSON text that nobody reads: mostly names that were mistyped.
 
-Configurations of the protocol ignore what they do not know (spec 02 §3.1), so nothing else tells.
+Configurations of the protocol ignore what they do not know (behaviour/manager 3.1), so nothing else tells.
 """
 
 import difflib

@@ -1,7 +1,7 @@
 """The files that collectors read each second, parsed from bytes with the least work.
 
 The same values as `cgroup_values`, which checks every line; here only the wanted lines are looked for. None means
-that the content does not say it. Source: spec 10, sections 4.3 and 5.3.
+that the content does not say it. Source: behaviour/koordlet-observe 4.3 and 5.3.
 """
 
 import re

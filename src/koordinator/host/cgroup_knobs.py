@@ -1,7 +1,7 @@
 """The files of a cgroup by name: where they are on v1 and v2, what may be written, and in which form.
 
 A knob is named after its v1 file and its values are those of v1, whatever the kernel has.
-Source: spec 10, section 3.3; spec 11, sections 3.3 and 3.5.
+Source: behaviour/koordlet-observe 3.3; behaviour/koordlet-act 3.3 and 3.5.
 """
 
 import enum

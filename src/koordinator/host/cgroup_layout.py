@@ -1,7 +1,7 @@
 """Directories of pods, containers and host applications in the cgroup tree.
 
 Directories are relative to the cgroup root (v2) or to the root of a subsystem (v1), without a slash at either
-end. Source: spec 10, section 3.2.
+end. Source: behaviour/koordlet-observe 3.2.
 """
 
 import enum

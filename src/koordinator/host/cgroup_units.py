@@ -1,4 +1,4 @@
-"""CPU amounts as the kernel counts them. Source: spec 11, sections 3.4 and 3.5."""
+"""CPU amounts as the kernel counts them. Source: behaviour/koordlet-act 3.4 and 3.5."""
 
 SHARES_MIN, SHARES_MAX = 2, 262_144
 WEIGHT_MIN, WEIGHT_MAX = 1, 10_000

@@ -1,6 +1,6 @@
 """What the files of a cgroup say, in the units of v1. Pure functions of text.
 
-Source: spec 10, section 4.3; spec 11, section 3.4.
+Source: behaviour/koordlet-observe 4.3; behaviour/koordlet-act 3.4.
 """
 
 import re

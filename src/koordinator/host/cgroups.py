@@ -1,7 +1,7 @@
 """Groups of processes on this host: their files read as values, written as values, and what is below them.
 
 Groups are directories as `cgroup_layout` names them. Reading answers None when the group or its file is gone, so
-callers need no exception for containers that end. Source: spec 10, section 3.3; spec 11, section 3.
+callers need no exception for containers that end. Source: behaviour/koordlet-observe 3.3; behaviour/koordlet-act 3.
 """
 
 from collections.abc import Callable, Sequence

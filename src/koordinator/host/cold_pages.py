@@ -1,6 +1,6 @@
 """Who has not been touched for long: pages by age from kidled, regions by age from DAMON.
 
-Source: spec 10, section 5.10; Documentation/admin-guide/mm/damon/usage.rst.
+Source: behaviour/koordlet-observe 5.10; Documentation/admin-guide/mm/damon/usage.rst.
 """
 
 import msgspec

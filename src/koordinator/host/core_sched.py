@@ -1,7 +1,8 @@
 """Cookies of core scheduling: threads of one physical core run at the same time only with equal cookies.
 
 A cookie can only be handed on through the calling thread. That happens here between two calls, without anything else
-running in between, and our own thread has no cookie afterwards. Source: spec 11, section 18; prctl(2), PR_SCHED_CORE.
+running in between, and our own thread has no cookie afterwards. Source: behaviour/koordlet-act 18; prctl(2),
+PR_SCHED_CORE.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """CPU topology from `/sys`, as `lscpu` would tell it: no process to start, no output to parse.
 
-Source: spec 10, section 4.2: cores are numbered over the whole machine in the order in which they are met, since the
-kernel's own `core_id` repeats with each socket.
+Source: behaviour/koordlet-observe 4.2: cores are numbered over the whole machine in the order in which they are met,
+since the kernel's own `core_id` repeats with each socket.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""CPUs, cores, sockets and NUMA nodes of a machine, from `lscpu`. Source: spec 10, section 4.2."""
+"""CPUs, cores, sockets and NUMA nodes of a machine, from `lscpu`. Source: behaviour/koordlet-observe 4.2."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Stopping containers through the runtime's own socket (CRI), for when the API server is not to be asked.
 
 The two messages that are needed are written by hand; gRPC itself is loaded when the first container is stopped, since
-it costs 17 MB. Source: spec 11, sections 3.1 and 5.5.
+it costs 17 MB. Source: behaviour/koordlet-act 3.1 and 5.5.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Disks, partitions, logical volumes and mounts from `/sys/block` and the mount table.
 
 The same as the outputs of lsblk, vgs, lvs and findmnt say (`storage.parse`), without starting four processes, and with
-the right disk for partitions of all kinds. Source: spec 10, section 5.11.
+the right disk for partitions of all kinds. Source: behaviour/koordlet-observe 5.11.
 """
 
 from koordinator.host import mounts, storage

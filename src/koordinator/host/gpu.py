@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML, where its Python package and the driver are there. Source: spec 10, section 10.1.
+"""NVIDIA GPUs through NVML, where its Python package and the driver are there. Source: behaviour/koordlet-observe 10.1.
 
 The library is loaded on demand only, so that nodes without GPUs pay nothing.
 """

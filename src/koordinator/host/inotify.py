@@ -2,7 +2,7 @@
 
 The kernel does not tell that a watched group itself has gone, so a directory is watched no more when its parent,
 being watched too, tells so; a group watched alone must be unwatched by whoever knows. Events are hints: after
-`OVERFLOW` some were lost, and the reader must look for itself. Source: spec 10, section 12.
+`OVERFLOW` some were lost, and the reader must look for itself. Source: behaviour/koordlet-observe 12.
 """
 
 import asyncio

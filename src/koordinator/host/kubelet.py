@@ -1,4 +1,4 @@
-"""The kubelet's HTTP interface: its pods and its configuration. Source: spec 10, section 7.2."""
+"""The kubelet's HTTP interface: its pods and its configuration. Source: behaviour/koordlet-observe 7.2."""
 
 import asyncio
 import logging

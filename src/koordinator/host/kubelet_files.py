@@ -1,6 +1,6 @@
 """What the kubelet leaves on the host: its processes' arguments, its configuration and its CPU manager's state.
 
-Source: spec 10, sections 3.1 and 9.3.
+Source: behaviour/koordlet-observe 3.1 and 9.3.
 """
 
 import os

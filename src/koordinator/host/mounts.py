@@ -73,7 +73,8 @@ def parse(mountinfo: str) -> list[Mount]:
 def cgroup_mounts(mounts: Iterable[Mount], root: str) -> CgroupMounts | None:
     """The cgroup file systems at and below a directory; None when there are none.
 
-    The version is 2 when the directory itself is of that kind (spec 10, section 3.1). Later mounts hide earlier.
+    The version is 2 when the directory itself is of that kind (behaviour/koordlet-observe 3.1). Later mounts hide
+    earlier.
     """
     root = root.rstrip("/") or "/"
     subsystems: dict[str, str] = {}

@@ -1,4 +1,7 @@
-"""Network interfaces and RDMA cards, from `/sys/class`. Source: spec 10, section 10.2; spec 11, section 21."""
+"""Network interfaces and RDMA cards, from `/sys/class`.
+
+Source: behaviour/koordlet-observe 10.2; behaviour/koordlet-act 21.
+"""
 
 import os
 

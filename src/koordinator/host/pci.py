@@ -1,4 +1,4 @@
-"""Devices on the PCI bus and RDMA cards, as pure functions of names and text. Source: spec 10, section 10."""
+"""Devices on the PCI bus and RDMA cards, as pure functions of names and text. Source: behaviour/koordlet-observe 10."""
 
 import re
 from collections.abc import Iterable

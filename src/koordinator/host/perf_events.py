@@ -1,7 +1,8 @@
 """Cycles and instructions of groups of processes, counted by the CPU: one pair of events per group and CPU.
 
 Both counters of a pair are scheduled onto the CPU together, so their ratio holds even when the hardware has too few
-counters and the kernel takes turns; the counts are scaled by enabled/running time. Source: spec 10, section 5.9.
+counters and the kernel takes turns; the counts are scaled by enabled/running time. Source: behaviour/koordlet-observe
+5.9.
 """
 
 import contextlib

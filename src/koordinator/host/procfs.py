@@ -1,4 +1,4 @@
-"""What `/proc` says, as pure functions of text. Source: spec 10, section 4.1."""
+"""What `/proc` says, as pure functions of text. Source: behaviour/koordlet-observe 4.1."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,7 +1,7 @@
 """The resctrl file system: groups, their schemata, tasks and monitors.
 
-Source: spec 10, section 5.12; spec 11, section 10. Names and numbers only; what goes into schemata is decided
-elsewhere, and written by the executor. The group of the empty name is the root group.
+Source: behaviour/koordlet-observe 5.12; behaviour/koordlet-act 10. Names and numbers only; what goes into schemata is
+decided elsewhere, and written by the executor. The group of the empty name is the root group.
 """
 
 import os

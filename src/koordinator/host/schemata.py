@@ -1,6 +1,6 @@
 """What a schemata file of resctrl says: shares of caches and of memory bandwidth by cache id.
 
-Source: spec 11, section 10.1; Documentation/filesystems/resctrl.rst.
+Source: behaviour/koordlet-act 10.1; Documentation/filesystems/resctrl.rst.
 """
 
 import msgspec

@@ -1,4 +1,7 @@
-"""Disks, partitions, volume groups and mounts, from the output of the usual tools. Source: spec 10, section 5.11."""
+"""Disks, partitions, volume groups and mounts, from the output of the usual tools.
+
+Source: behaviour/koordlet-observe 5.11.
+"""
 
 import re
 

@@ -1,6 +1,6 @@
 """What `/sys` says of NUMA nodes, huge pages and the CPU, as pure functions of text.
 
-Source: spec 10, section 4.1.
+Source: behaviour/koordlet-observe 4.1.
 """
 
 import re

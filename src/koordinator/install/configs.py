@@ -94,7 +94,7 @@ def webhook_configurations(values: Values) -> Iterator[Json]:
     """Both configurations, empty, with what the manager fills them from in their annotation `template`.
 
     An entry without the manager's CA could only fail. So the manager adds the entries itself, once it answers
-    (spec 02 §12.1); and neither we nor a GitOps tool ever undoes what it wrote.
+    (behaviour/manager 12.1); and neither we nor a GitOps tool ever undoes what it wrote.
     """
     settings = values.webhook_configuration
     service = configuration.Service(name=WEBHOOK_SERVICE, namespace=values.installation.namespace)

@@ -1,7 +1,8 @@
 """What an installation of the original Koordinator (the Go project) left, which must go before ours comes. Pure.
 
-Its workloads carry the label `koord-app`, as ours do, and partly the same names (spec 01 §14.1); ours say besides what
-they are part of. Two agents on a node would undo each other's limits; two managers, each other's webhooks.
+Its workloads carry the label `koord-app`, as ours do, and partly the same names (behaviour/api 14.1); ours say
+besides what they are part of. Two agents on a node would undo each other's limits; two managers, each other's
+webhooks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,7 @@
-"""Deployments and DaemonSets of the components, with their Services and disruption budgets. Source: spec 01 §14.1."""
+"""Deployments and DaemonSets of the components, with their Services and disruption budgets.
+
+Source: behaviour/api 14.1.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The node agent: all parts put together, started in order, ended in order. Source: spec 10, section 2.4.
+"""The node agent: all parts put together, started in order, ended in order. Source: behaviour/koordlet-observe 2.4.
 
 states ─ what the cluster and the kubelet say ─┐
 collectors ─ what the node does ───────────────┴─ NodeView, SeriesStore ─ strategies, hooks ─ Executor ─ the node

@@ -1,7 +1,7 @@
 """What the agent did to the node and why, as events: in memory, in rotating files, and page by page for readers.
 
 A full or failing disk never stops the agent: events then stay in memory, the oldest are dropped, and `dropped_count`
-tells how many never reached the disk. Source: spec 10, section 13; spec 11, section 25.
+tells how many never reached the disk. Source: behaviour/koordlet-observe 13; behaviour/koordlet-act 25.
 """
 
 import contextlib

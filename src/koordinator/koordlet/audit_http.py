@@ -1,4 +1,4 @@
-"""`GET /events`: the audit log over HTTP. Source: spec 10, section 13."""
+"""`GET /events`: the audit log over HTTP. Source: behaviour/koordlet-observe 13."""
 
 import msgspec
 from aiohttp import web

@@ -1,4 +1,4 @@
-"""Pages of the audit log for readers: tokens, sizes, limits. Source: spec 10, section 13."""
+"""Pages of the audit log for readers: tokens, sizes, limits. Source: behaviour/koordlet-observe 13."""
 
 import random
 from collections.abc import Iterator

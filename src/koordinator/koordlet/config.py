@@ -1,6 +1,6 @@
 """How the node agent runs: what its flags say, with the reference's defaults.
 
-Source: spec 10, section 2.2; spec 11, sections 2.1 and 13.2. Durations in seconds.
+Source: behaviour/koordlet-observe 2.2; behaviour/koordlet-act 2.1 and 13.2. Durations in seconds.
 """
 
 import msgspec

@@ -3,7 +3,7 @@
 `update_plan` decides which files are written with what. Here they are read, written and read again; what the kernel
 refuses because the groups have changed meanwhile is planned anew; what remains is a reason in the result, and the next
 round of the strategy is the next try. Nothing here waits, so updates of strategies never mix.
-Source: spec 11, section 3.
+Source: behaviour/koordlet-act 3.
 """
 
 import functools

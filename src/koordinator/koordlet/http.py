@@ -1,4 +1,4 @@
-"""What the agent serves over HTTP: metrics, the audit log, health. Source: spec 10, section 2.5."""
+"""What the agent serves over HTTP: metrics, the audit log, health. Source: behaviour/koordlet-observe 2.5."""
 
 from collections.abc import Awaitable, Callable, Mapping
 

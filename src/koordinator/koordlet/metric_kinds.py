@@ -1,4 +1,4 @@
-"""Kinds of time series and the properties that tell series of one kind apart. Source: spec 10, section 6.1.
+"""Kinds of time series and the properties that tell series of one kind apart. Source: behaviour/koordlet-observe 6.1.
 
 Units: CPU in cores (`node_be`: milli-cores), memory in bytes, GPU cores and pressure in percent, ratios 0 to 1.
 """

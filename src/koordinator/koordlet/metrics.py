@@ -1,4 +1,6 @@
-"""Metrics of the node agent under the reference's names. Source: spec 10, section 14; spec 11, section 25.
+"""Metrics of the node agent under the reference's names.
+
+Source: behaviour/koordlet-observe 14; behaviour/koordlet-act 25.
 
 Each family is an attribute; its first label is `node`, which the family fills in by itself (two histograms have
 none in the reference). `docs/metrics.md` has the table of all, which a test holds against this module.

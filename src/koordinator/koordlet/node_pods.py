@@ -1,6 +1,6 @@
 """Pods of this node as the parts of the agent see them: the object, its groups, its containers.
 
-Source: spec 10, section 7.2.
+Source: behaviour/koordlet-observe 7.2.
 Records are made once per pod list, so that loops which run each second do not work out names again.
 """
 

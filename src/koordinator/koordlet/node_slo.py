@@ -1,6 +1,6 @@
 """NodeSLO as the strategies see it: what is not set takes the defaults, what is off is neutral.
 
-Source: spec 10, section 7.3; spec 11, section 2.4.
+Source: behaviour/koordlet-observe 7.3; behaviour/koordlet-act 2.4.
 """
 
 from typing import Any, TypeVar

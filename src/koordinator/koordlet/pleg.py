@@ -2,7 +2,7 @@
 
 Groups are watched by inotify: the three class directories, and each pod in them (also those that were there before).
 Where a class directory is missing, or events were lost, `PodLifecycle.rescan` looks for itself; the agent calls it now
-and then. Source: spec 10, section 12.
+and then. Source: behaviour/koordlet-observe 12.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""Time series in memory: ring buffers of points, queries over a window. Source: spec 10, section 6.
+"""Time series in memory: ring buffers of points, queries over a window. Source: behaviour/koordlet-observe 6.
 
 A series holds its newest points, as many as its kind keeps; there is no thinning, so percentiles are exact. Collectors
 keep the `Ring` of each series that they fill: appending costs no look-up (a thousand points each second are usual).

@@ -1,4 +1,4 @@
-"""Which files are written, with what and in which order: pure. Source: spec 11, sections 3.5 to 3.7.
+"""Which files are written, with what and in which order: pure. Source: behaviour/koordlet-act 3.5 to 3.7.
 
 The executor reads what is there, asks here, and writes. Values are in v1 terms, texts are what the file holds.
 A parent must never be narrower than its children while a change is under way, so a leveled change has two

@@ -1,7 +1,7 @@
 """What the agent knows of its node: one place that informers and collectors fill and everybody reads.
 
 Nobody waits here and nothing is copied: each value is replaced as a whole, so a reader that took one keeps a
-consistent one. Source: spec 10, section 7.1.
+consistent one. Source: behaviour/koordlet-observe 7.1.
 """
 
 import enum

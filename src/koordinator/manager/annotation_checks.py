@@ -1,4 +1,4 @@
-"""Annotations and labels of users that nobody will be able to read, told when they are written (spec 01 §16.1).
+"""Annotations and labels of users that nobody will be able to read, told when they are written (behaviour/api 16).
 
 Elsewhere a typo shows late or never: the pod is not scheduled, the node keeps its old policy. Objects are let in
 all the same, since other versions of a component may understand more.

@@ -1,4 +1,4 @@
-"""The `colocation-config` of the cluster: parsing, merging, and the strategy of one node (spec 02 §3)."""
+"""The `colocation-config` of the cluster: parsing, merging, and the strategy of one node (behaviour/manager 3)."""
 
 import logging
 from collections.abc import Mapping, Sequence

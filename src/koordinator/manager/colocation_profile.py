@@ -1,4 +1,4 @@
-"""What ClusterColocationProfiles make of a pod at creation (spec 02 §14.2, §14.3): pure, JSON in, JSON out.
+"""What ClusterColocationProfiles make of a pod at creation (behaviour/manager 14.2, 14.3): pure, JSON in, JSON out.
 
 Pods stay JSON here, since the answer to admission must keep every field that we do not know. What is not
 changed is shared with the input, so that finding out what changed costs what changed, not what there is.

@@ -1,4 +1,4 @@
-"""Whether a new `slo-controller-config`, or new labels of a node, may be accepted (spec 02 §13).
+"""Whether a new `slo-controller-config`, or new labels of a node, may be accepted (behaviour/manager 13).
 
 Pure. Refusals name the key, the member and the rule; their text has the form that tools of the reference
 parse: `___{"reason":...,"message":...}___`.

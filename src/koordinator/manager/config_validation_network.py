@@ -1,4 +1,4 @@
-"""Bandwidths in `resource-qos-config`: percentages and quantities that must fit the node (spec 02 §13.1).
+"""Bandwidths in `resource-qos-config`: percentages and quantities that must fit the node (behaviour/manager 13.1).
 
 A field that is a number is percent of the node's total bandwidth; one that is text is a quantity in bits
 per second. The reference mixes both up when it adds requests (any quantity above 100 bits/s is refused, and

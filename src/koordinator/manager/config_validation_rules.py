@@ -1,4 +1,4 @@
-"""Which values the keys of `slo-controller-config` may have (spec 02 §13.1, tables of §3.3 and §11.2).
+"""Which values the keys of `slo-controller-config` may have (behaviour/manager 13.1, its tables are in 3.3 and 11.2).
 
 Pure: each function gives the problems of one section in words, empty when it is valid. A member that is
 not set is fine, except the other half of a pair. Rules hold for each layer as written, not for the merged

@@ -1,4 +1,4 @@
-"""Whether one node could match, or does match, several entries of a configuration (spec 02 §13.1).
+"""Whether one node could match, or does match, several entries of a configuration (behaviour/manager 13.1).
 
 Only the first match counts at run time, so entries that overlap hide each other by their order; the webhook
 refuses them while they are written.

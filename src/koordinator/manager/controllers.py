@@ -1,4 +1,4 @@
-"""The controllers by the names that `--controllers` knows (spec 02 §2.1)."""
+"""The controllers by the names that `--controllers` knows (behaviour/manager 2.1)."""
 
 from collections.abc import Callable, Mapping
 

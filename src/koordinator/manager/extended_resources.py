@@ -1,5 +1,5 @@
 """Batch and Mid resources of a pod at admission: rewriting its requests, and the annotation that tells the
-node agent about them (spec 02 §14.2 "resource rewriting", §14.3). Pods are JSON, and the input is kept.
+node agent about them (behaviour/manager 14.2, 14.3). Pods are JSON, and the input is kept.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Metrics of the manager under the reference's names. Source: spec 02, section 2.4."""
+"""Metrics of the manager under the reference's names. Source: behaviour/manager 2.4."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""Which entry of a configuration counts for a node: the first whose selector matches (spec 02 §3.1)."""
+"""Which entry of a configuration counts for a node: the first whose selector matches (behaviour/manager 3.1)."""
 
 import functools
 import logging

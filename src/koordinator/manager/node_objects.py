@@ -1,4 +1,4 @@
-"""Objects of which each node has exactly one of its name, which lives and dies with it (spec 02 §4, §11).
+"""Objects of which each node has exactly one of its name, which lives and dies with it (behaviour/manager 4, 11).
 
 What such an object should say is the matter of its `Rules`; here are the caches, the queue and the writes.
 """

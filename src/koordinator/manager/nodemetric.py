@@ -1,4 +1,4 @@
-"""One NodeMetric per node, telling the node agent what to report (spec 02 §4).
+"""One NodeMetric per node, telling the node agent what to report (behaviour/manager 4).
 
 The status is the agent's alone; the object lives and dies with its node.
 """

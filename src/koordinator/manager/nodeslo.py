@@ -1,4 +1,4 @@
-"""What the NodeSLO of a node should say: cluster and node strategies merged, per section (spec 02 §11).
+"""What the NodeSLO of a node should say: cluster and node strategies merged, per section (behaviour/manager 11).
 
 Pure. `sync` turns the ConfigMap into a merged configuration, `wanted_spec` picks what counts for one node.
 Oddities of the reference are kept behind `as_reference`, for those who compare both (`nodeslo_reference`);

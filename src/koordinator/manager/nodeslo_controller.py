@@ -1,4 +1,4 @@
-"""One NodeSLO per node, telling the node agent which policies to run (spec 02 §11).
+"""One NodeSLO per node, telling the node agent which policies to run (behaviour/manager 11).
 
 The object lives and dies with its node; each section that differs is replaced as a whole.
 """

@@ -1,4 +1,4 @@
-"""Oddities of the reference in merging NodeSLO strategies, for those who compare both (spec 02 §3.1, §11.4).
+"""Oddities of the reference in merging NodeSLO strategies, for those who compare both (behaviour/manager 3.1, 11.4).
 
 Each function rewrites what was parsed, so that the plain merge gives what the reference would.
 """

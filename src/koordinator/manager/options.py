@@ -1,6 +1,6 @@
 """What differs between installations of the manager: names, defaults and meaning are those of its flags.
 
-Source: spec 02, sections 2.1 and 2.2.
+Source: behaviour/manager 2.1 and 2.2.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""Laying one layer of configuration over another (spec 02 §3.1): only what the upper one says counts."""
+"""Laying one layer of configuration over another (behaviour/manager 3.1): only what the upper one says counts."""
 
 from typing import Any, TypeVar
 

@@ -1,4 +1,6 @@
-"""Controller `colocationprofile`: profiles for pods that wait already (spec 02 §15, gate ColocationProfileController).
+"""Controller `colocationprofile`: profiles for pods that wait already.
+
+Source: behaviour/manager 15, gate ColocationProfileController.
 
 A profile is looked at when it changes and once per `--colocation-profile-reconcile-interval`. What its pods
 should say is decided in `profile_pending`; here are the rounds, their limits, and what users are told.

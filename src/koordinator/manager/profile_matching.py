@@ -1,4 +1,4 @@
-"""Which ClusterColocationProfiles an object matches (spec 02 §14.2, §21.1): pure.
+"""Which ClusterColocationProfiles an object matches (behaviour/manager 14.2): pure.
 
 Profiles are compiled when they change and not when a pod comes. Of many profiles only those are asked that
 want a label which the pod has, so that a profile for others costs a pod nothing.

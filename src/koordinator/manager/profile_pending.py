@@ -1,4 +1,4 @@
-"""What a ClusterColocationProfile makes of a pod that exists already and waits for a node (spec 02 §15): pure.
+"""What a ClusterColocationProfile makes of a pod that exists already and waits for a node (behaviour/manager 15): pure.
 
 The same pod is looked at again and again, so whatever is decided here is decided alike each time: the draw
 follows from who the profile and the pod are, and a suffix that a label has already is not appended again.

@@ -1,4 +1,4 @@
-"""The ConfigMap `slo-controller-config`, followed once for everybody (spec 02 §3.2).
+"""The ConfigMap `slo-controller-config`, followed once for everybody (behaviour/manager 3.2).
 
 Each consumer has its own part of it and is told when that part changed. A key that cannot be understood keeps
 its last configuration, which a Warning event on the ConfigMap tells. A deleted ConfigMap counts as one without

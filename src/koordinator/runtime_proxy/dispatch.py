@@ -1,4 +1,4 @@
-"""Which hooks a CRI call reaches, and what their failure means. Pure. Source: spec 11, section 23.2."""
+"""Which hooks a CRI call reaches, and what their failure means. Pure. Source: behaviour/koordlet-act 23.2."""
 
 import enum
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""How Docker says what CRI says: cgroup parents, labels, environment. Pure. Source: spec 11, section 23.4."""
+"""How Docker says what CRI says: cgroup parents, labels, environment. Pure. Source: behaviour/koordlet-act 23.4."""
 
 from collections.abc import Iterable, Mapping
 

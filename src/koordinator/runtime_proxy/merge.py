@@ -1,7 +1,7 @@
 """Merging of container resources: hook answers into requests, update requests into checkpoints.
 
 Pure. A field that is 0 or empty is as good as absent (proto3), so each kind of merge says what such a field
-means. Source: spec 11, sections 23.3 and 23.4.
+means. Source: behaviour/koordlet-act 23.3 and 23.4.
 """
 
 from collections.abc import Mapping

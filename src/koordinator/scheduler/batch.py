@@ -1,4 +1,4 @@
-"""Placing all pods of a plan in one cycle, or none of them. Source: spec 03, C9; spec 05, section 17.
+"""Placing all pods of a plan in one cycle, or none of them. Source: behaviour/scheduler C9; behaviour/gangs 17.
 
 A planner (`FindOneNodePlugin`) says which pods belong together, and on which nodes as far as it knows. Behind the
 gate EnableInlineBatchSchedule all of them are filtered, counted and reserved at once, and then asked for permission
@@ -249,7 +249,7 @@ class Batch:
 
 def failure_message(booked: Sequence[Booked], failed_count: int, first: Failed) -> str:
     """How far the plan got, and the pod that it failed for, in upstream's words; of pods with a planned node that is
-    the one whose key is smallest. Source: spec 05, section 17."""
+    the one whose key is smallest. Source: behaviour/gangs 17."""
     where = f"@{first.node_name}" if first.node_name else ""
     text = (
         f"job failed due to job batch schedule failed, assumed {len(booked)} pods, failed {failed_count} pods, "

@@ -1,6 +1,6 @@
 """What plans of several pods cost, and how their bindings end: the metrics of inline batch scheduling.
 
-Source: spec 03, C9 and G; spec 05, section 17.
+Source: behaviour/scheduler C9 and G; behaviour/gangs 17.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Carrying placements out: workers that bind pods, a bounded number at a time. Source: spec 03, B3 (10)."""
+"""Carrying placements out: workers that bind pods, a bounded number at a time. Source: behaviour/scheduler B3 (10)."""
 
 import asyncio
 import logging

@@ -2,7 +2,7 @@
 
 A plugin has a capability by inheriting from its class, next to the extension points of `framework`. Each
 profile finds out once which of its plugins have which (`extensions.Extensions`), so that a profile without
-them pays nothing. Source: spec 03, part C.
+them pays nothing. Source: behaviour/scheduler part C.
 
 Transformers run once per class of pods, as `Plugin.prepare` does: what they answer may depend on what the
 plugin's `class_key`, `live_key` and `epoch` tell, and on nothing else. What they change is seen by PreFilter,

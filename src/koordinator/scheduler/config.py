@@ -1,6 +1,6 @@
 """The scheduler's configuration file: `KubeSchedulerConfiguration`, `kubescheduler.config.k8s.io/v1`.
 
-Unknown fields are refused. Source: spec 03, A3 and B8.
+Unknown fields are refused. Source: behaviour/scheduler A3 and B8.
 """
 
 from collections import Counter

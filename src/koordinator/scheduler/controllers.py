@@ -1,4 +1,4 @@
-"""Which loops of plugins run beside scheduling, and running them. Source: spec 03, A2 and C11."""
+"""Which loops of plugins run beside scheduling, and running them. Source: behaviour/scheduler A2 and C11."""
 
 import random
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""One scheduling cycle: evaluate, pick, assume, reserve, permit. No I/O. Source: spec 03, B3."""
+"""One scheduling cycle: evaluate, pick, assume, reserve, permit. No I/O. Source: behaviour/scheduler B3."""
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping

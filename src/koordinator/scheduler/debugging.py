@@ -1,7 +1,7 @@
 """What an operator can switch on while the scheduler runs: score tables, failed filters, diagnoses.
 
 All of it is worked out from the evaluation, right before it decides, and only when it is on.
-Source: spec 03, A2, A6 and C6.
+Source: behaviour/scheduler A2, A6 and C6.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Which plugins run where unless the configuration says otherwise, and the shipped profile.
 
-Source: spec 03, A3 (the shipped profile) and B1 (the stock plugins, in the stock order).
+Source: behaviour/scheduler A3 (the shipped profile) and B1 (the stock plugins, in the stock order).
 """
 
 from koordinator.scheduler.config import (

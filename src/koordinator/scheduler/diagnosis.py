@@ -1,4 +1,4 @@
-"""Why a pod found no node, in the words that users of Kubernetes know. Source: spec 03, B4."""
+"""Why a pod found no node, in the words that users of Kubernetes know. Source: behaviour/scheduler B4."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Which plugins of a profile have which capabilities, found out once, and the rules for running them.
 
-Source: spec 03, C1 and C2.
+Source: behaviour/scheduler C1 and C2.
 """
 
 # The capabilities are abstract on purpose; here they only tell instances apart.
@@ -265,7 +265,7 @@ class Extensions:
 def normalize_reservations(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
     """Scores by uid scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
 
-    Source: spec 03, C4.
+    Source: behaviour/scheduler C4.
     """
     highest = max(scores.values(), default=0)
     if highest == 0:

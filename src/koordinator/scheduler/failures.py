@@ -1,4 +1,7 @@
-"""Who handles a failed attempt besides the scheduler itself, and which nomination it leaves. Source: spec 03, C5."""
+"""Who handles a failed attempt besides the scheduler itself, and which nomination it leaves.
+
+Source: behaviour/scheduler C5.
+"""
 
 import enum
 from collections.abc import Callable, Iterable

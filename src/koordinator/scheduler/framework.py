@@ -459,7 +459,7 @@ class PostBindPlugin(Plugin[S]):
 def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
     """Scores scaled so that the largest becomes 100, rounded down; `reverse` mirrors them.
 
-    Source: the framework's DefaultNormalizeScore (spec 03, B2).
+    Source: the framework's DefaultNormalizeScore (behaviour/scheduler B2).
     """
     highest = int(scores.max(initial=0))
     if highest == 0:

@@ -1,4 +1,4 @@
-"""What the scheduler counts, under upstream's names and with upstream's buckets. Source: spec 03, G.
+"""What the scheduler counts, under upstream's names and with upstream's buckets. Source: behaviour/scheduler G.
 
 `Metrics.of(profile)` gives what is counted for every pod with its labels bound, as a pod has 100 µs in all.
 """

@@ -1,4 +1,4 @@
-"""Attempts that take too long: found while they hang, and told again until they end. Source: spec 03, C7."""
+"""Attempts that take too long: found while they hang, and told again until they end. Source: behaviour/scheduler C7."""
 
 import logging
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Pods for which preemption made room: until they are placed, others must leave that room to them.
 
-Source: spec 03, B7 (filtering with nominated pods) and C3.
+Source: behaviour/scheduler B7 (filtering with nominated pods) and C3.
 """
 
 from collections.abc import Iterable

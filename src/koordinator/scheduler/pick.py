@@ -1,4 +1,4 @@
-"""Choosing one of the best nodes, and how many nodes to look at. Pure. Source: spec 03, B2 and B3."""
+"""Choosing one of the best nodes, and how many nodes to look at. Pure. Source: behaviour/scheduler B2 and B3."""
 
 import bisect
 import zlib

@@ -1,7 +1,8 @@
 """Arguments of plugins that configurations may name although this version does not run them.
 
 They are checked like all others, so that a file with a mistake does not become valid by leaving a plugin
-out. Source: spec 03, A3; 05, section 2.3; 06, section 3; 07, sections 13 and 14; 08.
+out. Source: behaviour/scheduler A3; behaviour/gangs 2.3; behaviour/elastic-quota 3; behaviour/reservations 13 and 14;
+behaviour/devices.
 """
 
 from typing import Annotated, Any, Literal

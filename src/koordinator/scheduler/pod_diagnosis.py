@@ -1,7 +1,7 @@
 """What one attempt found out about a pod, as data: for the dump, ScheduleExplanations and `explain`.
 
 Nothing is gathered while a cycle runs. The evaluation keeps a number per node anyway, so `diagnose` groups
-them when somebody asks, right after the cycle. Source: spec 03, C6.
+them when somebody asks, right after the cycle. Source: behaviour/scheduler C6.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """What the scheduler writes on a pod (or a Reservation) before it is bound: one patch for all plugins.
 
-Source: spec 03, D1.
+Source: behaviour/scheduler D1.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which pods a selector means: namespaces, labels, or several of both at once. Source: spec 03, B9."""
+"""Which pods a selector means: namespaces, labels, or several of both at once. Source: behaviour/scheduler B9."""
 
 import logging
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,7 @@
-"""When no node passed: what PostFilter plugins may ask, and how they are asked. Source: spec 03, B4 and B7."""
+"""When no node passed: what PostFilter plugins may ask, and how they are asked.
+
+Source: behaviour/scheduler B4 and B7.
+"""
 
 from collections.abc import Hashable
 from typing import Any

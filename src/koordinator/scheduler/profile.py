@@ -1,6 +1,6 @@
 """From configuration to plugins: merge the plugin lists of a profile and build the plugins.
 
-Source: spec 03, A3 (merge rules, automatic DefaultPreBind).
+Source: behaviour/scheduler A3 (merge rules, automatic DefaultPreBind).
 """
 
 # The interfaces of extension points are abstract on purpose; here they only tell instances apart.

@@ -1,7 +1,7 @@
 """Pods that wait for a node: active, backing off, unschedulable or gated.
 
 A pure data structure: times come in as arguments, `Scheduler` owns the timers. Iteration order is always
-that of insertion or of the sort key, so that runs repeat. Source: spec 03, B5.
+that of insertion or of the sort key, so that runs repeat. Source: behaviour/scheduler B5.
 """
 
 from collections import Counter
@@ -247,7 +247,7 @@ class SchedulingQueue:
 
     def take_along(self, uid: str, now_s: float) -> QueuedPod | None:
         """Pop this pod, whatever holds it back: it is tried together with the one that was popped last, and its
-        attempts count and back off from where that one stands (spec 05, 7.1). None when it does not wait."""
+        attempts count and back off from where that one stands (behaviour/gangs 7.1). None when it does not wait."""
         entry = self._entries.get(uid)
         return None if entry is None else self._take(entry, now_s)
 

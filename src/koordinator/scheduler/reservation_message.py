@@ -1,4 +1,4 @@
-"""Why reservations did not take a pod, told apart from why nodes did not. Pure. Source: spec 03, E2."""
+"""Why reservations did not take a pod, told apart from why nodes did not. Pure. Source: behaviour/scheduler E2."""
 
 import re
 

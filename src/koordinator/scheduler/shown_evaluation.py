@@ -1,6 +1,6 @@
 """Evaluations of pods and nodes as transformers show them, for profiles that have transformers.
 
-Source: spec 03, C2.
+Source: behaviour/scheduler C2.
 """
 
 from koordinator.scheduler.evaluation import Evaluation

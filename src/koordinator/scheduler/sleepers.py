@@ -1,7 +1,7 @@
 """Refused pods asleep, and which of them an event can help.
 
 Pods of one class that the same plugins refused sleep as a group: one question wakes or leaves all of them.
-Plugins that are asked very often answer for all groups at once (`WakeIndex`). Source: spec 03, B5.
+Plugins that are asked very often answer for all groups at once (`WakeIndex`). Source: behaviour/scheduler B5.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -23,7 +23,7 @@ QUICK_CHECKS = (
     "NodePorts",
     "NodeResourcesFit",
 )
-"""Filters that a node has to pass before news from it wake a pod (spec 03, B5: the pre-check)."""
+"""Filters that a node has to pass before news from it wake a pod (behaviour/scheduler B5: the pre-check)."""
 
 _ABOUT_ROW = NODE_EVENTS | {ClusterEvent.ASSIGNED_POD_DELETED, ClusterEvent.ASSIGNED_POD_UPDATED}
 

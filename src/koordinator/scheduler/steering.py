@@ -1,6 +1,6 @@
 """Nodes that plugins point at after PreFilter: planned for the pod, or preferred to all others.
 
-Source: spec 03, C2 (PreFilter), C9 and D4.
+Source: behaviour/scheduler C2 (PreFilter), C9 and D4.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""What plugins suggest to users of a pod that found no node. Source: spec 03, C2 (PostFilter) and C6."""
+"""What plugins suggest to users of a pod that found no node. Source: behaviour/scheduler C2 (PostFilter) and C6."""
 
 import enum
 

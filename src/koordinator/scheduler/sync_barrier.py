@@ -1,4 +1,4 @@
-"""A new leader waits until its caches hold what the last one did. Source: spec 03, A5 (gate SyncBarrier).
+"""A new leader waits until its caches hold what the last one did. Source: behaviour/scheduler A5 (gate SyncBarrier).
 
 A write of ours that comes back through the watch proves that everything written before it has come, too.
 """

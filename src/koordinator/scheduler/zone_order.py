@@ -1,6 +1,6 @@
 """The order in which the stock scheduler looks at nodes when it looks at some only: zone by zone in turn.
 
-Source: spec 03, B3 (5).
+Source: behaviour/scheduler B3 (5).
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""YARN's entry among a node's third-party allocations. Pure. Source: spec 12, section 2.2."""
+"""YARN's entry among a node's third-party allocations. Pure. Source: behaviour/yarn 2.2."""
 
 from koordinator.api import quantity, resource_list, resources
 from koordinator.api.annotations import node as node_annotations

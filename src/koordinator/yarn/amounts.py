@@ -1,4 +1,7 @@
-"""The two views of one batch pool, and the units of both sides. Pure, elementwise. Source: spec 12, 1.1 and 3.4."""
+"""The two views of one batch pool, and the units of both sides. Pure, elementwise.
+
+Source: behaviour/yarn 1.1 and 3.4.
+"""
 
 import enum
 

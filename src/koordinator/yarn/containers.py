@@ -1,4 +1,4 @@
-"""YARN containers of one node, as the NodeManager tells of them. Pure. Source: spec 12, sections 8.5 and 8.7."""
+"""YARN containers of one node, as the NodeManager tells of them. Pure. Source: behaviour/yarn 8.5 and 8.7."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which batch pods and YARN containers of a node go first, and how many. Pure. Source: spec 12, section 8.6."""
+"""Which batch pods and YARN containers of a node go first, and how many. Pure. Source: behaviour/yarn 8.6."""
 
 import enum
 import math

@@ -1,7 +1,7 @@
 """YARN clusters and their ResourceManagers, from the files of a Hadoop configuration folder.
 
 Pure: the caller reads the folder. `Dialect.HADOOP` reads files as Hadoop does; `Dialect.REFERENCE` as literally as the
-Go operator. Source: spec 12, sections 3.2 and 3.3.
+Go operator. Source: behaviour/yarn 3.2 and 3.3.
 """
 
 import enum

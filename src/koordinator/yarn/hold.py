@@ -1,4 +1,4 @@
-"""What YARN is believed to use when its reports are missing. Pure. Source: spec 12, section 6.
+"""What YARN is believed to use when its reports are missing. Pure. Source: behaviour/yarn 6.
 
 A lost NodeManager may still have running containers (a work-preserving restart keeps them): calling their room
 free at once would let Kubernetes over-book the node.

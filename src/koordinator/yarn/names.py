@@ -1,4 +1,4 @@
-"""What Kubernetes objects say about YARN. Source: spec 12, section 2."""
+"""What Kubernetes objects say about YARN. Source: behaviour/yarn 2."""
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
 NODE_MANAGER = "node-manager"

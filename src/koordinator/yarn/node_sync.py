@@ -1,7 +1,7 @@
 """One pass over one node: what the ResourceManager is told, and what is recorded on the node.
 
 Pure. The pass has two acts in this order: send `total`, then write `allocation`. When the first fails, the second
-does not happen (`after_failure`). Source: spec 12, sections 3.4 and 6.
+does not happen (`after_failure`). Source: behaviour/yarn 3.4 and 6.
 """
 
 import enum

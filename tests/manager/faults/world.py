@@ -1,7 +1,7 @@
 """A cluster in which everything that a manager meets can go wrong: its nodes, their agents, its API, its users.
 
-All of it is drawn from a seed and runs on virtual time. `model` says what a node should have by the formula of spec 02
-§6.3, written anew for the few inputs that this world has.
+All of it is drawn from a seed and runs on virtual time. `model` says what a node should have by the formula of
+behaviour/manager 6.3, written anew for the few inputs that this world has.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Quotas as spec 06 tells them, worked out from nothing each time, and the promises that they keep."""
+"""Quotas as behaviour/elastic-quota tells them, worked out from nothing each time, and the promises that they keep."""
 
 from collections.abc import Iterator, Mapping
 
@@ -112,7 +112,7 @@ def fair_shares(
     floors: Mapping[str, int],
     lends: Mapping[str, bool],
 ) -> dict[str, int]:
-    """Spec 06, section 6.1, step by step."""
+    """behaviour/elastic-quota 6.1, step by step."""
     shares = {
         name: requests[name] if lends[name] and requests[name] <= floors[name] else floors[name]
         for name in requests
@@ -147,9 +147,10 @@ class Standing(msgspec.Struct, frozen=True):
 def broken_promises(standings: Mapping[str, Standing], *, guarantees: bool = False) -> Iterator[str]:
     """What does not hold of the shares of a tree.
 
-    The children of a quota get no more than it has, with one exception (spec 06, section 6.1, step 3): what they are
-    sure of is given out even where it does not fit. Minima are scaled to fit, so that leaves guaranteed amounts (gate
-    ElasticQuotaGuaranteeUsage), and resources that the parent has not at all (a name missing, not a zero).
+    The children of a quota get no more than it has, with one exception (behaviour/elastic-quota 6.1, step 3): what
+    they are sure of is given out even where it does not fit. Minima are scaled to fit, so that leaves guaranteed
+    amounts (gate ElasticQuotaGuaranteeUsage), and resources that the parent has not at all (a name missing, not a
+    zero).
     """
     below: dict[str, list[Standing]] = {}
     for each in standings.values():

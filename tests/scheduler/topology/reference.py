@@ -1,5 +1,8 @@
-"""PodTopologySpread and InterPodAffinity straight from the specification (spec 03, B2 and B9): plain Python over
-JSON objects, pod by pod and node by node, without anything that the plugins use. Slow and obvious on purpose."""
+"""PodTopologySpread and InterPodAffinity straight from the specification.
+
+Source: behaviour/scheduler B2 and B9. plain Python over JSON objects, pod by pod and node by node, without anything
+that the plugins use. Slow and obvious on purpose.
+"""
 
 import math
 from collections import Counter, defaultdict

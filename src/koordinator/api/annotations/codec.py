@@ -1,4 +1,4 @@
-"""JSON annotations as typed payloads, by the decoding rules that all of them share (spec 01, section 1.2).
+"""JSON annotations as typed payloads, by the decoding rules that all of them share (behaviour/api 1.2).
 
 A payload is a frozen struct below `Payload`, or a map or list of such. What a field's type says:
 

@@ -1,4 +1,4 @@
-"""Arguments of the plugins: how they are read, completed and checked. Source: spec 09, sections 2, 6 to 11.
+"""Arguments of the plugins: how they are read, completed and checked. Source: behaviour/descheduler 2, 6 to 11.
 
 `read(plugin, raw)` gives the checked arguments of any plugin of ours.
 """

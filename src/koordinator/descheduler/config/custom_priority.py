@@ -1,4 +1,4 @@
-"""`CustomPriorityArgs`. Source: spec 09, section 9."""
+"""`CustomPriorityArgs`. Source: behaviour/descheduler 9."""
 
 from koordinator.api.affinity import LabelSelector
 from koordinator.api.meta import Part

@@ -1,4 +1,4 @@
-"""`FragmentationAwareArgs`. Source: spec 09, section 10."""
+"""`FragmentationAwareArgs`. Source: behaviour/descheduler 10."""
 
 import msgspec
 

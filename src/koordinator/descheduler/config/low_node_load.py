@@ -1,4 +1,4 @@
-"""`LowNodeLoadArgs`. Source: spec 09, section 6.1."""
+"""`LowNodeLoadArgs`. Source: behaviour/descheduler 6.1."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""`MigrationControllerArgs`. Source: spec 09, section 7.1."""
+"""`MigrationControllerArgs`. Source: behaviour/descheduler 7.1."""
 
 import enum
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ class ArbitrationArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class MigrationControllerArgs(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How pods are migrated; see spec 09, section 7.1, for each member."""
+    """How pods are migrated; see behaviour/descheduler 7.1, for each member."""
 
     dry_run: bool = False
     max_concurrent_reconciles: int = 1

@@ -1,4 +1,4 @@
-"""`ScaleDownBinPackArgs`. Source: spec 09, section 11."""
+"""`ScaleDownBinPackArgs`. Source: behaviour/descheduler 11."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Which migration jobs go first, and which go at all. Pure. Source: spec 09, sections 8.1 and 8.2."""
+"""Which migration jobs go first, and which go at all. Pure. Source: behaviour/descheduler 8.1 and 8.2."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How a pod is evicted, and which jobs are swept away. Pure. Source: spec 09, sections 7.4 and 7.6."""
+"""How a pod is evicted, and which jobs are swept away. Pure. Source: behaviour/descheduler 7.4 and 7.6."""
 
 from typing import Any
 

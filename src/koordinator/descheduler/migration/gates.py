@@ -1,4 +1,4 @@
-"""Whether a pod may be migrated now, later, or never. Pure. Source: spec 09, section 8.3.
+"""Whether a pod may be migrated now, later, or never. Pure. Source: behaviour/descheduler 8.3.
 
 Each gate answers with the reason of its refusal, empty when it lets the pod pass.
 """

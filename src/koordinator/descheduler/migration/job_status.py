@@ -1,4 +1,4 @@
-"""A job while it is worked on: its conditions, events and how a step ends. Source: spec 09, section 7.3."""
+"""A job while it is worked on: its conditions, events and how a step ends. Source: behaviour/descheduler 7.3."""
 
 from typing import Any
 

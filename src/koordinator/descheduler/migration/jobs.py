@@ -1,6 +1,6 @@
 """What is known of PodMigrationJobs at one moment, counted so that each question is O(1).
 
-Source: spec 09, section 8.3.
+Source: behaviour/descheduler 8.3.
 """
 
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Spreads the evictions of one workload or namespace over time. Source: spec 09, section 7.7."""
+"""Spreads the evictions of one workload or namespace over time. Source: behaviour/descheduler 7.7."""
 
 from collections.abc import Mapping
 

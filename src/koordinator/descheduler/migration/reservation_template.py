@@ -1,4 +1,4 @@
-"""The Reservation that keeps room for a migrated pod's successor. Pure. Source: spec 09, section 7.5.
+"""The Reservation that keeps room for a migrated pod's successor. Pure. Source: behaviour/descheduler 7.5.
 
 Works on wire objects: the pod's template goes into the Reservation as it is, fields unknown to us included.
 """

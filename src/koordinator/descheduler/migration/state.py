@@ -1,6 +1,6 @@
 """The steps of a migration job: reserve room, evict, wait for the successor. Pure.
 
-Source: spec 09, section 7.4; the numbers in comments are its rows. `reconcile` is a generator: it yields
+Source: behaviour/descheduler 7.4; the numbers in comments are its rows. `reconcile` is a generator: it yields
 what to do in the cluster, is sent how that went, and returns the job as it should be.
 """
 

@@ -1,4 +1,6 @@
-"""CustomPriority: moves pods from node classes that are given up first to later ones. Pure. Source: spec 09, 9.
+"""CustomPriority: moves pods from node classes that are given up first to later ones. Pure.
+
+Source: behaviour/descheduler 9.
 
 Two differences from the reference: a dry run cordons nothing, and a node that was cordoned before stays so.
 """

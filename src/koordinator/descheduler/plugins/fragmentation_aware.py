@@ -1,4 +1,4 @@
-"""FragmentationAware: evicts the pod whose removal evens out a node best. Pure. Source: spec 09, section 10."""
+"""FragmentationAware: evicts the pod whose removal evens out a node best. Pure. Source: behaviour/descheduler 10."""
 
 from collections.abc import Callable, Mapping, Sequence
 

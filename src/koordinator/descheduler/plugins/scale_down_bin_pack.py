@@ -1,4 +1,4 @@
-"""ScaleDownBinPack: ranks pods so that scale-down empties whole nodes. Pure. Source: spec 09, section 11."""
+"""ScaleDownBinPack: ranks pods so that scale-down empties whole nodes. Pure. Source: behaviour/descheduler 11."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""All collectors of this node, by flags and feature gates. Source: spec 10, sections 2.2, 2.3 and 5."""
+"""All collectors of this node, by flags and feature gates. Source: behaviour/koordlet-observe 2.2, 2.3 and 5."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What best-effort pods may use, ask for and use, together. Source: spec 10, section 5.6."""
+"""What best-effort pods may use, ask for and use, together. Source: behaviour/koordlet-observe 5.6."""
 
 import asyncio
 import functools

@@ -1,4 +1,7 @@
-"""Memory that nobody has touched for long, and the rest, on kernels that scan for it. Source: spec 10, section 5.10."""
+"""Memory that nobody has touched for long, and the rest, on kernels that scan for it.
+
+Source: behaviour/koordlet-observe 5.10.
+"""
 
 import logging
 

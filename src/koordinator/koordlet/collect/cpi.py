@@ -1,4 +1,4 @@
-"""Cycles and instructions of containers, by performance counters. Source: spec 10, section 5.9."""
+"""Cycles and instructions of containers, by performance counters. Source: behaviour/koordlet-observe 5.9."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""GPU use of processes, summed by card. Source: spec 10, section 10.1."""
+"""GPU use of processes, summed by card. Source: behaviour/koordlet-observe 10.1."""
 
 from collections.abc import Collection, Iterable, Mapping
 

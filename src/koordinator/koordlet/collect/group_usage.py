@@ -10,7 +10,7 @@ Reading is what costs (2 to 15 us a file when nobody else has just touched it), 
 
 Memory is looked at anyway after `MEMORY_ROUNDS` rounds, since others may have reclaimed it, and quota periods of groups
 that run without a quota after `PERIOD_ROUNDS`. A first reading, a group made anew below the same path, a counter that
-went backwards and a period that is not positive give no sample. Source: spec 10, sections 5.3, 5.8 and 17.
+went backwards and a period that is not positive give no sample. Source: behaviour/koordlet-observe 5.3 and 5.8.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""CPU and memory of applications that run outside of pods, as the NodeSLO names them. Source: spec 10, section 5.4."""
+"""CPU and memory of applications that run outside of pods, as the NodeSLO names them.
+
+Source: behaviour/koordlet-observe 5.4.
+"""
 
 import asyncio
 

@@ -1,6 +1,6 @@
 """What collectors tell each other: the newest usage of the node, of all pods and of all host applications.
 
-Times are those of the event loop, which no step of the clock moves. Source: spec 10, section 5.1.
+Times are those of the event loop, which no step of the clock moves. Source: behaviour/koordlet-observe 5.1.
 """
 
 from collections.abc import Mapping

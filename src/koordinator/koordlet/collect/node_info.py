@@ -1,4 +1,4 @@
-"""What the machine is made of: CPUs, NUMA nodes, huge pages. Source: spec 10, section 5.7."""
+"""What the machine is made of: CPUs, NUMA nodes, huge pages. Source: behaviour/koordlet-observe 5.7."""
 
 import logging
 from collections.abc import Callable

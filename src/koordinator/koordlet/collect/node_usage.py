@@ -1,4 +1,4 @@
-"""CPU and memory of the whole node and of its NUMA nodes. Source: spec 10, section 5.2."""
+"""CPU and memory of the whole node and of its NUMA nodes. Source: behaviour/koordlet-observe 5.2."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
 """CPU, memory and throttling of all pods and containers, in one pass over their groups.
 
-Source: spec 10, sections 5.3, 5.8 and 5.10.
+Source: behaviour/koordlet-observe 5.3, 5.8 and 5.10.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Pressure stall information of pods and containers. Source: spec 10, section 5.9."""
+"""Pressure stall information of pods and containers. Source: behaviour/koordlet-observe 5.9."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""From counters to usage: what is measured between two readings. Source: spec 10, sections 5.2 to 5.10.
+"""From counters to usage: what is measured between two readings. Source: behaviour/koordlet-observe 5.2 to 5.10.
 
 A counter that went backwards and a period that is not positive give no rate (None): a re-created cgroup or a
 clock step must not look like a burst of usage.

@@ -1,4 +1,4 @@
-"""Cache and memory bandwidth in use by the groups of the QoS classes. Source: spec 10, section 5.12."""
+"""Cache and memory bandwidth in use by the groups of the QoS classes. Source: behaviour/koordlet-observe 5.12."""
 
 import logging
 

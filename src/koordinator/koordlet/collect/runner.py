@@ -1,4 +1,6 @@
-"""Runs collectors: each at once, and again one interval after the end of its last round. Source: spec 10, section 5.1.
+"""Runs collectors: each at once, and again one interval after the end of its last round.
+
+Source: behaviour/koordlet-observe 5.1.
 
 Those that measure usage at the same pace share a loop, so that each round of them ends with figures that belong
 together, and the agent wakes up once. Whatever a round raises costs only that round.

@@ -1,4 +1,7 @@
-"""What is neither pods nor host applications: the kernel, the kubelet, ourselves. Source: spec 10, section 5.5."""
+"""What is neither pods nor host applications: the kernel, the kubelet, ourselves.
+
+Source: behaviour/koordlet-observe 5.5.
+"""
 
 import asyncio
 

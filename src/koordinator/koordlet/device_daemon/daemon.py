@@ -1,7 +1,7 @@
 """`koord-device-daemon`: writes what vendors' tools tell of accelerators into a file that the node agent reads.
 
 It is a process of its own since the tools live on the host, not in the agent's container.
-Source: spec 10, section 10.6.
+Source: behaviour/koordlet-observe 10.6.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Accelerators of makers whose tools tell of them, one function per maker. Source: spec 10, section 10.6.
+"""Accelerators of makers whose tools tell of them, one function per maker. Source: behaviour/koordlet-observe 10.6.
 
 Formats: Huawei "npu-smi Command Reference"; Cambricon "CNMon User Guide"; Kunlunxin `xpu_smi -m` (one line per card,
 fields by position); MetaX "mx-smi User Guide".

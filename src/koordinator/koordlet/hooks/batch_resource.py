@@ -1,6 +1,6 @@
 """Batch resources as cgroup limits, since the kubelet sees neither CPU nor memory on best-effort pods.
 
-Source: spec 11, section 16.
+Source: behaviour/koordlet-act 16.
 """
 
 from collections.abc import Collection, Mapping

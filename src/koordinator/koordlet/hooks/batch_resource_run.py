@@ -1,4 +1,4 @@
-"""Carries the limits of best-effort pods out. Source: spec 11, section 16."""
+"""Carries the limits of best-effort pods out. Source: behaviour/koordlet-act 16."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """What a hook is told, and what it answers: the same for the reconciler and for whatever a container runtime calls.
 
 A hook is a function from a context to a `Response`. Nothing set in it means "leave alone".
-Source: spec 11, sections 13.3 and 13.4.
+Source: behaviour/koordlet-act 13.3 and 13.4.
 """
 
 import enum

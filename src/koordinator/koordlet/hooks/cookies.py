@@ -1,7 +1,7 @@
 """Cookies of core scheduling by group of pods: which container has which, and how another one gets the same.
 
 Nothing here waits: the kernel hands a cookie on through the calling thread, between two calls.
-Source: spec 11, section 18.
+Source: behaviour/koordlet-act 18.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Core scheduling: which pods may share a physical core at the same time. Source: spec 11, section 18."""
+"""Core scheduling: which pods may share a physical core at the same time. Source: behaviour/koordlet-act 18."""
 
 from collections.abc import Mapping
 

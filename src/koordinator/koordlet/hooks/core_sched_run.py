@@ -1,6 +1,6 @@
 """Carries core scheduling out: the kernel's switches, cookies of containers, idle classes.
 
-Source: spec 11, section 18.
+Source: behaviour/koordlet-act 18.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Quotas on faster CPUs: the same work in a smaller quota. Source: spec 11, section 17."""
+"""Quotas on faster CPUs: the same work in a smaller quota. Source: behaviour/koordlet-act 17."""
 
 import math
 from collections.abc import Mapping

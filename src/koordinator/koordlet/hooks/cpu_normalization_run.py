@@ -1,4 +1,4 @@
-"""Carries CPU normalization out, and takes it back when the node loses its ratio. Source: spec 11, section 17.
+"""Carries CPU normalization out, and takes it back when the node loses its ratio. Source: behaviour/koordlet-act 17.
 
 CPU burst writes the same files. Both start from the normalized limit, and a quota that burst has raised within its
 own bounds is left to it.

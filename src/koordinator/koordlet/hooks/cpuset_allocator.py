@@ -1,6 +1,6 @@
 """The CPUs of a container: those that the scheduler chose, or the pools that unbound pods share.
 
-Source: spec 11, section 15.
+Source: behaviour/koordlet-act 15.
 """
 
 import enum

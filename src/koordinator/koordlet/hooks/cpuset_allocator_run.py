@@ -1,4 +1,4 @@
-"""Carries the choice of CPUs out: containers, sandboxes and host applications. Source: spec 11, section 15."""
+"""Carries the choice of CPUs out: containers, sandboxes and host applications. Source: behaviour/koordlet-act 15."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """What a container gets of the devices that the scheduler allocated: environment, mounts, device files.
 
 Only a container runtime can hand these on, so they are answers to `PreCreateContainer` and nothing is reconciled.
-Source: spec 11, section 20.
+Source: behaviour/koordlet-act 20.
 """
 
 import os

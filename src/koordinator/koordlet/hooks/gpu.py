@@ -1,6 +1,6 @@
 """What a container must see of its GPUs: environment, and the limits of a shared card.
 
-Source: spec 11, section 20.
+Source: behaviour/koordlet-act 20.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Group identity: which scheduler class of the kernel each cgroup has (bvt). Source: spec 11, section 14."""
+"""Group identity: which scheduler class of the kernel each cgroup has (bvt). Source: behaviour/koordlet-act 14."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """Carries group identity out: `cpu.bvt_warp_ns` where the kernel has it, else `cpu.idle` of the best-effort tree.
 
-Source: spec 11, section 14. Mainline kernels have no bvt; there the class value -1 of BE is realised by `cpu.idle=1` on
-the group of all best-effort pods, which runs only on CPU time that nobody else wants.
+Source: behaviour/koordlet-act 14. Mainline kernels have no bvt; there the class value -1 of BE is realised by
+`cpu.idle=1` on the group of all best-effort pods, which runs only on CPU time that nobody else wants.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """What every runtime hook has: a name, which is its gate and the owner of its writes, rules, and a way back.
 
-Source: spec 11, sections 13.1 and 13.6.
+Source: behaviour/koordlet-act 13.1 and 13.6.
 """
 
 import abc

@@ -1,7 +1,8 @@
 """`cpu.idle` of the groups of the three Kubernetes QoS classes: one place for all who want it.
 
 Group identity wants it of best-effort pods on kernels without bvt, core scheduling as NodeSLO says. A group is idle
-while anybody wants it, so neither takes away what the other gave. Source: spec 11, sections 14 and 18; spec 14.
+while anybody wants it, so neither takes away what the other gave. Source: behaviour/koordlet-act 14 and 18;
+docs/models.md.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Network bandwidth by class: amounts, and the ids of tc classes. Source: spec 11, section 21."""
+"""Network bandwidth by class: amounts, and the ids of tc classes. Source: behaviour/koordlet-act 21."""
 
 import enum
 

@@ -1,4 +1,4 @@
-"""What both network hooks take from NodeSLO and pods. Source: spec 11, section 21."""
+"""What both network hooks take from NodeSLO and pods. Source: behaviour/koordlet-act 21."""
 
 import msgspec
 

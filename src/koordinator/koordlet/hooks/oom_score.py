@@ -1,4 +1,4 @@
-"""Which processes the kernel kills first: `oom_score_adj` of containers. Source: spec 11, section 22."""
+"""Which processes the kernel kills first: `oom_score_adj` of containers. Source: behaviour/koordlet-act 22."""
 
 from collections.abc import Mapping
 

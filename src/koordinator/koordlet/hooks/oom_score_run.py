@@ -1,4 +1,4 @@
-"""Gives processes of containers their `oom_score_adj`. Source: spec 11, section 22."""
+"""Gives processes of containers their `oom_score_adj`. Source: behaviour/koordlet-act 22."""
 
 from koordinator.koordlet.hooks import oom_score
 from koordinator.koordlet.hooks.contexts import ContainerContext, Response
@@ -22,7 +22,7 @@ class OOMScoreAdj(Hook):
         return Response(oom_score_adj=oom_score.score(pod.annotations, container.name, container.obj))
 
     def disable(self) -> None:
-        """Nothing: the old score of a process is not known to be better (spec 11, section 24)."""
+        """Nothing: the old score of a process is not known to be better (behaviour/koordlet-act 24)."""
 
     def _deliver(self, container: ContainerContext, response: Response) -> None:
         """Each process that says otherwise; one that has ended meanwhile is no problem."""

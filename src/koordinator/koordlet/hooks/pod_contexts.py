@@ -1,4 +1,4 @@
-"""Contexts of the pods that the kubelet tells of, as the reconciler needs them. Source: spec 11, section 13.4."""
+"""Contexts of the pods that the kubelet tells of, as the reconciler needs them. Source: behaviour/koordlet-act 13.4."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,7 +1,7 @@
 """Delivers what hooks answer by writing groups directly, for pods that started before us or without us.
 
 A pod whose record is the one of last time, under the rules of last time, costs a comparison; its files are compared
-again when the executor would. Source: spec 11, section 13.7.
+again when the executor would. Source: behaviour/koordlet-act 13.7.
 """
 
 import logging

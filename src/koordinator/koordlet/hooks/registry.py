@@ -1,6 +1,6 @@
 """Which hook answers where: by stage of a container runtime, and by level and file of the reconciler.
 
-Source: spec 11, sections 13.3 and 13.7.
+Source: behaviour/koordlet-act 13.3 and 13.7.
 """
 
 import enum

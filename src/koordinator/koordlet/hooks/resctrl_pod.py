@@ -1,4 +1,4 @@
-"""Resctrl groups of single pods, as their annotation asks. Source: spec 11, section 19."""
+"""Resctrl groups of single pods, as their annotation asks. Source: behaviour/koordlet-act 19."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Keeps the resctrl groups of single pods: made with the pod, removed after it. Source: spec 11, section 19."""
+"""Keeps the resctrl groups of single pods: made with the pod, removed after it. Source: behaviour/koordlet-act 19."""
 
 import functools
 

@@ -2,7 +2,7 @@
 
 Below the root class 1:1 of the network card are one class for the system, for services and for best-effort pods, and
 one for each pod with a limit of its own. Pods are told apart by their address, or by `net_cls.classid` where the kernel
-has it. Source: spec 11, section 21.
+has it. Source: behaviour/koordlet-act 21.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Carries bandwidth by class out with `tc`, `ipset` and `iptables`. Source: spec 11, section 21.
+"""Carries bandwidth by class out with `tc`, `ipset` and `iptables`. Source: behaviour/koordlet-act 21.
 
 What is wanted is worked out at once; commands run behind, when it differs from what was done, and compare with what the
 kernel has. The card is marked before anything is changed, so that a restarted agent removes what it must not leave.

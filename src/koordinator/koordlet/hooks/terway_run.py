@@ -1,4 +1,4 @@
-"""Tells Terway which bandwidth pods may have, in two files. Source: spec 11, section 21."""
+"""Tells Terway which bandwidth pods may have, in two files. Source: behaviour/koordlet-act 21."""
 
 import contextlib
 import functools

@@ -1,6 +1,6 @@
 """Prediction models in files, in the format of the reference, so that an upgrade keeps what was learnt.
 
-Source: spec 10, section 11.3.
+Source: behaviour/koordlet-observe 11.3.
 """
 
 import msgspec

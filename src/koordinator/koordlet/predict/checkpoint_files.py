@@ -1,7 +1,7 @@
 """The directory of prediction models: one file each, replaced as a whole, none of them worth a crash.
 
 A disk that is full or read-only is told once, and once more when writing works again; what is learnt stays in memory.
-Source: spec 10, section 11.3.
+Source: behaviour/koordlet-observe 11.3.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Histograms of usage whose old samples fade: the peak predictor's memory. Source: spec 10, section 11.2."""
+"""Histograms of usage whose old samples fade: the peak predictor's memory. Source: behaviour/koordlet-observe 11.2."""
 
 import math
 

@@ -1,6 +1,6 @@
 """Many fading histograms as one array: a row per model, so that one operation serves all pods of a node.
 
-Each row behaves exactly as a `histogram.Histogram` does. Source: spec 10, section 11.2.
+Each row behaves exactly as a `histogram.Histogram` does. Source: behaviour/koordlet-observe 11.2.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """All prediction models of a node: pods by UID, and items of the node by their reserved names.
 
-Source: spec 10, section 11.3.
+Source: behaviour/koordlet-observe 11.3.
 """
 
 from collections.abc import Iterable, Mapping

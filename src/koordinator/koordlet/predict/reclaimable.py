@@ -1,6 +1,6 @@
 """How much of what prod pods requested can be lent: requests above their predicted peak.
 
-Source: spec 10, section 11.4. Peaks are the 95th percentile of CPU and the 98th of memory, plus a margin.
+Source: behaviour/koordlet-observe 11.4. Peaks are the 95th percentile of CPU and the 98th of memory, plus a margin.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """Learning what pods and the node use, and telling the peaks: each minute, from the last minute's samples.
 
-Source: spec 10, sections 11.3 and 11.4. Otherwise than in the reference, what could not be measured teaches nothing
-(instead of zero), and a class without pods is not predicted to use anything.
+Source: behaviour/koordlet-observe 11.3 and 11.4. Otherwise than in the reference, what could not be measured teaches
+nothing (instead of zero), and a class without pods is not predicted to use anything.
 """
 
 import logging

@@ -3,7 +3,7 @@
 On cgroup v1 a group may not have CPUs that its parent lacks, and one that is made takes over its parent's: so all
 groups of the class, its pods and their containers are written, and those made meanwhile are found with the next list of
 pods. On v2 the kernel narrows everything below a group by itself, and the group of the class is all that is written.
-Source: spec 11, sections 4.5 and 4.7.
+Source: behaviour/koordlet-act 4.5 and 4.7.
 """
 
 from collections.abc import Iterable, Sequence

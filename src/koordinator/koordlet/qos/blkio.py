@@ -1,4 +1,4 @@
-"""Disk limits of best-effort pods and disk models of the node, as texts. Source: spec 11, section 11.
+"""Disk limits of best-effort pods and disk models of the node, as texts. Source: behaviour/koordlet-act 11.
 
 Every text names its disk first, as `major:minor`.
 """

@@ -1,4 +1,4 @@
-"""Which groups get which limits on which disk: pure. Source: spec 11, section 11.
+"""Which groups get which limits on which disk: pure. Source: behaviour/koordlet-act 11.
 
 Cgroup v1 limits each group by itself (its throttling has no hierarchy): a limit on the group of all best-effort pods,
 or of one pod, holds nobody back, since the threads are in the groups of containers. So what a group may use is shared

@@ -1,6 +1,6 @@
 """Limits disks: carries out `blkio_plan`, and takes back what is not configured any more.
 
-Source: spec 11, section 11.
+Source: behaviour/koordlet-act 11.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Short bursts above a CPU limit while the node has CPU to spare: kernel buffer and raised quota.
 
-Source: spec 11, section 8.
+Source: behaviour/koordlet-act 8.
 """
 
 import enum

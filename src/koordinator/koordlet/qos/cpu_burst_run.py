@@ -1,7 +1,7 @@
 """CPU burst, round by round: burst buffers when pods or settings change, quotas of those that are throttled or raised.
 
-A container that is neither throttled nor above its limit costs nothing but its bucket of tokens. Source: spec 11,
-section 8.
+A container that is neither throttled nor above its limit costs nothing but its bucket of tokens. Source:
+behaviour/koordlet-act 8.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Evicting for CPU: starved best-effort pods, a node too busy, requests above what is allocatable.
 
-Source: spec 11, section 6.
+Source: behaviour/koordlet-act 6.
 """
 
 from collections.abc import Collection, Iterable, Sequence

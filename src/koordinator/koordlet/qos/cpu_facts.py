@@ -1,6 +1,6 @@
 """What a node's CPUs may be used for by best-effort pods, worked out when pods or the topology change.
 
-Source: spec 11, sections 4.3, 4.5 and 4.7.
+Source: behaviour/koordlet-act 4.3, 4.5 and 4.7.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Which CPUs best-effort pods get: scattered over NUMA nodes and sockets, stacked on pairs of hyper-threads.
 
 Scattering spreads the load on caches and memory, stacking leaves whole cores to services.
-Source: spec 11, section 4.4.
+Source: behaviour/koordlet-act 4.4.
 """
 
 from collections.abc import Collection

@@ -1,6 +1,6 @@
 """How much CPU best-effort pods may use while services keep theirs, by CPUs or by quota.
 
-Source: spec 11, section 4. Usage is in cores as sampled; amounts are in milli-cores, cut to whole ones after
+Source: behaviour/koordlet-act 4. Usage is in cores as sampled; amounts are in milli-cores, cut to whole ones after
 summing.
 """
 

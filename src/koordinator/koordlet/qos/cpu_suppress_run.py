@@ -1,7 +1,7 @@
 """Suppression of best-effort CPU, round by round: reads the view and the samples, asks `cpu_suppress`, writes.
 
-What cannot be known is not guessed: without node, pods, samples or topology nothing is written. Source: spec 11,
-section 4.
+What cannot be known is not guessed: without node, pods, samples or topology nothing is written. Source:
+behaviour/koordlet-act 4.
 """
 
 import logging

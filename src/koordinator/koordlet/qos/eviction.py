@@ -1,6 +1,6 @@
 """Who is evicted when the node runs out: candidates, their order, and arbitration between features.
 
-Source: spec 11, section 5. Amounts are milli-cores for every kind of CPU and bytes for every kind of memory.
+Source: behaviour/koordlet-act 5. Amounts are milli-cores for every kind of CPU and bytes for every kind of memory.
 """
 
 import enum

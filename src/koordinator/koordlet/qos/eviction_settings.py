@@ -1,4 +1,4 @@
-"""Whether the settings of an eviction feature make sense. Source: spec 11, sections 6 and 7."""
+"""Whether the settings of an eviction feature make sense. Source: behaviour/koordlet-act 6 and 7."""
 
 import enum
 

@@ -2,7 +2,7 @@
 
 One evictor serves all strategies, one round at a time, so that none counts on what another has just evicted. Nothing
 waits without bound and nothing is queued: what could not be done now is decided anew by the next round, from what is
-measured then. Source: spec 11, sections 5.4 and 5.5.
+measured then. Source: behaviour/koordlet-act 5.4 and 5.5.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Evicting for memory: a node too full, requests above what is allocatable. Source: spec 11, section 7."""
+"""Evicting for memory: a node too full, requests above what is allocatable. Source: behaviour/koordlet-act 7."""
 
 from collections.abc import Collection, Iterable, Sequence
 

@@ -1,6 +1,6 @@
 """Protecting the memory of important pods and reclaiming that of others early (cgroup reconcile).
 
-Source: spec 11, section 9. Values are texts of knobs; a setting that is not set writes nothing.
+Source: behaviour/koordlet-act 9. Values are texts of knobs; a setting that is not set writes nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping

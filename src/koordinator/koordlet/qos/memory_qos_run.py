@@ -1,4 +1,6 @@
-"""Memory QoS, round by round: all groups get their values when pods, policy or node change. Source: spec 11, section 9.
+"""Memory QoS, round by round: all groups get their values when pods, policy or node change.
+
+Source: behaviour/koordlet-act 9.
 
 What this kernel does not have is not tried; what it refuses is tried again after a while.
 """

@@ -1,6 +1,6 @@
 """Shares of the last-level cache and of memory bandwidth: schemata of resctrl groups.
 
-Source: spec 11, section 10.
+Source: behaviour/koordlet-act 10.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Keeps groups of resctrl for the QoS classes whose cache and memory bandwidth are divided, with their threads in them.
 
-Source: spec 11, section 10. A group is made when its class is first switched on. When the class is switched off its
-schemata are neutral and its threads go back to the root group; when the strategy is, the groups that it made go, too.
+Source: behaviour/koordlet-act 10. A group is made when its class is first switched on. When the class is switched off
+its schemata are neutral and its threads go back to the root group; when the strategy is, the groups that it made go,
+too.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Settings of the node's kernel: `systemStrategy` to files below /proc/sys and /sys. Source: spec 11, section 12.
+"""Settings of the node's kernel: `systemStrategy` to files below /proc/sys and /sys. Source: behaviour/koordlet-act 12.
 
 Values out of range are left out.
 """

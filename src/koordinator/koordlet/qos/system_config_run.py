@@ -1,6 +1,6 @@
 """Sets the node's kernel as `systemStrategy` says; what it does not say (any more) gets back the value first seen.
 
-Source: spec 11, section 12.
+Source: behaviour/koordlet-act 12.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""How long a container may use more CPU than its limit: a bucket of percent-seconds. Source: spec 11, section 8.5."""
+"""How long a container may use more CPU than its limit: a bucket of percent-seconds.
+
+Source: behaviour/koordlet-act 8.5.
+"""
 
 import random
 

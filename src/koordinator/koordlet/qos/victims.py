@@ -1,6 +1,6 @@
 """Which pods are leaving: what they give back counts once, and nobody is evicted in their place.
 
-Source: spec 11, section 5.5.
+Source: behaviour/koordlet-act 5.5.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The Device object: GPUs, other accelerators and RDMA cards of the node. Source: spec 10, section 10.4."""
+"""The Device object: GPUs, other accelerators and RDMA cards of the node. Source: behaviour/koordlet-observe 10.4."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

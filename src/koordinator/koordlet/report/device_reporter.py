@@ -1,4 +1,6 @@
-"""Keeping the Device object: GPUs, other accelerators and RDMA cards of this node. Source: spec 10, section 10.4.
+"""Keeping the Device object: GPUs, other accelerators and RDMA cards of this node.
+
+Source: behaviour/koordlet-observe 10.4.
 
 Only labels and annotations of ours are written, and only when something really changed: conditions keep their times.
 """

@@ -1,4 +1,6 @@
-"""Whether GPUs are fit for pods, by the critical errors (Xid) that the driver tells. Source: spec 10, section 10.1.
+"""Whether GPUs are fit for pods, by the critical errors (Xid) that the driver tells.
+
+Source: behaviour/koordlet-observe 10.1.
 
 Most critical errors need a reset of the card, which nobody can tell from outside: the card stays unhealthy until the
 agent is started again. Errors that the hardware contained need none: the card is fit again when it has been quiet for

@@ -1,4 +1,4 @@
-"""What the kubelet says of its CPU manager, over HTTP and in its state file. Source: spec 10, section 9.3."""
+"""What the kubelet says of its CPU manager, over HTTP and in its state file. Source: behaviour/koordlet-observe 9.3."""
 
 import msgspec
 

@@ -1,4 +1,7 @@
-"""What the kubelet's CPU manager does: pods that it pinned, and its topology policy. Source: spec 10, section 9."""
+"""What the kubelet's CPU manager does: pods that it pinned, and its topology policy.
+
+Source: behaviour/koordlet-observe 9.
+"""
 
 from collections.abc import Iterable, Mapping
 

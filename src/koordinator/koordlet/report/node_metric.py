@@ -1,4 +1,4 @@
-"""The NodeMetric status: what the node, its pods and its host applications use. Source: spec 10, section 8.
+"""The NodeMetric status: what the node, its pods and its host applications use. Source: behaviour/koordlet-observe 8.
 
 Amounts are cut to milli-cores and bytes. A usage without samples is an empty map, which readers must take for
 "unknown", never for zero.

@@ -1,4 +1,4 @@
-"""Telling the cluster each minute what the node and its pods use. Source: spec 10, section 8.
+"""Telling the cluster each minute what the node and its pods use. Source: behaviour/koordlet-observe 8.
 
 A report that cannot be written is dropped: the next one is made of fresh samples, so nothing piles up while the API is
 away. The status is ours alone and is replaced as a whole, in one patch that cannot conflict with writers of the spec.

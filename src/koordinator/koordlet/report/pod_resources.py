@@ -1,4 +1,4 @@
-"""Devices that our scheduler allocated, told to whoever asks the kubelet. Source: spec 10, section 10.5."""
+"""Devices that our scheduler allocated, told to whoever asks the kubelet. Source: behaviour/koordlet-observe 10.5."""
 
 from collections.abc import Mapping
 

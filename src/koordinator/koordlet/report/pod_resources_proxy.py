@@ -1,4 +1,6 @@
-"""The kubelet's pod-resources socket, with the devices that our scheduler allocated. Source: spec 10, section 10.5.
+"""The kubelet's pod-resources socket, with the devices that our scheduler allocated.
+
+Source: behaviour/koordlet-observe 10.5.
 
 Exporters of GPU metrics ask this socket in place of the kubelet's own, which knows nothing of such devices. gRPC is
 loaded when the proxy starts, since it costs 17 MB.

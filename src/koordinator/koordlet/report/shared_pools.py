@@ -1,4 +1,4 @@
-"""The CPUs that pods without CPUs of their own share. Source: spec 10, sections 9.4 and 9.6."""
+"""The CPUs that pods without CPUs of their own share. Source: behaviour/koordlet-observe 9.4 and 9.6."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

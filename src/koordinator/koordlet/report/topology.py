@@ -1,4 +1,4 @@
-"""Zones of a NodeResourceTopology, and whether it must be written. Source: spec 10, sections 9.7 and 9.8."""
+"""Zones of a NodeResourceTopology, and whether it must be written. Source: behaviour/koordlet-observe 9.7 and 9.8."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The whole NodeResourceTopology of a node, from what is known of it. Source: spec 10, section 9.
+"""The whole NodeResourceTopology of a node, from what is known of it. Source: behaviour/koordlet-observe 9.
 
 A part that cannot be worked out is left out, with the reason; the others are reported all the same.
 """

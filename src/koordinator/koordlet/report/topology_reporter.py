@@ -1,6 +1,6 @@
 """Keeping the NodeResourceTopology: for the scheduler in the API, for the agent itself in the view.
 
-A round in which nothing changed compares a few values and stops there. Source: spec 10, section 9.2.
+A round in which nothing changed compares a few values and stops there. Source: behaviour/koordlet-observe 9.2.
 """
 
 import asyncio

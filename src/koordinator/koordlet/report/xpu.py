@@ -1,4 +1,4 @@
-"""Accelerators of other makers, as small daemons describe them in files. Source: spec 10, section 10.3."""
+"""Accelerators of other makers, as small daemons describe them in files. Source: behaviour/koordlet-observe 10.3."""
 
 from collections.abc import Mapping
 

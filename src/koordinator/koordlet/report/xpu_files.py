@@ -1,4 +1,4 @@
-"""Reading the files of small vendor daemons. Source: spec 10, section 10.3.
+"""Reading the files of small vendor daemons. Source: behaviour/koordlet-observe 10.3.
 
 A file that cannot be read costs nothing but news: its cards stay as it last told them, and those of other files are
 reported all the same.

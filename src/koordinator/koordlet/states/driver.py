@@ -1,6 +1,6 @@
 """How the kubelet names its groups: found by what is there, by the kubelet's process, or by asking it.
 
-Source: spec 10, section 3.1.
+Source: behaviour/koordlet-observe 3.1.
 """
 
 import asyncio

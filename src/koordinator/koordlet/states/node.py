@@ -1,4 +1,4 @@
-"""The Node that we run on. Source: spec 10, section 7.1."""
+"""The Node that we run on. Source: behaviour/koordlet-observe 7.1."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the manager asks us to report. Source: spec 10, section 8.2."""
+"""What the manager asks us to report. Source: behaviour/koordlet-observe 8.2."""
 
 import random
 from typing import ClassVar, NoReturn

@@ -1,4 +1,7 @@
-"""The policies of this node: its NodeSLO over the defaults, the last good one. Source: spec 10, section 7.3."""
+"""The policies of this node: its NodeSLO over the defaults, the last good one.
+
+Source: behaviour/koordlet-observe 7.3.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Batch and mid requests and limits of containers, as metrics. Source: spec 10, section 14."""
+"""Batch and mid requests and limits of containers, as metrics. Source: behaviour/koordlet-observe 14."""
 
 import logging
 from collections.abc import Iterable

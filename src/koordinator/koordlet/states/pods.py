@@ -1,4 +1,4 @@
-"""Pods of this node, as the kubelet lists them. Source: spec 10, section 7.2.
+"""Pods of this node, as the kubelet lists them. Source: behaviour/koordlet-observe 7.2.
 
 The list is asked for every few seconds, and at once when a group of a pod or container comes: a new container must not
 wait ten seconds for its limits.

@@ -1,4 +1,4 @@
-"""Which volume is bound to which claim: block I/O control needs it. Source: spec 10, section 7.1."""
+"""Which volume is bound to which claim: block I/O control needs it. Source: behaviour/koordlet-observe 7.1."""
 
 import random
 from typing import NoReturn

@@ -103,7 +103,7 @@ def suppress_milli(capacity: F64, services: F64, system: F64, reserved: F64, thr
     """CPU that best-effort pods may use on each node: threshold − services − max(system, reserved).
 
     Never below what the slowest setting of either policy leaves them: 2 ms per 100 ms, 20 milli-cores.
-    Source: CPU suppression, policy cfsQuota (spec 11, sections 4.2 and 4.6).
+    Source: CPU suppression, policy cfsQuota (behaviour/koordlet-act 4.2 and 4.6).
     """
     left = capacity * (threshold_percent / 100) - services - np.maximum(system, reserved)
     return np.maximum(left, 20.0)

@@ -65,7 +65,7 @@ def alike(
 
 
 class FleetPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node agents do. The thresholds are the defaults of NodeSLO (spec 01b, section 2)."""
+    """What the node agents do. The thresholds are the defaults of NodeSLO (behaviour/crds 2)."""
 
     protection: Protection = Protection.SUPPRESS
     suppress_threshold_percent: float = 65.0
@@ -89,7 +89,7 @@ class StepResult(msgspec.Struct, frozen=True):
     evicted: list[int]
 
 
-# Predicted peaks: models and half-lives of the node agent (spec 10, section 11.2).
+# Predicted peaks: models and half-lives of the node agent (behaviour/koordlet-observe 11.2).
 CPU_PEAK_FIRST, CPU_PEAK_MAX, CPU_HALF_LIFE_S = 25.0, 1_024_000.0, 12 * 3_600.0
 MEMORY_PEAK_FIRST, MEMORY_PEAK_MAX, MEMORY_HALF_LIFE_S = 5.0 * 2**20, 2.0**41, 24 * 3_600.0
 PEAK_SAMPLE_S = 60.0
@@ -352,7 +352,7 @@ class Fleet:
     def _memory_victims(self, pods: Index) -> list[int]:
         """Best-effort pods to evict so that memory falls below the lower mark; the largest go first.
 
-        Source: BEMemoryEvict (spec 11, section 7), for pods of one priority.
+        Source: BEMemoryEvict (behaviour/koordlet-act 7), for pods of one priority.
         """
         used_percent = np.floor(self.used_bytes * 100 / self.capacity_bytes)
         victims: list[int] = []

@@ -1,6 +1,6 @@
 """Recent use of every node: rings of samples, their means and percentiles, and peaks in fading histograms.
 
-The formulas are those of the node agent (spec 10, sections 6.2, 8.3 and 11.2), over all nodes at once.
+The formulas are those of the node agent (behaviour/koordlet-observe 6.2, 8.3 and 11.2), over all nodes at once.
 """
 
 import math
@@ -48,7 +48,7 @@ def aggregate(samples: F64) -> dict[str, F64]:
 class PeakHistogram:
     """One histogram per node whose old samples fade; its percentiles are predicted peaks.
 
-    Bucket b starts at first · (ratio^b − 1) / (ratio − 1). Source: spec 10, section 11.2.
+    Bucket b starts at first · (ratio^b − 1) / (ratio − 1). Source: behaviour/koordlet-observe 11.2.
     """
 
     RATIO = 1.05

@@ -1,6 +1,6 @@
 """NodeMetric statuses of many nodes at once, as the node agent would make them.
 
-Source: spec 10, sections 8.3 and 11.4.
+Source: behaviour/koordlet-observe 8.3 and 11.4.
 """
 
 from typing import Any
@@ -137,7 +137,7 @@ def _pods(fleet: Fleet, row: int) -> list[dict[str, Any]]:
 def prod_prediction(fleet: Fleet, rows: Index) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Reclaimable and peak of prod pods per row, from the class-wide histograms with a safety margin.
 
-    Reclaimable = min(allocatable − peak, requests − peak), never below 0 (spec 10, section 11.4, by class).
+    Reclaimable = min(allocatable − peak, requests − peak), never below 0 (behaviour/koordlet-observe 11.4, by class).
     """
     margin = 1 + SAFETY_MARGIN_PERCENT / 100
     peak = fleet.prod_peak.percentile(0.95, rows) * margin

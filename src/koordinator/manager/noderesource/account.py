@@ -1,7 +1,7 @@
 """From API objects to the facts that the formulas work with: what nodes have, and what pods ask and use.
 
-Source: spec 02 §6.2, §7. Amounts are (cpu, memory) in thousandths. Measured CPU is kept in billionths of a core until
-it is summed: a sum that is rounded once loses less than a thousandth, however many pods there are.
+Source: behaviour/manager 6.2, 7. Amounts are (cpu, memory) in thousandths. Measured CPU is kept in billionths of a
+core until it is summed: a sum that is rounded once loses less than a thousandth, however many pods there are.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Resource amplification: selling more of a resource than nodes have (spec 02 §9.1).
+"""Resource amplification: selling more of a resource than nodes have (behaviour/manager 9.1).
 
 Pure: what a node's annotation `resource-amplification-ratio` should say. What it does to the node's
 allocatable is decided where the kubelet's reports pass by, in `node_status`.

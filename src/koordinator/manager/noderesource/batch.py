@@ -1,4 +1,4 @@
-"""Batch resources: how much allocated-but-unused capacity is lent to best-effort pods (spec 02 §6).
+"""Batch resources: how much allocated-but-unused capacity is lent to best-effort pods (behaviour/manager 6).
 
 Everything here is elementwise over rows, so the same function serves one node, the zones of one node, or a
 whole fleet whose nodes follow different policies. A row is a pair (cpu, memory) in thousandths: milli-cores
@@ -138,7 +138,7 @@ def safety_margin(capacity: I64, policy: ReclaimColumns) -> I64:
 def batch_allocatable(inputs: BatchInputs, policy: ReclaimColumns | ReclaimPolicy) -> I64:
     """Batch CPU and memory of each row, shape (rows, 2), thousandths, never negative.
 
-    Source: spec 02 §6.3.
+    Source: behaviour/manager 6.3.
     """
     if isinstance(policy, ReclaimPolicy):
         policy = columns([policy])
@@ -164,7 +164,7 @@ def divide(amount: I64, parts: int) -> I64:
 
 
 def differs(old: int | None, new: int | None, threshold: float) -> bool:
-    """Whether a change of an amount is worth a write (spec 02 §5, "diff rule"); thousandths or any unit."""
+    """Whether a change of an amount is worth a write (behaviour/manager 5, "diff rule"); thousandths or any unit."""
     if old is None or new is None:
         return old is not new
     return abs(new - old) > old * threshold

@@ -1,4 +1,4 @@
-"""CPU normalization: how much faster a node's CPUs are than the cluster's measure (spec 02 §8).
+"""CPU normalization: how much faster a node's CPUs are than the cluster's measure (behaviour/manager 8).
 
 On clusters of mixed CPU generations this makes "1 CPU" mean the same work everywhere. Pure: what a node's
 annotation `cpu-normalization-ratio` should say, and when that is worth a write.

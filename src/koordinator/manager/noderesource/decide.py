@@ -1,4 +1,4 @@
-"""Batch and Mid resources of many nodes at once: from facts to the rows of the formulas (spec 02 §6, §7)."""
+"""Batch and Mid resources of many nodes at once: from facts to the rows of the formulas (behaviour/manager 6, 7)."""
 
 import enum
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def withdrawal(
     """Whether the last report may be used, and if not, why.
 
     `problem` is why it was rejected, `has_node` whether it says anything of the node. A report is as old as the
-    formula of spec 02 §6.1 says: exactly at the limit it still counts.
+    formula of behaviour/manager 6.1 says: exactly at the limit it still counts.
     """
     if not is_enabled:
         return Withdrawal.DISABLED
@@ -101,7 +101,8 @@ def _taken(known: NodeInputs, by_pods: Measured) -> Amount:
 def zone_batch_amounts(nodes: Sequence[ZoneInputs], policies: Sequence[ReclaimPolicy]) -> list[list[Amount]]:
     """Batch CPU and memory of each zone of each node: all zones of all nodes are rows of one table.
 
-    What belongs to the node as a whole (system, reservation, unbound pods) is spread evenly. Source: §6.6.
+    What belongs to the node as a whole (system, reservation, unbound pods) is spread evenly. Source:
+    behaviour/manager 6.6.
     """
     rows: list[tuple[int, ...]] = []
     row_policies: list[ReclaimPolicy] = []

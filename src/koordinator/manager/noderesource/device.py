@@ -1,4 +1,4 @@
-"""GPU and RDMA resources of a node, from what its Device object lists (spec 02 §10).
+"""GPU and RDMA resources of a node, from what its Device object lists (behaviour/manager 10).
 
 Amounts are in thousandths, as everywhere in this room; None or absent means that the node must not have it.
 """

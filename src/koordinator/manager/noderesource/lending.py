@@ -1,4 +1,4 @@
-"""From calculated Batch resources to what the node tells its users (spec 02 §6.4, §6.5).
+"""From calculated Batch resources to what the node tells its users (behaviour/manager 6.4, 6.5).
 
 Other schedulers (YARN) see all that is lent in an annotation; Kubernetes sees what they have left.
 """

@@ -1,6 +1,6 @@
 """Mid resources: what prod pods asked for and, as predicted, will not use, lent to longer-lived work.
 
-Elementwise over rows, as `batch`: a row is a pair (cpu, memory) in thousandths. Source: spec 02 §7.
+Elementwise over rows, as `batch`: a row is a pair (cpu, memory) in thousandths. Source: behaviour/manager 7.
 """
 
 from collections.abc import Sequence

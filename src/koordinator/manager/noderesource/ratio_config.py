@@ -1,4 +1,4 @@
-"""Keeping a configuration of one cluster strategy and node entries up to date (spec 02 §3.1, §3.2).
+"""Keeping a configuration of one cluster strategy and node entries up to date (behaviour/manager 3.1, 3.2).
 
 For the keys whose consumers have an own copy and no value checks: CPU normalization and amplification.
 """

@@ -1,4 +1,4 @@
-"""What a node should say, and the one patch that makes it so (spec 02 §5).
+"""What a node should say, and the one patch that makes it so (behaviour/manager 5).
 
 Plugins of `plugins` fill in targets, each its own keys; what no plugin names is left alone.
 """

@@ -1,4 +1,4 @@
-"""Batch resources per NUMA zone, on the NodeResourceTopology of a node (spec 02 §6.6)."""
+"""Batch resources per NUMA zone, on the NodeResourceTopology of a node (behaviour/manager 6.6)."""
 
 from collections.abc import Mapping, Sequence
 

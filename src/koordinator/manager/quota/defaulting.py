@@ -1,4 +1,4 @@
-"""What a new ElasticQuota is given: a parent, the tree of its parent, a weight (spec 02 §17.1).
+"""What a new ElasticQuota is given: a parent, the tree of its parent, a weight (behaviour/manager 17.1).
 
 JSON in, JSON out; the input is kept.
 """

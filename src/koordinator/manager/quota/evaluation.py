@@ -1,4 +1,4 @@
-"""Whether a pod still fits its quota when it is created (spec 02 §18, feature gate EnableQuotaAdmission).
+"""Whether a pod still fits its quota when it is created (behaviour/manager 18, feature gate EnableQuotaAdmission).
 
 Pure. A quota bounds what pods ask for, not only what runs: the sum is kept in annotation `child-request`,
 and the scheduler rewrites it with the truth. Pods of one quota are decided in the order of their arrival.

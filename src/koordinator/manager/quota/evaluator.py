@@ -1,4 +1,4 @@
-"""Reserving what pods ask for in their quotas at creation: the shell around `evaluation` (spec 02 §18).
+"""Reserving what pods ask for in their quotas at creation: the shell around `evaluation` (behaviour/manager 18).
 
 Pods of one quota wait together and are decided in the order of their arrival, with one write for all of them;
 at most `WORKERS` quotas are worked on at a time. A pod is admitted only after the write, which is refused

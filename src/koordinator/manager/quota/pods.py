@@ -1,4 +1,4 @@
-"""Which quota a pod belongs to, and whether it may (spec 02 §17.5)."""
+"""Which quota a pod belongs to, and whether it may (behaviour/manager 17.5)."""
 
 import enum
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The root quota that an ElasticQuotaProfile keeps for the nodes that it selects (spec 02 §19).
+"""The root quota that an ElasticQuotaProfile keeps for the nodes that it selects (behaviour/manager 19).
 
 Pure: profile and nodes in, the quota's wanted labels, annotations and spec out, and the patches for it.
 """

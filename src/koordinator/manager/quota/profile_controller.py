@@ -1,4 +1,6 @@
-"""Controller `quotaprofile`: one root quota per ElasticQuotaProfile, as large as the nodes it selects (spec 02 §19).
+"""Controller `quotaprofile`: one root quota per ElasticQuotaProfile, as large as the nodes it selects.
+
+Source: behaviour/manager 19.
 
 Sums follow the nodes as they change, so that a pass over a profile does not look at nodes. A quota outlives its
 profile: pods may use it.

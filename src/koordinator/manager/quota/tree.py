@@ -1,4 +1,4 @@
-"""The quotas of the cluster as a tree, as admission knows it (spec 02 §17).
+"""The quotas of the cluster as a tree, as admission knows it (behaviour/manager 17).
 
 Keyed by name only: quota names are unique in the cluster. It takes what it is given, since the objects of a
 cluster may contradict each other; the checks are in `validation`.

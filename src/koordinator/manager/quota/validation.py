@@ -1,4 +1,4 @@
-"""What may be done with ElasticQuotas (spec 02 §17.2 to §17.5; spec 06 §17).
+"""What may be done with ElasticQuotas (behaviour/manager 17.2 to 17.5; behaviour/elastic-quota 17).
 
 Pure: nothing here changes the tree; who asks puts the quota into it when the verdict allows.
 """

@@ -1,4 +1,4 @@
-"""Which nodes of a tidal pool change sides now. Pure. Source: spec 13, section 4.
+"""Which nodes of a tidal pool change sides now. Pure. Source: behaviour/tidal 4.
 
 A step only starts a change: `to-batch` and `to-online` nodes are drained by others, and finish when they are empty.
 """

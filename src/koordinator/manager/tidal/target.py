@@ -1,4 +1,4 @@
-"""How many nodes of a tidal pool stay on each side, and how many are to be lent. Pure. Source: spec 13, section 4."""
+"""How many nodes of a tidal pool stay on each side, and how many are to be lent. Pure. Source: behaviour/tidal 4."""
 
 import enum
 import re

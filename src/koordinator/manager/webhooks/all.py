@@ -1,4 +1,4 @@
-"""The admission handlers that are switched on, by URL path (spec 02 §12)."""
+"""The admission handlers that are switched on, by URL path (behaviour/manager 12)."""
 
 from collections.abc import Callable, Mapping
 

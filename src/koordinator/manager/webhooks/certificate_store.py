@@ -1,4 +1,4 @@
-"""Where certificates are kept between restarts and among replicas: a Secret, or files (spec 02 §12.1)."""
+"""Where certificates are kept between restarts and among replicas: a Secret, or files (behaviour/manager 12.1)."""
 
 import base64
 import binascii

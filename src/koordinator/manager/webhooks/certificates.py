@@ -1,4 +1,6 @@
-"""Self-signed certificates of the webhook server: what is wrong with them, new ones, whom to trust (spec 02 §12.1).
+"""Self-signed certificates of the webhook server: what is wrong with them, new ones, whom to trust.
+
+Source: behaviour/manager 12.1.
 
 Pure, but for the chance in keys and serial numbers.
 """

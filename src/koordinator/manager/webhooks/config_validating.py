@@ -1,4 +1,4 @@
-"""`/validate-configmap`: a `slo-controller-config` that contradicts itself is refused (spec 02 §13.1)."""
+"""`/validate-configmap`: a `slo-controller-config` that contradicts itself is refused (behaviour/manager 13.1)."""
 
 from typing import Any
 

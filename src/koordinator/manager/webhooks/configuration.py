@@ -1,4 +1,4 @@
-"""The two webhook configurations as they are installed: all webhooks of the table (spec 01 §14.3).
+"""The two webhook configurations as they are installed: all webhooks of the table (behaviour/api 14.3).
 
 The manager does the rest at run time (`sync`): it adds the CA and drops webhooks whose feature gate is off.
 """

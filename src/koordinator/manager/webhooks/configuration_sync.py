@@ -1,4 +1,4 @@
-"""What the webhook configurations of a cluster should say, given what they say (spec 02 §12.1).
+"""What the webhook configurations of a cluster should say, given what they say (behaviour/manager 12.1).
 
 Pure. The list as it was installed is kept in annotation `template`, and every wanted list is made from it: a list
 edited by hand is put right, and what a feature gate dropped comes back when the gate is on again.

@@ -1,4 +1,4 @@
-"""The ConfigMap with the label rules of pods, followed (spec 02 §14.6 f)."""
+"""The ConfigMap with the label rules of pods, followed (behaviour/manager 14.6 f)."""
 
 import asyncio
 import logging

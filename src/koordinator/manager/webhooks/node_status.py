@@ -1,4 +1,4 @@
-"""`/mutate-node-status`: amplified allocatable of nodes, as kubelets report it (spec 02 §9.2).
+"""`/mutate-node-status`: amplified allocatable of nodes, as kubelets report it (behaviour/manager 9.2).
 
 The kubelet reports what the node has; other writers echo what is there. So native resources that change in
 an update are raw figures, and those that do not are amplified already. Where figures do not tell, `capacity`

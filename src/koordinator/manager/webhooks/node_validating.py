@@ -1,4 +1,4 @@
-"""`/validate-node`: no labels for which a configuration has several entries (spec 02 §13.2).
+"""`/validate-node`: no labels for which a configuration has several entries (behaviour/manager 13.2).
 
 What nobody will be able to read of a node's annotations and labels is told as a warning.
 """

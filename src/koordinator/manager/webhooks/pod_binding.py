@@ -1,4 +1,4 @@
-"""`/validate-pod-binding`: which users may bind pods, while schedulers are being exchanged (spec 02 §14.7)."""
+"""`/validate-pod-binding`: which users may bind pods, while schedulers are being exchanged (behaviour/manager 14.7)."""
 
 import enum
 import logging

@@ -1,6 +1,7 @@
 """What `/mutate-pod` does after colocation profiles: nodes of the pod's quota tree, GPU requests in one form.
 
-Pure, JSON in, JSON out, the input is kept; `PodQuotas` knows the nodes from caches. Source: spec 02 §14.4, §14.5.
+Pure, JSON in, JSON out, the input is kept; `PodQuotas` knows the nodes from caches. Source: behaviour/manager 14.4,
+14.5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ ProfilesOfTree = Callable[[str], Sequence[ElasticQuotaProfile]]
 def nodes_of_quota(
     tree: QuotaTree, pod_labels: Mapping[str, str], namespace: str, profiles_of_tree: ProfilesOfTree
 ) -> LabelSelector | None:
-    """The nodes that a new pod must be placed on since its quota belongs to a tree (spec 02 §14.4).
+    """The nodes that a new pod must be placed on since its quota belongs to a tree (behaviour/manager 14.4).
 
     None when it belongs to none, or when no profile says which nodes the tree has. `namespace` is that of
     the request.

@@ -1,4 +1,4 @@
-"""Labels that an administrator requires of pods (spec 02 §14.6 f, gate EnablePodEnhancedValidator)."""
+"""Labels that an administrator requires of pods (behaviour/manager 14.6 f, gate EnablePodEnhancedValidator)."""
 
 from collections.abc import Mapping
 

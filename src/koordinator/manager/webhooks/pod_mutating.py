@@ -1,4 +1,4 @@
-"""`/mutate-pod`: what happens to a pod at creation (spec 02 §14.1)."""
+"""`/mutate-pod`: what happens to a pod at creation (behaviour/manager 14.1)."""
 
 import functools
 import random

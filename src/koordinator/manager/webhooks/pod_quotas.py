@@ -71,11 +71,11 @@ class PodQuotas:
         self._evaluator = QuotaEvaluator(cluster, factory, options, rng)
 
     def check(self, pod: Pod, old: Pod | None, namespace: str) -> PodVerdict:
-        """Whether a pod may be created, or changed from `old`, as far as its quota goes (spec 02 §17.5)."""
+        """Whether a pod may be created, or changed from `old`, as far as its quota goes (behaviour/manager 17.5)."""
         return pods.check(self._topology.tree, pod, old, namespace, self._rules)
 
     def nodes_of(self, own_labels: Mapping[str, str], namespace: str) -> LabelSelector | None:
-        """The nodes that a new pod must be placed on since its quota belongs to a tree (spec 02 §14.4).
+        """The nodes that a new pod must be placed on since its quota belongs to a tree (behaviour/manager 14.4).
 
         None when it belongs to none, when no profile says which nodes the tree has, or while the feature gate
         MultiQuotaTree is off.

@@ -1,4 +1,4 @@
-"""Which pods may exist: QoS, priority, resources, devices, reserved annotations (spec 02 §14.6 a, b, e).
+"""Which pods may exist: QoS, priority, resources, devices, reserved annotations (behaviour/manager 14.6 a, b, e).
 
 Pure. A pod's user gets all violations of the QoS rules at once, and the first one of the device rules.
 """

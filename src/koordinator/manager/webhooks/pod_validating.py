@@ -1,4 +1,7 @@
-"""`/validate-pod`: all rules for pods in their order; the first kind that is broken refuses (spec 02 §14.6)."""
+"""`/validate-pod`: all rules for pods in their order; the first kind that is broken refuses.
+
+Source: behaviour/manager 14.6.
+"""
 
 from typing import Any, Protocol, Self
 

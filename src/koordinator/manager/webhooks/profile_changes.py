@@ -1,4 +1,6 @@
-"""Which changes of fixed labels are the profile controller's own (spec 02 §15, gate ColocationProfileController).
+"""Which changes of fixed labels are the profile controller's own.
+
+Source: behaviour/manager 15, gate ColocationProfileController.
 
 QoS class and priorities of a pod are fixed, except that a profile for pods that wait already may set them: what
 it says, on a pod that it is for, before the pod has a node. Without this the two features would refuse each other.

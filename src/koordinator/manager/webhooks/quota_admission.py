@@ -1,4 +1,4 @@
-"""Admission of ElasticQuotas: completed at creation, checked at every change (spec 02 §17)."""
+"""Admission of ElasticQuotas: completed at creation, checked at every change (behaviour/manager 17)."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""`/mutate-reservation`: colocation profiles on Reservations (spec 02 §16, gate ReservationMutatingWebhook).
+"""`/mutate-reservation`: colocation profiles on Reservations (behaviour/manager 16, gate ReservationMutatingWebhook).
 
 As for pods, with these differences: only the profile's `selector` counts, on the Reservation's labels;
 scheduler and priority go into the pod template; resources stay as they are.

@@ -1,4 +1,4 @@
-"""The AdmissionReview protocol: bytes in, bytes out, whatever the handler decides (spec 02 §12).
+"""The AdmissionReview protocol: bytes in, bytes out, whatever the handler decides (behaviour/manager 12).
 
 The same function serves the HTTPS server and in-process callers (simulation on virtual time).
 """

@@ -1,4 +1,4 @@
-"""The webhooks of one manager: server, certificates and configurations together (spec 02 §12)."""
+"""The webhooks of one manager: server, certificates and configurations together (behaviour/manager 12)."""
 
 import asyncio
 import random

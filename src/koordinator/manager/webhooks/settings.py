@@ -1,4 +1,4 @@
-"""Where the webhooks are served and found, by environment variables (spec 02 §2.2)."""
+"""Where the webhooks are served and found, by environment variables (behaviour/manager 2.2)."""
 
 import enum
 from collections.abc import Mapping

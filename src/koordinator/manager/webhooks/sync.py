@@ -1,4 +1,4 @@
-"""Certificates and webhook configurations kept right, on every replica (spec 02 §12.1).
+"""Certificates and webhook configurations kept right, on every replica (behaviour/manager 12.1).
 
 A round makes sure of the certificates, has API servers trust them, and then has the server present them, in this
 order when the CA changes: who calls us always trusts what it meets. Rounds come every minute and whenever

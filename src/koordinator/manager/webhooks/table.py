@@ -1,4 +1,4 @@
-"""All webhooks of the manager: what each is asked about, and how a cluster does without it (spec 02 §12).
+"""All webhooks of the manager: what each is asked about, and how a cluster does without it (behaviour/manager 12).
 
 The one place that says so: configurations (`configuration`), handlers (`all`), manifests and checks read it.
 """

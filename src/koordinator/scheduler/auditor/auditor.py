@@ -1,6 +1,6 @@
 """Keeps the histories of workloads that wait or lost pods, from what the scheduler does and the API tells.
 
-It decides nothing. Where it is off it does not exist: nothing calls it. Source: spec 03, C13.
+It decides nothing. Where it is off it does not exist: nothing calls it. Source: behaviour/scheduler C13.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What happened to a workload, and what of that is odd. Pure. Source: spec 03, C13 and G.
+"""What happened to a workload, and what of that is odd. Pure. Source: behaviour/scheduler C13 and G.
 
 The reference names records, findings and limits; how a finding follows from records is told at `step`.
 """

@@ -1,4 +1,4 @@
-"""What the auditor counts: `scheduler_workload_auditor_*`. Source: spec 03, G."""
+"""What the auditor counts: `scheduler_workload_auditor_*`. Source: behaviour/scheduler G."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""A gang with those that start with it; the scheduler's books of gangs are only looked at. Source: spec 05, 5 to 9."""
+"""A gang with those that start with it; the scheduler's books of gangs are only looked at.
+
+Source: behaviour/gangs 5 to 9.
+"""
 
 from collections.abc import Iterator
 

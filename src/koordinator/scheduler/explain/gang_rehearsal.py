@@ -1,7 +1,7 @@
 """All members of a gang tried side by side: one by one in a rehearsal on the node table, or counted.
 
 A rehearsal is undone within a slice: a longer one is taken up again where it ended, with those counted that have been
-placed. Where even that takes too long, the rest is left out, and told so. Source: spec 05, sections 5 to 9.
+placed. Where even that takes too long, the rest is left out, and told so. Source: behaviour/gangs 5 to 9.
 """
 
 from collections import Counter

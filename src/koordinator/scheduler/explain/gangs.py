@@ -1,5 +1,6 @@
-"""Why a gang is not placed, or how far it is. Pure: nothing is booked, evicted, queued or remembered. Source: spec 05,
-sections 5 to 9.
+"""Why a gang is not placed, or how far it is. Pure: nothing is booked, evicted, queued or remembered.
+
+Source: behaviour/gangs 5 to 9.
 """
 
 from collections import Counter

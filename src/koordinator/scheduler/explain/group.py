@@ -1,7 +1,7 @@
 """Why the pods of a question are not placed, as the status of a ScheduleExplanation tells it.
 
 Pods are tried one after the other, each next to those placed before it, on the node table itself and undone.
-Source: spec 01b, section 10, and spec 03, C6.
+Source: behaviour/crds 10, and behaviour/scheduler C6.
 """
 
 from collections import defaultdict

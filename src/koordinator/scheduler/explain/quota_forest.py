@@ -1,7 +1,7 @@
 """The quotas of a cluster as their objects tell: trees, figures, loans, and what is wrong with them. Pure.
 
 Only ElasticQuota objects are read (and nodes, for what there is to share), so this works with any scheduler that
-writes their annotations. Source: spec 06, sections 2, 9 and 16.
+writes their annotations. Source: behaviour/elastic-quota 2, 9 and 16.
 """
 
 from collections import Counter, defaultdict

@@ -1,7 +1,7 @@
 """What a pod meets at its quota, and what would help: each change is computed on a copy of the tree around the path of
 the quota, with the rules of the scheduler.
 
-Source: spec 06, sections 6, 7 and 13.
+Source: behaviour/elastic-quota 6, 7 and 13.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

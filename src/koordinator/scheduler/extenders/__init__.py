@@ -1,1 +1,1 @@
-"""Services that are asked over HTTP about nodes (`extenders` in the configuration). Source: spec 03, B8."""
+"""Services that are asked over HTTP about nodes (`extenders` in the configuration). Source: behaviour/scheduler B8."""

@@ -1,6 +1,6 @@
 """What all extenders together say about a pod: nodes that they refuse, scores, victims, bindings.
 
-Only pods in which some extender has an interest cost anything. Source: spec 03, B3 (7) and B8.
+Only pods in which some extender has an interest cost anything. Source: behaviour/scheduler B3 (7) and B8.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """One extender: its protocol, its TLS, its answers.
 
 Members of requests are written as Go servers name them (`NodeNames`); of answers, upper and lower case count the
-same, as they do in Go. Source: spec 03, B8.
+same, as they do in Go. Source: behaviour/scheduler B8.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""DefaultBinder posts the binding. Source: spec 03, B1."""
+"""DefaultBinder posts the binding. Source: behaviour/scheduler B1."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""DefaultPreBind stores what PreBind plugins wrote on a pod or a Reservation. Source: spec 03, D1.
+"""DefaultPreBind stores what PreBind plugins wrote on a pod or a Reservation. Source: behaviour/scheduler D1.
 
 One request carries the results of all plugins (CPUs, devices, the reservation used). Only a plugin that
 touches the status costs a second one, as the API takes that through a subresource.

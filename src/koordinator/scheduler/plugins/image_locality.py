@@ -1,4 +1,4 @@
-"""ImageLocality: prefers nodes that have the pod's images already. Source: spec 03, B2."""
+"""ImageLocality: prefers nodes that have the pod's images already. Source: behaviour/scheduler B2."""
 
 from collections.abc import Hashable
 from typing import Any

@@ -1,4 +1,4 @@
-"""NodeAffinity: node selectors, required and preferred affinity. Source: spec 03, B1, B2 and B9."""
+"""NodeAffinity: node selectors, required and preferred affinity. Source: behaviour/scheduler B1, B2 and B9."""
 
 from collections.abc import Hashable, Sequence
 

@@ -1,4 +1,4 @@
-"""NodeName: a pod that names its node runs there or nowhere. Source: spec 03, B1."""
+"""NodeName: a pod that names its node runs there or nowhere. Source: behaviour/scheduler B1."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""NodePorts: a host port is given once per node, protocol and address. Source: spec 03, B1."""
+"""NodePorts: a host port is given once per node, protocol and address. Source: behaviour/scheduler B1."""
 
 from collections import Counter
 from collections.abc import Collection, Hashable

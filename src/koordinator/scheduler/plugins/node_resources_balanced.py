@@ -1,6 +1,6 @@
 """NodeResourcesBalancedAllocation: prefers nodes whose resources are used to a similar degree.
 
-The formula of Kubernetes 1.35 (the result with the pod placed). Source: spec 03, B2.
+The formula of Kubernetes 1.35 (the result with the pod placed). Source: behaviour/scheduler B2.
 """
 
 from collections.abc import Hashable

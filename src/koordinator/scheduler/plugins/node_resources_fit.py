@@ -1,6 +1,6 @@
 """NodeResourcesFit: a pod fits where what it requests is left, and scores by how full nodes get.
 
-Source: spec 03, B2 and B9.
+Source: behaviour/scheduler B2 and B9.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -413,7 +413,7 @@ def requested_to_capacity_ratio(used: I64, capacity: I64, shape: list[tuple[int,
 def piecewise_linear(utilization: I64, shape: list[tuple[int, int]]) -> I64:
     """The piecewise linear function through (utilization, score) points, rising in utilization; flat outside.
 
-    Integer division truncates toward zero. Source: spec 03, B2.
+    Integer division truncates toward zero. Source: behaviour/scheduler B2.
     """
     points = np.array(shape, np.int64)
     xs, ys = points[:, 0], points[:, 1]
@@ -431,7 +431,7 @@ def piecewise_linear(utilization: I64, shape: list[tuple[int, int]]) -> I64:
 def is_extended(name: str) -> bool:
     """A resource that is neither native (no domain, or a `kubernetes.io` one) nor a huge page size.
 
-    Source: spec 03, B9: `kubernetes.io/batch-cpu` is native, `koordinator.sh/gpu` extended.
+    Source: behaviour/scheduler B9: `kubernetes.io/batch-cpu` is native, `koordinator.sh/gpu` extended.
     """
     domain, slash, _ = name.partition("/")
     if not slash:

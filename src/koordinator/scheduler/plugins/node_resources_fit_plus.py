@@ -1,4 +1,4 @@
-"""NodeResourcesFitPlus: pack some resources and spread others. Source: spec 03, D2."""
+"""NodeResourcesFitPlus: pack some resources and spread others. Source: behaviour/scheduler D2."""
 
 from collections.abc import Callable, Hashable
 from typing import Annotated

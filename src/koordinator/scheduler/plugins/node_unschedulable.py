@@ -1,4 +1,4 @@
-"""NodeUnschedulable: cordoned nodes take pods only that tolerate it. Source: spec 03, B1 and B9."""
+"""NodeUnschedulable: cordoned nodes take pods only that tolerate it. Source: behaviour/scheduler B1 and B9."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""PrioritySort: higher priority first, then who waits longer. Source: spec 03, B5."""
+"""PrioritySort: higher priority first, then who waits longer. Source: behaviour/scheduler B5."""
 
 from typing import Any
 

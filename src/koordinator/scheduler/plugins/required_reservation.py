@@ -1,8 +1,9 @@
 """RequiredReservation: a pod that requires a reservation is never placed without one.
 
-The annotation `reservation-affinity` promises that its pod goes into a reservation and nowhere else (spec 07, 5.2).
-Where the plugin that knows reservations does not run, such a pod has to wait: other nodes are not what it asked for,
-and room that somebody reserved is not free. Profiles without that plugin get this one (`profile`).
+The annotation `reservation-affinity` promises that its pod goes into a reservation and nowhere else
+(behaviour/reservations 5.2). Where the plugin that knows reservations does not run, such a pod has to wait: other
+nodes are not what it asked for, and room that somebody reserved is not free. Profiles without that plugin get this
+one (`profile`).
 """
 
 from collections.abc import Hashable

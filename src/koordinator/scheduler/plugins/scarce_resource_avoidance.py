@@ -1,4 +1,7 @@
-"""ScarceResourceAvoidance: keeps nodes with scarce resources free of pods without need. Source: spec 03, D3."""
+"""ScarceResourceAvoidance: keeps nodes with scarce resources free of pods without need.
+
+Source: behaviour/scheduler D3.
+"""
 
 from collections.abc import Hashable
 

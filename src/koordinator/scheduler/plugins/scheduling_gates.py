@@ -1,4 +1,4 @@
-"""SchedulingGates: a pod with gates stays out of the queue. Source: spec 03, B1."""
+"""SchedulingGates: a pod with gates stays out of the queue. Source: behaviour/scheduler B1."""
 
 from koordinator.scheduler.events import ClusterEvent
 from koordinator.scheduler.framework import PreEnqueuePlugin

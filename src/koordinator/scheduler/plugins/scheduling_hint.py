@@ -1,4 +1,6 @@
-"""SchedulingHint: nodes that a pod must, or would best, go to, as another scheduler advised. Source: spec 03, D4.
+"""SchedulingHint: nodes that a pod must, or would best, go to, as another scheduler advised.
+
+Source: behaviour/scheduler D4.
 
 The advice is an annotation: `nodeNames` are the only nodes that come into question, `preferredNodeNames` are
 tried in their order before all others.

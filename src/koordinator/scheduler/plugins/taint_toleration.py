@@ -1,4 +1,4 @@
-"""TaintToleration: taints keep pods away, or make a node less welcome. Source: spec 03, B1, B2 and B9.
+"""TaintToleration: taints keep pods away, or make a node less welcome. Source: behaviour/scheduler B1, B2 and B9.
 
 Nodes share few sets of taints: each set is judged once per pod, rows look their set up.
 """

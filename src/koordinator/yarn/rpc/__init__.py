@@ -1,1 +1,1 @@
-"""Hadoop RPC as bytes: no sockets here. Source: spec 12, section 4."""
+"""Hadoop RPC as bytes: no sockets here. Source: behaviour/yarn 4."""

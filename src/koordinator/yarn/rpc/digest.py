@@ -1,4 +1,4 @@
-"""DIGEST-MD5 with a delegation token (RFC 2831; spec 12, section 4.4)."""
+"""DIGEST-MD5 with a delegation token (RFC 2831; behaviour/yarn 4.4)."""
 
 import base64
 import hashlib

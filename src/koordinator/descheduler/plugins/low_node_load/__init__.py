@@ -2,5 +2,5 @@
 
 `usage` reads NodeMetrics, `thresholds` makes limits, `classify` sorts nodes into classes, `detector` waits
 until a node has been hot for long enough, `evict` picks pods, `cycle` puts it together.
-Source: spec 09, section 6.
+Source: behaviour/descheduler 6.
 """

@@ -1,4 +1,4 @@
-"""Which nodes are hot, which cold. Elementwise over nodes. Source: spec 09, section 6.6."""
+"""Which nodes are hot, which cold. Elementwise over nodes. Source: behaviour/descheduler 6.6."""
 
 import enum
 from collections.abc import Sequence

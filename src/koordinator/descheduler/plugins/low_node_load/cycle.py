@@ -1,4 +1,4 @@
-"""One cycle of LowNodeLoad over its pools. Source: spec 09, section 6.2."""
+"""One cycle of LowNodeLoad over its pools. Source: behaviour/descheduler 6.2."""
 
 import enum
 from collections.abc import Callable, Mapping, Sequence

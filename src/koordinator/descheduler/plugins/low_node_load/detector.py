@@ -1,4 +1,4 @@
-"""Whether a node has been hot for long enough. Source: spec 09, section 6.7."""
+"""Whether a node has been hot for long enough. Source: behaviour/descheduler 6.7."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Which pods leave hot nodes, as long as cold ones have room. Pure. Source: spec 09, sections 6.8 and 6.9.
+"""Which pods leave hot nodes, as long as cold ones have room. Pure. Source: behaviour/descheduler 6.8 and 6.9.
 
 A phase works on simulated usage: what leaves a source is subtracted there and from the budget, what could
 land on a target is added to it, also when it is not evicted later.

@@ -1,4 +1,4 @@
-"""Why a pod is evicted, in words. Pure. Source: spec 09, section 6.10."""
+"""Why a pod is evicted, in words. Pure. Source: behaviour/descheduler 6.10."""
 
 from collections.abc import Iterable, Mapping
 

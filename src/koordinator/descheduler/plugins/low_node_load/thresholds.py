@@ -1,4 +1,4 @@
-"""From thresholds in percent to limits per node. Pure. Source: spec 09, sections 6.3 and 6.5."""
+"""From thresholds in percent to limits per node. Pure. Source: behaviour/descheduler 6.3 and 6.5."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
 """Strategies of the stock Kubernetes descheduler. Each gives the pods to evict, in order.
 
-Source: spec 09, section 12. `may_evict` is always the profile's filter.
+Source: behaviour/descheduler 12. `may_evict` is always the profile's filter.
 """

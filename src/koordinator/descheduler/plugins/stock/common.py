@@ -1,4 +1,4 @@
-"""What the stock strategies share. Pure. Source: spec 09, sections 12.0 and 12.2."""
+"""What the stock strategies share. Pure. Source: behaviour/descheduler 12.0 and 12.2."""
 
 from collections.abc import Callable, Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""RemoveDuplicates: evicts pods of one owner that crowd a node. Pure. Source: spec 09, section 12."""
+"""RemoveDuplicates: evicts pods of one owner that crowd a node. Pure. Source: behaviour/descheduler 12."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""RemoveFailedPods: evicts pods that failed a while ago. Pure. Source: spec 09, section 12."""
+"""RemoveFailedPods: evicts pods that failed a while ago. Pure. Source: behaviour/descheduler 12."""
 
 from collections.abc import Iterable
 

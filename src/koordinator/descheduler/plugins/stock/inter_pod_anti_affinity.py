@@ -1,6 +1,6 @@
 """RemovePodsViolatingInterPodAntiAffinity: evicts pods next to those they want to be away from.
 
-Pure. Source: spec 09, section 12. Only a pod's own required terms count.
+Pure. Source: behaviour/descheduler 12. Only a pod's own required terms count.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

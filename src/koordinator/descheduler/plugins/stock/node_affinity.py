@@ -1,4 +1,7 @@
-"""RemovePodsViolatingNodeAffinity: evicts pods that would be placed elsewhere now. Pure. Source: spec 09, 12."""
+"""RemovePodsViolatingNodeAffinity: evicts pods that would be placed elsewhere now. Pure.
+
+Source: behaviour/descheduler 12.
+"""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""RemovePodsViolatingNodeTaints: evicts pods that no longer bear their node. Pure. Source: spec 09, 12."""
+"""RemovePodsViolatingNodeTaints: evicts pods that no longer bear their node. Pure. Source: behaviour/descheduler 12."""
 
 from collections.abc import Iterable
 

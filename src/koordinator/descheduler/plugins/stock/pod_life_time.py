@@ -1,4 +1,4 @@
-"""PodLifeTime: evicts pods that are old, or in a given state. Pure. Source: spec 09, section 12."""
+"""PodLifeTime: evicts pods that are old, or in a given state. Pure. Source: behaviour/descheduler 12."""
 
 from collections.abc import Iterable
 

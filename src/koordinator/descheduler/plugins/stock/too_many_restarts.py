@@ -1,4 +1,4 @@
-"""RemovePodsHavingTooManyRestarts. Pure. Source: spec 09, section 12."""
+"""RemovePodsHavingTooManyRestarts. Pure. Source: behaviour/descheduler 12."""
 
 from collections.abc import Iterable
 

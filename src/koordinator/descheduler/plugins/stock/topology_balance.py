@@ -1,6 +1,6 @@
 """How many pods each topology domain gives up, the core of RemovePodsViolatingTopologySpreadConstraint.
 
-Pure. Source: spec 09, section 12.
+Pure. Source: behaviour/descheduler 12.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Plugin `ResourceAmplification`: the annotation by which a node is sold larger than it is (spec 02 §9.1)."""
+"""Plugin `ResourceAmplification`: the annotation by which a node is sold larger than it is (behaviour/manager 9.1)."""
 
 from collections.abc import Callable, Mapping, Sequence
 

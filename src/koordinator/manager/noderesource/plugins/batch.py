@@ -1,4 +1,4 @@
-"""Plugin `BatchResource`: batch-cpu and batch-memory of nodes and their NUMA zones (spec 02 §6)."""
+"""Plugin `BatchResource`: batch-cpu and batch-memory of nodes and their NUMA zones (behaviour/manager 6)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Plugins `GPUDeviceResource` and `RDMADeviceResource`: what a node's Device object lists (spec 02 §10).
+"""Plugins `GPUDeviceResource` and `RDMADeviceResource`: what a node's Device object lists (behaviour/manager 10).
 
 Cards are there whether co-location is on or not.
 """

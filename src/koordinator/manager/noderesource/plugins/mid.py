@@ -1,4 +1,4 @@
-"""Plugin `MidResource`: mid-cpu and mid-memory (spec 02 §7)."""
+"""Plugin `MidResource`: mid-cpu and mid-memory (behaviour/manager 7)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Plugin `CPUNormalization`: the annotation that says how fast a node's CPUs are (spec 02 §8)."""
+"""Plugin `CPUNormalization`: the annotation that says how fast a node's CPUs are (behaviour/manager 8)."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,6 +1,6 @@
 """What a gang is told to be: by its PodGroup, or by the first of its pods that says so.
 
-A malformed value never fails: it is as good as none. Source: spec 05, section 3.
+A malformed value never fails: it is as good as none. Source: behaviour/gangs 3.
 """
 
 import enum

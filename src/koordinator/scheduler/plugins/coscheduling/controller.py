@@ -1,4 +1,4 @@
-"""Keeps the statuses of PodGroups: how many of their pods are how far. Source: spec 05, section 11.
+"""Keeps the statuses of PodGroups: how many of their pods are how far. Source: behaviour/gangs 11.
 
 Members are counted as the events of pods come, so that an event costs the same in a gang of ten thousand, and a
 status is worked out from the counts when its turn comes. Pods and counts come from one watch: a count never

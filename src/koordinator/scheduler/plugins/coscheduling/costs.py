@@ -1,6 +1,6 @@
 """What it costs to empty nodes for a job: the importance of the jobs that would lose pods. Pure.
 
-Source: spec 05, section 12 (7).
+Source: behaviour/gangs 12 (7).
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What pods and PodGroups that come, change and go mean for gangs. Source: spec 05, sections 4 and 5."""
+"""What pods and PodGroups that come, change and go mean for gangs. Source: behaviour/gangs 4 and 5."""
 
 from collections import deque
 from collections.abc import Callable

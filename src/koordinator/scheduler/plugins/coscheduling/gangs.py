@@ -1,6 +1,6 @@
 """Gangs, groups of gangs, and where each member stands. Fed by events; decides nothing.
 
-Source: spec 05, sections 4 and 5. Other than upstream, a gang whose list of groups changes moves to the record of
+Source: behaviour/gangs 4 and 5. Other than upstream, a gang whose list of groups changes moves to the record of
 its new group; members that have ended, or are being deleted, count no more; and a group has started when the
 minimum of all its gangs had places at a time, until nothing is left of them (`as_reference`: as upstream).
 """

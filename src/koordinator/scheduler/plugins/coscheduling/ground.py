@@ -1,7 +1,7 @@
 """Where a job could go if less important pods went: trials on the node table.
 
 What pods that may go hold is a sum over columns, so that only nodes are tried that can take a member as far as
-resources are concerned, the cheapest ones first, and only as many as are needed. Source: spec 05, section 12.
+resources are concerned, the cheapest ones first, and only as many as are needed. Source: behaviour/gangs 12.
 """
 
 from collections import Counter

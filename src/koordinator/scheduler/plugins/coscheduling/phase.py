@@ -1,4 +1,4 @@
-"""The phase of a PodGroup, from how many of its pods are how far. Source: spec 05, section 11."""
+"""The phase of a PodGroup, from how many of its pods are how far. Source: behaviour/gangs 11."""
 
 import enum
 from typing import Any

@@ -1,6 +1,6 @@
 """Gangs that ask for a network topology: all members are planned when the first one of a round is tried.
 
-Source: spec 05, sections 7.2, 7.3, 15 and 16.
+Source: behaviour/gangs 7.2, 7.3, 15 and 16.
 """
 
 from collections.abc import Generator, Mapping, Sequence

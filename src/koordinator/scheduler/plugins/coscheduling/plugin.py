@@ -1,7 +1,7 @@
 """Coscheduling in the scheduling loop: at the gate of the queue, when the next pod is chosen, when an attempt begins
 or finds no node, and in Permit, where placed members wait until their whole group may be bound.
 
-`GangRounds` decides, `RunningGangs` carries it out. Source: spec 05, sections 5 to 8.
+`GangRounds` decides, `RunningGangs` carries it out. Source: behaviour/gangs 5 to 8.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Preemption for a whole job: room for all members of a gang, or nobody is evicted. Source: spec 05, section 12.
+"""Preemption for a whole job: room for all members of a gang, or nobody is evicted. Source: behaviour/gangs 12.
 
 Other than upstream, each member is assumed on its node before the next one is placed, so that victims make
 room for all members at once; and victims of one job are preferred to those of several.

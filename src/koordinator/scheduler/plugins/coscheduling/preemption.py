@@ -1,5 +1,5 @@
 """Job preemption in the running scheduler: `preempt` decides on trials of the node table, here its decision is
-carried out. Source: spec 05, section 12.
+carried out. Source: behaviour/gangs 12.
 
 The preemptor is a group of gangs whose round has failed at a member, or a single pod. Without `enablePreemption`
 stock preemption makes room for the member that failed its round, and for no other one.

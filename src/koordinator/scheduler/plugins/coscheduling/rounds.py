@@ -1,7 +1,7 @@
 """When the members of a gang may be scheduled, must wait, are released or sent back.
 
 One round at a time: a group of gangs is tried member by member, nothing else in between; then all members
-that have a place are released together, or all give it back. Source: spec 05, sections 5 to 8.
+that have a place are released together, or all give it back. Source: behaviour/gangs 5 to 8.
 """
 
 import json
@@ -34,7 +34,7 @@ class GangRounds(GangEvents):
     """The state machine of all gangs, driven by events and by the scheduling cycle.
 
     `is_in_line` tells whether a member is in the queue, or being tried: one that something else holds back cannot
-    stand for its group. `as_reference` keeps gaps of upstream (spec 05, section 20: G5, G6, G8).
+    stand for its group. `as_reference` keeps gaps of upstream (behaviour/gangs 20: G5, G6, G8).
     """
 
     # The way into the queue, and the start of a cycle

@@ -378,7 +378,7 @@ class RunningGangs:
 
 
 def job_size(tried_count: int) -> str:
-    """The metric's label: `0`, `1-100`, … `901-1000`, `1000+`. Source: spec 05, section 18."""
+    """The metric's label: `0`, `1-100`, … `901-1000`, `1000+`. Source: behaviour/gangs 18."""
     if tried_count > JOB_SIZE_MAX:
         return f"{JOB_SIZE_MAX}+"
     below = (tried_count - 1) // JOB_SIZE_STEP * JOB_SIZE_STEP

@@ -1,4 +1,4 @@
-"""All devices of a pod on one node. Source: spec 08, sections 4 to 6."""
+"""All devices of a pod on one node. Source: behaviour/devices 4 to 6."""
 
 import functools
 from collections.abc import Callable, Mapping

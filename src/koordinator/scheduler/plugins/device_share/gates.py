@@ -1,4 +1,4 @@
-"""Early refusals, and devices that were chosen beforehand. Source: spec 08, sections 3.2 and 6.2."""
+"""Early refusals, and devices that were chosen beforehand. Source: behaviour/devices 3.2 and 6.2."""
 
 from collections.abc import Mapping
 

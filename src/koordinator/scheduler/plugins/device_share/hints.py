@@ -1,4 +1,4 @@
-"""Which NUMA nodes can give a pod its devices. Source: spec 08, section 8."""
+"""Which NUMA nodes can give a pod its devices. Source: behaviour/devices 8."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

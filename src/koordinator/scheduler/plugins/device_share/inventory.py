@@ -1,4 +1,4 @@
-"""What devices a node has, what is used, and what a pod may see of them. Source: spec 08, sections 5.1 and 5.3."""
+"""What devices a node has, what is used, and what a pod may see of them. Source: behaviour/devices 5.1 and 5.3."""
 
 from collections.abc import Collection, Iterable, Mapping
 

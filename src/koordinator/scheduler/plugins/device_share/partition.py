@@ -1,4 +1,4 @@
-"""GPUs that are linked and given out together. Source: spec 08, section 6.3."""
+"""GPUs that are linked and given out together. Source: behaviour/devices 6.3."""
 
 from collections.abc import Collection, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Devices of one type, by preference, score and number. Source: spec 08, section 5.4."""
+"""Devices of one type, by preference, score and number. Source: behaviour/devices 5.4."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 

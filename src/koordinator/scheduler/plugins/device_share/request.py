@@ -1,4 +1,4 @@
-"""What a pod asks of devices: checked, by type, in base names, per device. Source: spec 08, section 4."""
+"""What a pod asks of devices: checked, by type, in base names, per device. Source: behaviour/devices 4."""
 
 import enum
 from collections.abc import Mapping, Sequence

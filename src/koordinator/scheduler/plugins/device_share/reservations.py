@@ -1,4 +1,4 @@
-"""Devices out of reservations, else of the node. Source: spec 08, section 9."""
+"""Devices out of reservations, else of the node. Source: behaviour/devices 9."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""How well a device or a node suits a request for devices. Source: spec 08, section 7."""
+"""How well a device or a node suits a request for devices. Source: behaviour/devices 7."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""GPUs close to each other: the smallest scope that fits, in use rather than idle. Source: spec 08, section 6.4."""
+"""GPUs close to each other: the smallest scope that fits, in use rather than idle. Source: behaviour/devices 6.4."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Whether a pod may be placed now, as far as its quota is concerned. Source: spec 06, section 13."""
+"""Whether a pod may be placed now, as far as its quota is concerned. Source: behaviour/elastic-quota 13."""
 
 import enum
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""What quotas need of resource lists beyond `api.resource_list`. Source: spec 06, section 4.
+"""What quotas need of resource lists beyond `api.resource_list`. Source: behaviour/elastic-quota 4.
 
 Trees count in plain integers (`Nanos`), exactly, at a tenth of what `Amounts` cost; those are for specs, for
 decisions that people read, and for the wire.

@@ -1,4 +1,4 @@
-"""What the nodes of the cluster have together. Source: spec 06, section 5.3."""
+"""What the nodes of the cluster have together. Source: behaviour/elastic-quota 5.3."""
 
 from koordinator.api import resource_list
 from koordinator.api.resource_list import Amounts

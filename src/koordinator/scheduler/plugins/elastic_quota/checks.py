@@ -1,6 +1,6 @@
 """What quotas say about pods now: about one, and about many that only make sense together.
 
-A pod that is counted as used already takes nothing more. Source: spec 06, section 13.
+A pod that is counted as used already takes nothing more. Source: behaviour/elastic-quota 13.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""What runs beside ElasticQuota: the reserved quotas, statuses, over-use. Source: spec 06, sections 2.2, 15 and 16."""
+"""What runs beside ElasticQuota: the reserved quotas, statuses, over-use.
+
+Source: behaviour/elastic-quota 2.2, 15 and 16.
+"""
 
 import asyncio
 import logging

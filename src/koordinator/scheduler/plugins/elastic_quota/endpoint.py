@@ -1,4 +1,4 @@
-"""What the scheduler's own API tells of quotas. Source: spec 06, section 16."""
+"""What the scheduler's own API tells of quotas. Source: behaviour/elastic-quota 16."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 """Water-filling among many children, whose rounds are kept: after a change of a few requests only those rounds are
-done again that it reaches. Exactly the rounds of spec 06, section 6.1, see `runtime`.
+done again that it reaches. Exactly the rounds of behaviour/elastic-quota 6.1, see `runtime`.
 
 All numbers are whole units that are not negative and add up to less than `runtime.EXACT_MAX`.
 """

@@ -1,6 +1,6 @@
 """Several quota trees side by side: the default one, and others that own a part of the cluster.
 
-Source: spec 06, section 9.
+Source: behaviour/elastic-quota 9.
 """
 
 from collections.abc import Mapping

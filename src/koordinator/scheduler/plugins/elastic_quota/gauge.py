@@ -1,4 +1,4 @@
-"""The metric that tells how quotas stand. Source: spec 06, section 16.
+"""The metric that tells how quotas stand. Source: behaviour/elastic-quota 16.
 
 Ten thousand quotas are some 160,000 samples: the text of each is kept, and written anew when the quota has changed
 since somebody last asked.

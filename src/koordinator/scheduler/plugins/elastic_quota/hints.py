@@ -1,4 +1,6 @@
-"""Which refused pods an event concerns, by flag (`enableQueueHint`). `requeue` decides. Source: spec 06, section 13.1.
+"""Which refused pods an event concerns, by flag (`enableQueueHint`). `requeue` decides.
+
+Source: behaviour/elastic-quota 13.1.
 
 The rules look at how trees were some time ago (`quotaSnapshotUpdateInterval`). A pod that came later counts as having
 had a place: one woken in vain costs less than one that waits for minutes.

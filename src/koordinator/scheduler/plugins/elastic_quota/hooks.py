@@ -1,4 +1,4 @@
-"""Extensions of quotas by other packages, named in the arguments (`hookPlugins`). Source: spec 06, section 12.
+"""Extensions of quotas by other packages, named in the arguments (`hookPlugins`). Source: behaviour/elastic-quota 12.
 
 A package offers a factory as entry point of the group `ENTRY_POINTS`; the entry's name is the `factoryKey`. None ship
 with this package.

@@ -1,5 +1,5 @@
 """The children of one quota and how they share what it has: computed when somebody asks, kept until
-something changes. Source: spec 06, sections 6.2, 6.3 and 7.
+something changes. Source: behaviour/elastic-quota 6.2, 6.3 and 7.
 
 A change of one child costs its own entries; who asks next pays for the level. What children ask for, their
 weights and floors stand in columns (`columns`), so that a level of thousands is a few array operations.

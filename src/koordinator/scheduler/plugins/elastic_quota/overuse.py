@@ -1,4 +1,4 @@
-"""The loop that takes back what quotas use beyond their runtime for long. Source: spec 06, section 15.
+"""The loop that takes back what quotas use beyond their runtime for long. Source: behaviour/elastic-quota 15.
 
 Only quotas that changed, and those above their runtime, are looked at. `revoke` decides.
 """

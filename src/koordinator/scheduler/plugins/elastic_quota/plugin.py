@@ -1,4 +1,7 @@
-"""The extension points of ElasticQuota: a pod may be placed while its quota has room for it. Source: spec 06."""
+"""The extension points of ElasticQuota: a pod may be placed while its quota has room for it.
+
+Source: behaviour/elastic-quota.
+"""
 
 from collections.abc import Hashable, Iterable, Sequence
 

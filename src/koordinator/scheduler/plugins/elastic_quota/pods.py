@@ -1,4 +1,4 @@
-"""Which quota a pod belongs to, and whether it still counts there. Source: spec 06, section 10."""
+"""Which quota a pod belongs to, and whether it still counts there. Source: behaviour/elastic-quota 10."""
 
 import enum
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Preemption inside a quota: a pod may take the place of less important ones of the same quota.
 
-Budgets and the ranking of nodes are those of stock preemption. Source: spec 06, section 14.
+Budgets and the ranking of nodes are those of stock preemption. Source: behaviour/elastic-quota 14.
 """
 
 import enum

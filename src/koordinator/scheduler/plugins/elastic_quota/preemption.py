@@ -1,4 +1,4 @@
-"""Room inside a quota: less important pods of the same quota go. Source: spec 06, section 14.
+"""Room inside a quota: less important pods of the same quota go. Source: behaviour/elastic-quota 14.
 
 `preempt` decides; here the pods of a node are laid before it. Only nodes with such pods are looked at, by trials of the
 node table, in which the quota's books follow.

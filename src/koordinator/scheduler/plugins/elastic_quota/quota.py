@@ -1,6 +1,6 @@
 """One quota of a tree: what its owner wrote, and what its pods and its children add up to.
 
-Source: spec 06, sections 2.1 and 5.
+Source: behaviour/elastic-quota 2.1 and 5.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Who may try again: quotas that had no room for a pod, and have more now. Source: spec 06, section 13.1."""
+"""Who may try again: quotas that had no room for a pod, and have more now. Source: behaviour/elastic-quota 13.1."""
 
 from collections.abc import Callable
 

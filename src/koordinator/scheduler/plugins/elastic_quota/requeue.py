@@ -1,4 +1,4 @@
-"""Whether an event may make a pod fit that its quota refused. Source: spec 06, section 13.1."""
+"""Whether an event may make a pod fit that its quota refused. Source: behaviour/elastic-quota 13.1."""
 
 import enum
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Taking back what a quota uses beyond its runtime: when, and from which pods. Source: spec 06, section 15."""
+"""Taking back what a quota uses beyond its runtime: when, and from which pods. Source: behaviour/elastic-quota 15."""
 
 import enum
 from collections.abc import Iterable

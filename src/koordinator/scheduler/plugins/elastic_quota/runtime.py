@@ -2,7 +2,7 @@
 
 Pure integer arithmetic: cpu in milli-cores, everything else in whole units. Products reach 128 bits, so nothing
 here may become a float, apart from `scaled_min`, whose rounding is upstream's. Many siblings are computed as
-arrays of 64 bits where that is exact, see `filling`. Source: spec 06, sections 6.1 and 7.
+arrays of 64 bits where that is exact, see `filling`. Source: behaviour/elastic-quota 6.1 and 7.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The resources that the quotas below the root share: those in the max of any. Source: spec 06, section 6.3."""
+"""The resources that the quotas below the root share: those in the max of any. Source: behaviour/elastic-quota 6.3."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The loop that makes ElasticQuota objects say how quotas stand; the metric that says the same is in `gauge`.
 
-What pods change is written within a second; what only others' demand changes, the runtime, every ten. Source: spec 06,
-section 16.
+What pods change is written within a second; what only others' demand changes, the runtime, every ten. Source:
+behaviour/elastic-quota 16.
 """
 
 import asyncio

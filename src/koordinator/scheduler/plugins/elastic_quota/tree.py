@@ -2,7 +2,7 @@
 
 Policy is in `runtime`; here is the bookkeeping, driven by events. Nothing here knows the time or an API.
 Amounts that a pod added are taken away exactly as they were added. A change costs its path to the root; the
-siblings on each level of it are looked at when somebody asks for a runtime. Source: spec 06, sections 5 to 11.
+siblings on each level of it are looked at when somebody asks for a runtime. Source: behaviour/elastic-quota 5 to 11.
 """
 
 import heapq

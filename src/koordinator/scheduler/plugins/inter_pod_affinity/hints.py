@@ -1,4 +1,4 @@
-"""Which events can help a pod that InterPodAffinity refused. Source: spec 03, B5.
+"""Which events can help a pod that InterPodAffinity refused. Source: behaviour/scheduler B5.
 
 Pods with the same wishes are asked about as one, whatever their labels: where these would matter (terms of
 other pods that mean the refused one), the answer is yes.

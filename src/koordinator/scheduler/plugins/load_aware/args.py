@@ -1,4 +1,4 @@
-"""Arguments of LoadAwareScheduling, and the policy that follows from them. Source: spec 03, I2."""
+"""Arguments of LoadAwareScheduling, and the policy that follows from them. Source: behaviour/scheduler I2."""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""`GET /apis/v1/plugins/LoadAwareScheduling/node/<name>`: how a node's load is estimated. Source: spec 03, I7."""
+"""`GET /apis/v1/plugins/LoadAwareScheduling/node/<name>`: how a node's load is estimated.
+
+Source: behaviour/scheduler I7.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

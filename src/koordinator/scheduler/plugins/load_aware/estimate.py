@@ -1,4 +1,4 @@
-"""What a pod will probably use: a share of its request or limit. Pure. Source: spec 03, I6."""
+"""What a pod will probably use: a share of its request or limit. Pure. Source: behaviour/scheduler I6."""
 
 from collections.abc import Hashable, Mapping
 

@@ -44,7 +44,7 @@ class Judged(msgspec.Struct, frozen=True):
 def judged(
     names: Sequence[str], load: NodeLoad, rules: Rules, estimate: Vector, *, is_prod: bool
 ) -> Judged | None:
-    """None when nothing was measured. Source: spec 03, I5."""
+    """None when nothing was measured. Source: behaviour/scheduler I5."""
     if load.report is None or load.report.node_usage is None:
         return None
     if is_prod and rules.has_prod_limits:

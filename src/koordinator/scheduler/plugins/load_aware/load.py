@@ -1,6 +1,6 @@
 """The load of one node: its report, and the pods on it that the report does not show yet.
 
-Vectors are tuples or lists in the order of the policy's names. Source: spec 03, I4.
+Vectors are tuples or lists in the order of the policy's names. Source: behaviour/scheduler I4.
 """
 
 import operator

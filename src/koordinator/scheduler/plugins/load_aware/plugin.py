@@ -1,4 +1,4 @@
-"""The extension points of LoadAwareScheduling. Source: spec 03, part I.
+"""The extension points of LoadAwareScheduling. Source: behaviour/scheduler part I.
 
 Everything that Filter and Score need of a node is in columns that change with events: they add the pod's
 estimate to the right view of the existing usage and compare.

@@ -1,4 +1,4 @@
-"""By which rules a node is judged: the policy's thresholds, or the node's own. Source: spec 03, I3."""
+"""By which rules a node is judged: the policy's thresholds, or the node's own. Source: behaviour/scheduler I3."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Filter and score by usage, over rows. Pure. Source: spec 03, I5."""
+"""Filter and score by usage, over rows. Pure. Source: behaviour/scheduler I5."""
 
 import bisect
 import math

@@ -1,7 +1,7 @@
 """Keeps the tree of the network in step with ClusterNetworkTopology `default` and the labels of nodes.
 
 Nodes are looked at when their labels change, the tree is made anew at most every ten seconds, and only when
-a node has moved in it. Source: spec 05, section 13.
+a node has moved in it. Source: behaviour/gangs 13.
 """
 
 import asyncio

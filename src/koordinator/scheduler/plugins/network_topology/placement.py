@@ -1,4 +1,4 @@
-"""Where the members of a gang go, so that they sit close together. Source: spec 05, sections 14 and 15.
+"""Where the members of a gang go, so that they sit close together. Source: behaviour/gangs 14 and 15.
 
 Numbers are per level of the tree and per place; nodes are the places of the last level.
 """

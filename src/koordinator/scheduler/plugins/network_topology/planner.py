@@ -1,4 +1,4 @@
-"""A node for each member of a gang, by the network and by what the nodes really take. Source: spec 05, section 15.
+"""A node for each member of a gang, by the network and by what the nodes really take. Source: behaviour/gangs 15.
 
 Members that are alike are planned in one go. Of members that differ, those that are hardest to place go first,
 each kind into what the kinds before it left. A plan that nodes cannot judge one by one is tried as a whole.

@@ -1,4 +1,4 @@
-"""The network as a tree: switches of each layer, nodes as leaves. Source: spec 05, section 13."""
+"""The network as a tree: switches of each layer, nodes as leaves. Source: behaviour/gangs 13."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""NodeNUMAResource: which CPUs and NUMA nodes a pod gets. Source: spec 04.
+"""NodeNUMAResource: which CPUs and NUMA nodes a pod gets. Source: behaviour/numa-cpu.
 
 Pure: `cpu_topology` is the machine, `topology_options` what its report says, `node_facts` what node and report say
 together, `ledger` what pods hold and what is left, `accumulator` picks CPUs, `allocate` splits requests over NUMA

@@ -1,4 +1,4 @@
-"""Picks CPUs out of those that are free. Source: spec 04, section 8.
+"""Picks CPUs out of those that are free. Source: behaviour/numa-cpu 8.
 
 The pick goes from the tightest place to the loosest: one NUMA node, one socket, whole sockets, anything. Exclusive
 policies are best effort: each stage first avoids what a pod of the same policy holds, then does without.

@@ -1,6 +1,6 @@
 """One pod on one node, exactly: the order of checks, NUMA admission and what the pod would get.
 
-Source: spec 04, sections 5.3 and 7.1. Filter and Score answer for many nodes at once from columns (`bulk`); what is
+Source: behaviour/numa-cpu 5.3 and 7.1. Filter and Score answer for many nodes at once from columns (`bulk`); what is
 said here is what they must say, and Reserve carries it out.
 """
 

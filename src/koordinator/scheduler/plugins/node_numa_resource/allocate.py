@@ -1,4 +1,4 @@
-"""A pod's share of each NUMA node, and its CPUs. Source: spec 04, section 9."""
+"""A pod's share of each NUMA node, and its CPUs. Source: behaviour/numa-cpu 9."""
 
 from collections.abc import Mapping
 

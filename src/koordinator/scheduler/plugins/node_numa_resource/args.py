@@ -1,4 +1,4 @@
-"""Arguments of NodeNUMAResource. Source: spec 04, section 2.5."""
+"""Arguments of NodeNUMAResource. Source: behaviour/numa-cpu 2.5."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Filter and Score of one pod over many nodes, from columns. Source: spec 04, sections 5.3, 6.2, 7 and 10.
+"""Filter and Score of one pod over many nodes, from columns. Source: behaviour/numa-cpu 5.3, 6.2, 7 and 10.
 
 Says row by row what `admission.place` says, without trying anything out: where all zones can be judged on their own
 (every pod without a NUMA policy, and every pod for which a single NUMA node is enough), the sums in the columns

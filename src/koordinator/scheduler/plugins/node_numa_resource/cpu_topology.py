@@ -1,4 +1,4 @@
-"""The CPUs of a machine by core, NUMA node and socket, as bit masks. Source: spec 04, section 3.1.
+"""The CPUs of a machine by core, NUMA node and socket, as bit masks. Source: behaviour/numa-cpu 3.1.
 
 A set of CPUs is a Python int whose bit i stands for CPU i: union, intersection and size are single operations
 on a few machine words.

@@ -1,4 +1,4 @@
-"""CPUs and NUMA nodes that somebody chose for a pod before it is scheduled. Source: spec 04, section 12.
+"""CPUs and NUMA nodes that somebody chose for a pod before it is scheduled. Source: behaviour/numa-cpu 12.
 
 Another scheduler names this plugin in the extensions of its hint and writes what it chose as the pod's
 `resource-status`; the pod then gets exactly that, or the node is refused.

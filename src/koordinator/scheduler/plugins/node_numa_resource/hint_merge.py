@@ -1,4 +1,4 @@
-"""One NUMA hint out of those of all providers, by policy. Source: spec 04, section 7.3."""
+"""One NUMA hint out of those of all providers, by policy. Source: behaviour/numa-cpu 7.3."""
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +123,7 @@ def _summary(name: str, hints: Sequence[Hint]) -> str:
 def mask_text(numa_nodes: NUMAMask | None) -> str:
     """Binary, the lowest id rightmost, at least two digits; longer masks get two digits more at each power of 4.
 
-    Source: spec 04, section 14.2.
+    Source: behaviour/numa-cpu 14.2.
     """
     if numa_nodes is None:
         return "<nil>"

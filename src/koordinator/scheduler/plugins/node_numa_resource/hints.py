@@ -1,4 +1,4 @@
-"""Which sets of NUMA nodes can hold a pod, and how well. Source: spec 04, section 7.2."""
+"""Which sets of NUMA nodes can hold a pod, and how well. Source: behaviour/numa-cpu 7.2."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What pods hold of a node's CPUs and NUMA nodes, and what that leaves. Source: spec 04, section 4."""
+"""What pods hold of a node's CPUs and NUMA nodes, and what that leaves. Source: behaviour/numa-cpu 4."""
 
 import enum
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a node says about CPUs and NUMA nodes, in its object and its report. Source: spec 04, sections 2 and 3."""
+"""What a node says about CPUs and NUMA nodes, in its object and its report. Source: behaviour/numa-cpu 2 and 3."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What a node's books say, for people and other programs. Source: spec 04, section 16."""
+"""What a node's books say, for people and other programs. Source: behaviour/numa-cpu 16."""
 
 from typing import Any
 

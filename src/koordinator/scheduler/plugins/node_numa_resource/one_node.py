@@ -1,4 +1,4 @@
-"""One node in plain integers: what a change of one row needs, without arrays. Source: spec 04, sections 5.3, 7 and 10.
+"""One node in plain integers: what a change of one row needs, without arrays. Source: behaviour/numa-cpu 5.3, 7 and 10.
 
 A `NodeView` is made once per change of a node; columns are written from it. Where a single NUMA node is enough for a
 pod, or no NUMA policy is in force, everything is said here; else `admission` has to try.

@@ -1,4 +1,4 @@
-"""The extension points of NodeNUMAResource. Source: spec 04.
+"""The extension points of NodeNUMAResource. Source: behaviour/numa-cpu.
 
 `books` keeps what pods hold, `bulk` answers for many nodes at once from columns, `admission` for one node exactly.
 """

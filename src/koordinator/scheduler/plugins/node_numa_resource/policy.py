@@ -1,4 +1,4 @@
-"""Who binds CPUs, how, and where that is possible. Source: spec 04, sections 3.4, 5, 6.2 and 13."""
+"""Who binds CPUs, how, and where that is possible. Source: behaviour/numa-cpu 3.4, 5, 6.2 and 13."""
 
 from collections.abc import Mapping
 

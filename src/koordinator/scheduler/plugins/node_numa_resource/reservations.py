@@ -1,4 +1,4 @@
-"""How much of a node reservations give back to a pod, and in what order it is taken. Source: spec 04, section 11.
+"""How much of a node reservations give back to a pod, and in what order it is taken. Source: behaviour/numa-cpu 11.
 
 A reservation and the pods that use it are both in the ledger, so what its owners use is counted twice and has to be
 given back once; what is left of a reservation is given back to pods that may use it. The reservations that matter

@@ -1,4 +1,4 @@
-"""How well a node suits a pod: integer scores 0 to 100. Source: spec 04, section 10."""
+"""How well a node suits a pod: integer scores 0 to 100. Source: behaviour/numa-cpu 10."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal

@@ -1,6 +1,6 @@
 """What the scheduler derives from a NodeResourceTopology: CPUs, zones, reserved CPUs, the kubelet's policies.
 
-Source: spec 04, sections 3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`;
+Source: behaviour/numa-cpu 3.1 to 3.4. A part that cannot be read counts as absent and is named in `problems`;
 the others still apply.
 """
 

@@ -1,4 +1,4 @@
-"""Carrying a preemption out: victims are marked, deleted and told why. Source: spec 03, B7 (6)."""
+"""Carrying a preemption out: victims are marked, deleted and told why. Source: behaviour/scheduler B7 (6)."""
 
 import asyncio
 import enum

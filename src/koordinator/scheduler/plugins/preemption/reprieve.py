@@ -1,6 +1,6 @@
 """Which pods of many nodes may stay, where resources are all that decides. Pure.
 
-The same answer as `victims.select` gives for one node and one question at a time. Source: spec 03, B7 (4).
+The same answer as `victims.select` gives for one node and one question at a time. Source: behaviour/scheduler B7 (4).
 """
 
 import msgspec

@@ -2,7 +2,7 @@
 
 Most preemptors only lack resources. For them, what would be left on each node without its less important pods
 is a subtraction over columns, and who may stay is decided for hundreds of nodes at once. Nodes where another
-filter has a say that depends on pods are tried one by one on the node table. Source: spec 03, B7.
+filter has a say that depends on pods are tried one by one on the node table. Source: behaviour/scheduler B7.
 """
 
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Which pods have to go, and from which node. Pure, apart from the questions it is given. Source: spec 03, B7."""
+"""Which pods have to go, and from which node. Pure, apart from the questions it is given.
+
+Source: behaviour/scheduler B7.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 

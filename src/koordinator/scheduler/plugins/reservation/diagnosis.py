@@ -1,4 +1,4 @@
-"""Why no reservation took a pod, counted over all nodes. Pure. Source: spec 07, section 9."""
+"""Why no reservation took a pod, counted over all nodes. Pure. Source: behaviour/reservations 9."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

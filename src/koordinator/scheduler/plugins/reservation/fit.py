@@ -1,4 +1,7 @@
-"""Whether a pod fits a node with reservations, and what the node looks like to it. Pure. Source: spec 07, 6 and 7."""
+"""Whether a pod fits a node with reservations, and what the node looks like to it. Pure.
+
+Source: behaviour/reservations 6 and 7.
+"""
 
 from collections.abc import Collection, Sequence
 

@@ -1,4 +1,7 @@
-"""How a Reservation's status moves on: bound, refused, expired, used, collected. Pure. Source: spec 07, 9 and 12."""
+"""How a Reservation's status moves on: bound, refused, expired, used, collected. Pure.
+
+Source: behaviour/reservations 9 and 12.
+"""
 
 from collections.abc import Sequence
 

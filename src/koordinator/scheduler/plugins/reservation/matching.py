@@ -1,4 +1,4 @@
-"""Which reservations a pod may use, and why not the others. Pure. Source: spec 07, section 5."""
+"""Which reservations a pod may use, and why not the others. Pure. Source: behaviour/reservations 5."""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence

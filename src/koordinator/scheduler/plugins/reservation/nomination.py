@@ -1,4 +1,7 @@
-"""Which of a node's reservations a pod uses, and how good the node is for it. Pure. Source: spec 07, section 8."""
+"""Which of a node's reservations a pod uses, and how good the node is for it. Pure.
+
+Source: behaviour/reservations 8.
+"""
 
 from collections.abc import Mapping, Sequence
 

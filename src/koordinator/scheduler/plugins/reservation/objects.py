@@ -1,6 +1,6 @@
 """What a Reservation is and asks for: states, and the pseudo pod that is placed for it. Pure.
 
-Source: spec 07, sections 3 and 4.
+Source: behaviour/reservations 3 and 4.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Placing a reservation onto pods that will leave. Pure. Source: spec 07, section 10."""
+"""Placing a reservation onto pods that will leave. Pure. Source: behaviour/reservations 10."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which of the scheduler's stores an event of a Reservation changes. Pure. Source: spec 07, section 4.1."""
+"""Which of the scheduler's stores an event of a Reservation changes. Pure. Source: behaviour/reservations 4.1."""
 
 import enum
 

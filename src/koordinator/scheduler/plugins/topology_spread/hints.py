@@ -1,4 +1,4 @@
-"""Which events can help a pod that PodTopologySpread refused. Source: spec 03, B5."""
+"""Which events can help a pod that PodTopologySpread refused. Source: behaviour/scheduler B5."""
 
 from collections.abc import Iterable
 

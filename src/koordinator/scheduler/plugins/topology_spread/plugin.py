@@ -1,4 +1,4 @@
-"""PodTopologySpread on the node table. Source: spec 03, B1, B2 and B9."""
+"""PodTopologySpread on the node table. Source: behaviour/scheduler B1, B2 and B9."""
 
 from collections.abc import Hashable
 

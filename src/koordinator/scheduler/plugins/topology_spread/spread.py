@@ -1,4 +1,4 @@
-"""How evenly pods are spread, over arrays of nodes. Pure. Source: spec 03, B2 and B9."""
+"""How evenly pods are spread, over arrays of nodes. Pure. Source: behaviour/scheduler B2 and B9."""
 
 import math
 from collections.abc import Hashable, Sequence

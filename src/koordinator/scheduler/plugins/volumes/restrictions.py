@@ -1,4 +1,4 @@
-"""VolumeRestrictions: disks that only one pod may have, claims for a single pod. Source: spec 03, B9."""
+"""VolumeRestrictions: disks that only one pod may have, claims for a single pod. Source: behaviour/scheduler B9."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator

@@ -1,4 +1,4 @@
-"""VolumeZone: bound volumes are reached only from their zones. Source: spec 03, B1 and B9."""
+"""VolumeZone: bound volumes are reached only from their zones. Source: behaviour/scheduler B1 and B9."""
 
 from collections.abc import Hashable
 from typing import Any
