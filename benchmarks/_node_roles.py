@@ -57,23 +57,24 @@ async def collectors(spec: RoleSpec) -> None:
     import aiohttp
 
     from koordinator.host.cgroup_layout import Driver
-    from koordinator.koordlet import node_pods, node_slo
+    from koordinator.koordlet import node_pods
     from koordinator.koordlet.audit import AuditLog
     from koordinator.koordlet.collect.all import collectors as all_collectors
     from koordinator.koordlet.collect.runner import CollectorRunner
     from koordinator.koordlet.config import AgentConfig
-    from koordinator.koordlet.executor import Executor
     from koordinator.koordlet.metrics import AgentMetrics
     from koordinator.koordlet.parts import Shared
     from koordinator.koordlet.readings import Readings
-    from koordinator.koordlet.restore_log import RestoreLog
     from koordinator.koordlet.series import SeriesStore
+    from koordinator.koordlet.states import node_slo_defaults
     from koordinator.koordlet.view import NodeView
+    from koordinator.koordlet.writing.executor import Executor
+    from koordinator.koordlet.writing.restore_log import RestoreLog
 
     clock = SystemClock()
     host = open_host(spec.roots, HOT_FILES_MAX)
     view = NodeView(Driver.CGROUPFS)
-    view.slo = node_slo.with_defaults(NodeSLOSpec())
+    view.slo = node_slo_defaults.with_defaults(NodeSLOSpec())
     store = SeriesStore()
     audit = AuditLog(clock)
     nobody = cast(Any, None)

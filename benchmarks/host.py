@@ -19,9 +19,9 @@ from koordinator.host.errors import UnsupportedError
 from koordinator.host.files import Files, raise_open_files_limit
 from koordinator.host.roots import HostRoots
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.executor import Executor
-from koordinator.koordlet.restore_log import RestoreLog
-from koordinator.koordlet.update_plan import Update
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
+from koordinator.koordlet.writing.update_plan import Update
 
 CONTAINERS = 200
 ROUNDS = 40
@@ -176,11 +176,11 @@ def _imports() -> None:
         "host (files, groups, machine)": "import koordinator.host.host",
         "numpy, msgspec": "import numpy, msgspec",
         "host, executor, audit, series": (
-            "import koordinator.host.host, koordinator.host.capabilities, koordinator.koordlet.executor, "
+            "import koordinator.host.host, koordinator.host.capabilities, koordinator.koordlet.writing.executor, "
             "koordinator.koordlet.series"
         ),
         "the same with the kubelet client (aiohttp)": (
-            "import koordinator.host.host, koordinator.koordlet.executor, koordinator.koordlet.series, "
+            "import koordinator.host.host, koordinator.koordlet.writing.executor, koordinator.koordlet.series, "
             "koordinator.host.kubelet"
         ),
     }

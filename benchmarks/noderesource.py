@@ -31,6 +31,7 @@ from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster, Page, WatchEvent
 from koordinator.cluster.wire import WatchReader
 from koordinator.manager import caches
+from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource import zones
@@ -38,7 +39,6 @@ from koordinator.manager.noderesource.controller import NodeResourceController
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.parts import Shared
-from koordinator.manager.slo_configs import SLOConfigs
 
 T = TypeVar("T", bound=Object)
 

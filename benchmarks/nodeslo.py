@@ -22,11 +22,12 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.slo import NodeSLO
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.manager import colocation_config, nodeslo, nodeslo_controller
-from koordinator.manager.colocation_config import ColocationState, StrategyTable
-from koordinator.manager.config_validation import ValidationOptions, validate_config_map
+from koordinator.manager.config import colocation_config, node_slo_spec
+from koordinator.manager.config.colocation_config import ColocationState, StrategyTable
+from koordinator.manager.config.validation import ValidationOptions, validate_config_map
 from koordinator.manager.manager import Manager
 from koordinator.manager.options import ManagerOptions
+from koordinator.manager.per_node import nodeslo_controller
 from koordinator.manager.webhooks import review
 from koordinator.manager.webhooks.node_status import NodeStatusHandler
 from koordinator.simulate import virtual_time
@@ -75,13 +76,15 @@ def best_s(work: Callable[[], object]) -> float:
 
 def pure(size: int) -> list[float]:
     nodes = [from_builtins(node_body(number), Node) for number in range(size)]
-    config = nodeslo.sync(nodeslo.DEFAULT_CONFIG, data()).config
+    config = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, data()).config
     state = colocation_config.sync(ColocationState(), data()).state
-    table = nodeslo.SpecTable(config)
-    written = [from_builtins(msgspec.to_builtins(table.of(node)), nodeslo.NodeSLOSpec) for node in nodes]
+    table = node_slo_spec.SpecTable(config)
+    written = [
+        from_builtins(msgspec.to_builtins(table.of(node)), node_slo_spec.NodeSLOSpec) for node in nodes
+    ]
 
     def all_specs() -> None:
-        fresh = nodeslo.SpecTable(config)
+        fresh = node_slo_spec.SpecTable(config)
         for node in nodes:
             fresh.of(node)
 

@@ -17,11 +17,11 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.install.api import resource_of_body
 from koordinator.local import registry
 from koordinator.local.patches import json_patch
-from koordinator.manager import colocation_config, config_validation, nodeslo
-from koordinator.manager.colocation_config import ColocationState
-from koordinator.manager.config_validation import ValidationOptions
+from koordinator.manager.config import colocation_config, node_slo_spec, validation
+from koordinator.manager.config.colocation_config import ColocationState
+from koordinator.manager.config.node_slo_spec import NodeSLOConfig
+from koordinator.manager.config.validation import ValidationOptions
 from koordinator.manager.manager import Manager
-from koordinator.manager.nodeslo import NodeSLOConfig
 from koordinator.manager.webhooks import review, table
 from koordinator.simulate import virtual_time
 
@@ -248,19 +248,19 @@ def test_fragments_are_valid_and_do_not_overwrite_each_other() -> None:
         data = data_of(path)
         assert not together.keys() & data.keys()
         together |= data
-    verdict = config_validation.validate_config_map({}, together, {}, ValidationOptions())
+    verdict = validation.validate_config_map({}, together, {}, ValidationOptions())
     assert verdict.allowed, verdict
 
 
 def test_nodes_of_the_batch_pool_lend_more_and_keep_more() -> None:
     data = data_of(FOLDER / "batch.config.yaml")
     config = colocation_config.sync(ColocationState(), data).state.config
-    slo = nodeslo.sync(NodeSLOConfig(), data).config
+    slo = node_slo_spec.sync(NodeSLOConfig(), data).config
 
     for labels, reclaim, suppress in (({}, 65, 65), ({"koordinator.sh/pool": "batch"}, 85, 85)):
         strategy = colocation_config.node_strategy(config, node(labels))
         assert (strategy.enable, strategy.cpu_reclaim_threshold_percent) == (True, reclaim)
-        threshold = nodeslo.wanted_spec(slo, node(labels)).resource_used_threshold_with_be
+        threshold = node_slo_spec.wanted_spec(slo, node(labels)).resource_used_threshold_with_be
         assert threshold is not None
         assert (threshold.enable, threshold.cpu_suppress_threshold_percent) == (True, suppress)
         assert threshold.cpu_evict_be_satisfaction_lower_percent == 30
@@ -269,7 +269,7 @@ def test_nodes_of_the_batch_pool_lend_more_and_keep_more() -> None:
 def test_services_burst_and_come_first_on_every_node() -> None:
     data = data_of(FOLDER / "web-services.config.yaml")
     assert set(data) == {slo_config.CPU_BURST.key, slo_config.RESOURCE_QOS.key}
-    spec = nodeslo.wanted_spec(nodeslo.sync(NodeSLOConfig(), data).config, node({}))
+    spec = node_slo_spec.wanted_spec(node_slo_spec.sync(NodeSLOConfig(), data).config, node({}))
 
     assert spec.cpu_burst_strategy is not None and spec.cpu_burst_strategy.policy == "auto"
     qos = spec.resource_qos_strategy

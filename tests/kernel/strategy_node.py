@@ -26,18 +26,19 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host, open_host
 from koordinator.host.roots import HostRoots
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet import node_pods, node_slo
+from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig
-from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
 from koordinator.koordlet.qos.service_usage import ServiceUsage
 from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.states import node_slo_defaults
 from koordinator.koordlet.view import NodeView
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from tests.koordlet.qos.pods import BE, CLASS_DIRS, LS, PODS
 from tests.koordlet.qos.pods import pod_object as pod_object
 
@@ -131,7 +132,7 @@ class StrategyNode:
 
     def say(self, **spec: Any) -> None:
         """What the NodeSLO says."""
-        self.view.slo = node_slo.with_defaults(from_builtins(spec, NodeSLOSpec))
+        self.view.slo = node_slo_defaults.with_defaults(from_builtins(spec, NodeSLOSpec))
 
     def suppress_by(self, policy: str, *, enable: bool = True, percent: int = 100) -> None:
         self.say(

@@ -11,9 +11,9 @@ from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import UnsupportedError
 from koordinator.koordlet.audit import AuditLog
-from koordinator.koordlet.executor import Executor
-from koordinator.koordlet.restore_log import RestoreLog
-from koordinator.koordlet.update_plan import Outcome, Update
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
+from koordinator.koordlet.writing.update_plan import Outcome, Update
 from tests.kernel.conftest import Spawn, has, make
 
 MIB = 1024 * 1024

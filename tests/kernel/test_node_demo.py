@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from koordinator.host.cgroups import Cgroups
-from koordinator.local.node_demo import manifests, own_groups, show
-from koordinator.local.node_demo.plan import Hog, Mode, Scenario
+from koordinator.node_demo import manifests, own_groups, show
+from koordinator.node_demo.plan import Hog, Mode, Scenario
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 

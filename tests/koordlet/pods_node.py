@@ -13,13 +13,13 @@ from koordinator.host.host import tree_host
 from koordinator.host.syscalls import Syscalls
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig
-from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView, Topic
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from tests.koordlet.agent_world import FakeKubelet
 
 

@@ -6,10 +6,10 @@ from koordinator.api.feature_gates import Component, FeatureGates
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
+from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.parts import Shared
-from koordinator.manager.slo_configs import SLOConfigs
 
 
 def shared_parts(cluster: Cluster, *, gates: str = "", options: ManagerOptions | None = None) -> Shared:

@@ -13,9 +13,9 @@ from koordinator.cli import logs, options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from koordinator.local.node_demo.plan import Scenario
-    from koordinator.local.node_demo.results import Row
-    from koordinator.local.node_demo.show import Prepared, Shown
+    from koordinator.node_demo.plan import Scenario
+    from koordinator.node_demo.results import Row
+    from koordinator.node_demo.show import Prepared, Shown
 
 SECONDS_MIN, SECONDS_MAX = 1.0, 600.0
 REPEATS_MAX = 100
@@ -96,8 +96,8 @@ def demo_node(
     """
     from rich.console import Console
 
-    from koordinator.local.node_demo import page, results, show, verdicts
-    from koordinator.local.node_demo import quiet as quietness
+    from koordinator.node_demo import page, results, show, verdicts
+    from koordinator.node_demo import quiet as quietness
 
     for path in (report, json_path):
         if path is not None and not path.absolute().parent.is_dir():
@@ -121,7 +121,7 @@ def demo_node(
 
 
 def _scenarios(loads: tuple[int, ...], hogs: tuple[str, ...]) -> "list[Scenario]":
-    from koordinator.local.node_demo.plan import Hog, Scenario
+    from koordinator.node_demo.plan import Hog, Scenario
 
     wanted = {
         Scenario(load, Hog(hog)) for load in loads for hog in hogs if hog == Hog.CPU or load == min(loads)
@@ -132,7 +132,7 @@ def _scenarios(loads: tuple[int, ...], hogs: tuple[str, ...]) -> "list[Scenario]
 def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from koordinator.local.node_demo import plan, show, texts
+    from koordinator.node_demo import plan, show, texts
 
     if quiet:
         return asyncio.run(show.show(prepared, lambda number, run: None))
@@ -156,7 +156,7 @@ def _show(prepared: "Prepared", notes: "Console", quiet: bool) -> "Shown":
 def _tell(console: "Console", rows: "list[Row]", shown: "Shown") -> None:
     from rich.table import Table
 
-    from koordinator.local.node_demo import results, texts, verdicts
+    from koordinator.node_demo import results, texts, verdicts
 
     for scenario in sorted({row.scenario for row in rows}):
         table = Table(

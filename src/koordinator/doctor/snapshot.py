@@ -28,8 +28,8 @@ from koordinator.doctor.access import AccessAnswer
 from koordinator.doctor.admission_test import AdmissionTest
 from koordinator.doctor.handshake import Handshake
 from koordinator.doctor.installation import Installation
-from koordinator.manager import colocation_config
-from koordinator.manager.colocation_config import ColocationState
+from koordinator.manager.config import colocation_config
+from koordinator.manager.config.colocation_config import ColocationState
 
 T = TypeVar("T", bound=Object)
 

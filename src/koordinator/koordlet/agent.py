@@ -25,7 +25,6 @@ from koordinator.koordlet.collect import all as collect
 from koordinator.koordlet.collect.runner import CollectorRunner
 from koordinator.koordlet.config import AgentConfig
 from koordinator.koordlet.dry_run import DryRunCluster
-from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.hooks.all import Hooks
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Kubelet, Reporter, Shared
@@ -33,11 +32,12 @@ from koordinator.koordlet.predict.trainer import Trainer
 from koordinator.koordlet.qos import all as qos
 from koordinator.koordlet.readings import Readings
 from koordinator.koordlet.report import all as report
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.states.driver import FALLBACK
 from koordinator.koordlet.states.states import States
 from koordinator.koordlet.view import NodeView
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 
 log = logging.getLogger(__name__)
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from koordinator.manager.nodemetric import NodeMetricController
 from koordinator.manager.noderesource.controller import NodeResourceController
-from koordinator.manager.nodeslo_controller import NodeSLOController
 from koordinator.manager.options import is_chosen
 from koordinator.manager.parts import ManagerController, Shared
-from koordinator.manager.profile_controller import ColocationProfileController
+from koordinator.manager.per_node.nodemetric_controller import NodeMetricController
+from koordinator.manager.per_node.nodeslo_controller import NodeSLOController
+from koordinator.manager.profiles.profile_controller import ColocationProfileController
 from koordinator.manager.quota.profile_controller import QuotaProfileController
 
 BY_NAME: Mapping[str, Callable[[Shared], ManagerController]] = {

@@ -19,11 +19,12 @@ from koordinator.cluster.fenced import FencedCluster
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.leader import LeaderElection, LeaseLost
 from koordinator.cluster.protocol import Cluster
-from koordinator.manager import addons, caches, controllers
+from koordinator.manager import caches, controllers
+from koordinator.manager.config import addons
+from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import EXPIRE_PERIOD_S, ManagerMetrics
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.parts import Shared
-from koordinator.manager.slo_configs import SLOConfigs
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks.review import Handler
 

@@ -10,9 +10,9 @@ from koordinator.clock import Clock
 from koordinator.cluster.events import EventRecorder
 from koordinator.cluster.informer import InformerFactory
 from koordinator.cluster.protocol import Cluster
+from koordinator.manager.config.slo_configs import SLOConfigs
 from koordinator.manager.metrics import ManagerMetrics
 from koordinator.manager.options import ManagerOptions
-from koordinator.manager.slo_configs import SLOConfigs
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,13 +28,13 @@ from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.collect.group_usage import GroupScan
 from koordinator.koordlet.collect.known import Known
 from koordinator.koordlet.config import AgentConfig, CollectConfig
-from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Collector, Shared
 from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from koordinator.simulate.virtual_time import run_virtual
 from tests.host import host_tree
 

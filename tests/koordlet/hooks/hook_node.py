@@ -19,19 +19,20 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host, tree_host
 from koordinator.host.syscalls import Syscalls
 from koordinator.host.tree import TreeFiles
-from koordinator.koordlet import node_pods, node_slo
+from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, HookConfig
-from koordinator.koordlet.executor import Executor
-from koordinator.koordlet.file_writer import PlannedWrite
 from koordinator.koordlet.hooks.all import Hooks
 from koordinator.koordlet.hooks.commands import Runner
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.states import node_slo_defaults
 from koordinator.koordlet.view import NodeView, Topic
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.file_writer import PlannedWrite
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from koordinator.local import registry
 from tests.host import host_tree
 
@@ -99,7 +100,7 @@ def native(cpu: str, memory: str = "1Gi") -> dict[str, Any]:
 
 def slo(**sections: Any) -> NodeSLOSpec:
     """A NodeSLO by its JSON, with the defaults."""
-    return node_slo.with_defaults(from_builtins(sections, NodeSLOSpec))
+    return node_slo_defaults.with_defaults(from_builtins(sections, NodeSLOSpec))
 
 
 def classes(policy: str = "groupIdentity", **of_class: Mapping[str, Any]) -> NodeSLOSpec:

@@ -8,7 +8,7 @@ from koordinator.api import labels
 from koordinator.host.cgroup_knobs import V1, V2, Knob
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.config import HookConfig
-from koordinator.koordlet.update_plan import Update
+from koordinator.koordlet.writing.update_plan import Update
 from tests.koordlet.hooks.hook_node import BEST_EFFORT, BURSTABLE, ROOT, HookNode, batch, native, pod, slo
 
 POOLS = '[{"socket":0,"node":0,"cpuset":"0-1"},{"socket":0,"node":1,"cpuset":"2"}]'

@@ -27,17 +27,18 @@ from koordinator.host.cgroup_layout import Driver
 from koordinator.host.host import Host, tree_host
 from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet import node_pods, node_slo
+from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, QoSConfig
-from koordinator.koordlet.executor import Executor
-from koordinator.koordlet.file_writer import PlannedWrite
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.states import node_slo_defaults
 from koordinator.koordlet.view import NodeView
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.file_writer import PlannedWrite
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from tests.host import host_tree
 
 EPOCH_S = 1_700_000_000.0
@@ -93,7 +94,7 @@ class ToldEvents:
 def threshold(**fields: Any) -> NodeSLOSpec:
     """A NodeSLO whose protection is on."""
     strategy = ResourceThresholdStrategy(enable=True, **fields)
-    return node_slo.with_defaults(NodeSLOSpec(resource_used_threshold_with_be=strategy))
+    return node_slo_defaults.with_defaults(NodeSLOSpec(resource_used_threshold_with_be=strategy))
 
 
 def make_pod(

@@ -24,18 +24,19 @@ from koordinator.host.files import Problem
 from koordinator.host.host import Host, tree_host
 from koordinator.host.tree import TreeFiles
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet import node_pods, node_slo
+from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig
-from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Shared, Strategy
 from koordinator.koordlet.qos.cpu_suppress_run import CPUSuppress
 from koordinator.koordlet.qos.service_usage import ServiceUsage
 from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
+from koordinator.koordlet.states import node_slo_defaults
 from koordinator.koordlet.view import NodeView
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from koordinator.local import registry
 from tests.host import host_tree
 from tests.koordlet.qos.pods import BE as BE
@@ -203,7 +204,7 @@ class QoSNode:
     def say(self, **spec: Any) -> None:
         """What the NodeSLO says, by the names of the API."""
         self.slo = spec
-        self.view.slo = node_slo.with_defaults(from_builtins(spec, NodeSLOSpec))
+        self.view.slo = node_slo_defaults.with_defaults(from_builtins(spec, NodeSLOSpec))
 
     def list_pods(self) -> None:
         """The kubelet's answer."""

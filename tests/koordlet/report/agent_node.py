@@ -24,13 +24,13 @@ from koordinator.koordlet import metric_kinds as kinds
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.config import AgentConfig, CollectConfig, KubeletConfig, PredictConfig
-from koordinator.koordlet.executor import Executor
 from koordinator.koordlet.metrics import AgentMetrics
 from koordinator.koordlet.parts import Kubelet, Shared
 from koordinator.koordlet.readings import Readings
-from koordinator.koordlet.restore_log import RestoreLog
 from koordinator.koordlet.series import SeriesStore
 from koordinator.koordlet.view import NodeView
+from koordinator.koordlet.writing.executor import Executor
+from koordinator.koordlet.writing.restore_log import RestoreLog
 from koordinator.local import registry
 from tests.koordlet.report.faulty_cluster import FaultyCluster
 

@@ -13,8 +13,8 @@ from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.node_topology import NodeResourceTopology
-from koordinator.manager import colocation_config
-from koordinator.manager.noderesource import account, amplification, cpu_normalization, decide, plugins, zones
+from koordinator.manager.config import amplification, colocation_config, cpu_normalization
+from koordinator.manager.noderesource import account, decide, plugins, zones
 from koordinator.manager.noderesource import target as targets
 from koordinator.manager.noderesource.plugins import Configs
 from koordinator.manager.noderesource.rows import NodeRow, reading_of

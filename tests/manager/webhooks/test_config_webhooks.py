@@ -15,7 +15,7 @@ from koordinator.api import defaults
 from koordinator.api.core import ConfigMap, Namespace, Node
 from koordinator.cluster.memory import MemoryCluster
 from koordinator.local import registry
-from koordinator.manager.config_validation import ValidationOptions, validate_config_map
+from koordinator.manager.config.validation import ValidationOptions, validate_config_map
 from koordinator.manager.options import ManagerOptions
 from koordinator.manager.webhooks import all as webhooks
 from koordinator.manager.webhooks import table

@@ -7,7 +7,7 @@ from koordinator.api import labels
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager.profile_matching import CompiledProfile, compile_profile
+from koordinator.manager.profiles.profile_matching import CompiledProfile, compile_profile
 from koordinator.manager.webhooks import reservation_mutating
 
 CLASSES = {"koord-batch": from_builtins({"metadata": {"name": "koord-batch"}, "value": 5_000}, PriorityClass)}

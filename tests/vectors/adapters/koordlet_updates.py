@@ -4,8 +4,8 @@ from typing import Any
 
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
-from koordinator.koordlet import update_plan
-from koordinator.koordlet.update_plan import CacheEntry, Outcome, Update, UpdatePlan
+from koordinator.koordlet.writing import update_plan
+from koordinator.koordlet.writing.update_plan import CacheEntry, Outcome, Update, UpdatePlan
 from tests.vectors.adapters.koordlet_hooks import answered, errors_alike
 
 _FAR_S = 1e9

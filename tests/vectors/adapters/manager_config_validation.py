@@ -9,9 +9,9 @@ from koordinator.api.affinity import LabelSelector
 from koordinator.api.annotations.codec import Payload
 from koordinator.api.decode import from_builtins
 from koordinator.api.errors import ProtocolError
-from koordinator.manager import config_validation
-from koordinator.manager import config_validation_selectors as selectors
-from koordinator.manager.config_validation import ConfigVerdict, ValidationOptions
+from koordinator.manager.config import validation
+from koordinator.manager.config import validation_selectors as selectors
+from koordinator.manager.config.validation import ConfigVerdict, ValidationOptions
 from tests.vectors import compare
 
 _CODECS = {
@@ -43,7 +43,7 @@ def slo_config_validation(case: dict[str, Any]) -> Any:
         case "node":
             if case["operation"] != "UPDATE":
                 return {"allowed": True}
-            verdict = config_validation.validate_node_labels(
+            verdict = validation.validate_node_labels(
                 case["configMapData"] or {}, "n", case["oldLabels"] or {}, case["newLabels"] or {}
             )
             return _shown(verdict)
@@ -56,7 +56,7 @@ def _content_problems(case: dict[str, Any]) -> list[str]:
         system = slo_config.SYSTEM.decode(msgspec.json.encode(case.get("systemConfig") or {}).decode())
     except ProtocolError as error:
         return [str(error)]
-    return config_validation.content_problems(case["key"], config, system, as_reference=True)
+    return validation.content_problems(case["key"], config, system, as_reference=True)
 
 
 def _config_map(case: dict[str, Any]) -> Any:
@@ -64,9 +64,7 @@ def _config_map(case: dict[str, Any]) -> Any:
         return {"allowed": True}
     options = ValidationOptions(names_needed=case.get("nodeStrategyNameNeedCheck", False), as_reference=True)
     nodes = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in case["nodes"]}
-    verdict = config_validation.validate_config_map(
-        case["oldData"] or {}, case["newData"] or {}, nodes, options
-    )
+    verdict = validation.validate_config_map(case["oldData"] or {}, case["newData"] or {}, nodes, options)
     return _shown(verdict)
 
 

@@ -9,8 +9,8 @@ from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
-from koordinator.manager import colocation_config
-from koordinator.manager.colocation_config import NodeStrategy
+from koordinator.manager.config import colocation_config
+from koordinator.manager.config.colocation_config import NodeStrategy
 from koordinator.manager.noderesource import account, decide, demand, mid
 from koordinator.manager.noderesource.decide import Withdrawal
 from tests.vectors.adapters.manager_batch import pods_of

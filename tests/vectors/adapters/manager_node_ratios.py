@@ -12,7 +12,8 @@ from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.decode import from_builtins
 from koordinator.api.device import Device
 from koordinator.api.errors import ProtocolError
-from koordinator.manager.noderesource import account, amplification, cpu_normalization, device
+from koordinator.manager.config import amplification, cpu_normalization
+from koordinator.manager.noderesource import account, device
 from koordinator.manager.webhooks import node_status
 from tests.vectors import compare
 

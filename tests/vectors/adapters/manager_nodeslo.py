@@ -6,16 +6,16 @@ import msgspec
 
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
-from koordinator.manager import nodeslo
+from koordinator.manager.config import node_slo_spec
 from tests.vectors import compare
 
 
 def nodeslo_merge(case: dict[str, Any]) -> Any:
-    config = nodeslo.DEFAULT_CONFIG
+    config = node_slo_spec.DEFAULT_CONFIG
     if case["previousData"] is not None:
-        config = nodeslo.sync(config, case["previousData"], as_reference=True).config
-    outcome = nodeslo.sync(config, case["data"], as_reference=True)
-    spec = nodeslo.wanted_spec(outcome.config, from_builtins(case["node"], Node), as_reference=True)
+        config = node_slo_spec.sync(config, case["previousData"], as_reference=True).config
+    outcome = node_slo_spec.sync(config, case["data"], as_reference=True)
+    spec = node_slo_spec.wanted_spec(outcome.config, from_builtins(case["node"], Node), as_reference=True)
     return {"spec": msgspec.to_builtins(spec), "parseErrors": list(outcome.problems)}
 
 

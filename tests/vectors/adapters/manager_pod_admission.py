@@ -9,7 +9,7 @@ from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.quota_group import ElasticQuotaProfile
 from koordinator.api.sigs import ElasticQuota
-from koordinator.manager import extended_resources
+from koordinator.manager.profiles import extended_resources
 from koordinator.manager.quota.tree import QuotaTree, quota_info
 from koordinator.manager.webhooks import pod_binding, pod_injecting, pod_label_rules, pod_rules
 from tests.vectors import compare

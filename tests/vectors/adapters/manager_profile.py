@@ -6,8 +6,8 @@ from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager import colocation_profile, profile_matching, profile_pending
-from koordinator.manager.profile_matching import Profiles
+from koordinator.manager.profiles import colocation_profile, profile_matching, profile_pending
+from koordinator.manager.profiles.profile_matching import Profiles
 from tests.vectors import compare
 
 

@@ -12,7 +12,7 @@ from koordinator.doctor.checks import config
 from koordinator.doctor.checks.reports import NEW_NODE_S, interval_s
 from koordinator.doctor.finding import Finding, Severity, of_many, some_of
 from koordinator.doctor.snapshot import Snapshot, seconds
-from koordinator.manager import colocation_config
+from koordinator.manager.config import colocation_config
 from koordinator.manager.noderesource import decide, rows
 from koordinator.manager.noderesource.decide import Withdrawal
 

@@ -14,10 +14,10 @@ from koordinator.api.slo_config import SystemConfig
 from koordinator.doctor.finding import Finding, Severity, finding, some_of
 from koordinator.doctor.snapshot import Snapshot
 from koordinator.doctor.unknown_members import unknown_members
-from koordinator.manager import colocation_config, config_validation, nodeslo
-from koordinator.manager import config_validation_selectors as selectors
-from koordinator.manager.config_validation_selectors import NodeLabels
-from koordinator.manager.node_entries import NodeEntry
+from koordinator.manager.config import colocation_config, node_slo_spec, validation
+from koordinator.manager.config import validation_selectors as selectors
+from koordinator.manager.config.node_entries import NodeEntry
+from koordinator.manager.config.validation_selectors import NodeLabels
 from koordinator.manager.webhooks import table
 
 
@@ -105,7 +105,7 @@ def _key(snapshot: Snapshot, found: ConfigMap, key: _Key, text: str, nodes: Node
     )
     problems = list(_bad_selectors(key.entries, entries))
     if key.has_rules:
-        problems += config_validation.content_problems(name, parsed, _system(found.data))
+        problems += validation.content_problems(name, parsed, _system(found.data))
     if problems:
         yield _problem(snapshot, found, name, "; ".join(dict.fromkeys(problems)))
     if unknown := unknown_members(text, key.payload):
@@ -185,7 +185,7 @@ def _strangers(found: ConfigMap) -> Iterator[Finding]:
 
 def _unprotected(snapshot: Snapshot, found: ConfigMap) -> Iterator[Finding]:
     """Nodes that lend resources without holding batch pods down when services need them back."""
-    outcome = nodeslo.sync(nodeslo.DEFAULT_CONFIG, found.data)
+    outcome = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, found.data)
     if slo_config.RESOURCE_THRESHOLD.key in outcome.problems:
         return  # the manager goes on with what it understood before, which nobody else knows
     thresholds = outcome.config
@@ -206,8 +206,8 @@ def _unprotected(snapshot: Snapshot, found: ConfigMap) -> Iterator[Finding]:
     )
 
 
-def _is_suppressed(config: nodeslo.NodeSLOConfig, node: Node) -> bool:
-    strategy = nodeslo.wanted_spec(config, node).resource_used_threshold_with_be
+def _is_suppressed(config: node_slo_spec.NodeSLOConfig, node: Node) -> bool:
+    strategy = node_slo_spec.wanted_spec(config, node).resource_used_threshold_with_be
     return strategy is not None and bool(strategy.enable)
 
 

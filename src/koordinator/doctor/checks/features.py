@@ -13,7 +13,7 @@ from koordinator.doctor.checks.quotas import BUILT_IN
 from koordinator.doctor.finding import Finding, Severity, finding, of_many, some_of
 from koordinator.doctor.installation import Name
 from koordinator.doctor.snapshot import Snapshot
-from koordinator.manager.noderesource import amplification, cpu_normalization
+from koordinator.manager.config import amplification, cpu_normalization
 from koordinator.manager.webhooks import table
 
 

@@ -16,8 +16,8 @@ from koordinator.api.scheduling import PriorityClass
 from koordinator.doctor.checks import schedulers
 from koordinator.doctor.finding import Finding, Severity, finding
 from koordinator.doctor.snapshot import Snapshot
-from koordinator.manager import profile_matching
-from koordinator.manager.profile_matching import Profiles
+from koordinator.manager.profiles import profile_matching
+from koordinator.manager.profiles.profile_matching import Profiles
 
 PROFILES_COMPARED_MAX = 200
 """Pairs grow with the square: some 20,000 then."""

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from koordinator.host.host import Host
-from koordinator.koordlet.executor import Executor
+from koordinator.koordlet.writing.executor import Executor
 
 TIMEOUT_S = 10.0
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.hooks.contexts import Response
-from koordinator.koordlet.update_plan import Update
+from koordinator.koordlet.writing.update_plan import Update
 
 
 def updates_of(response: Response, group: str, reason: str) -> Iterator[Update]:

@@ -28,8 +28,8 @@ from koordinator.koordlet.hooks.hook import REASON, Hook, Rule
 from koordinator.koordlet.hooks.idle_groups import IdleGroups
 from koordinator.koordlet.hooks.registry import Level, Registry
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.update_plan import Update
 from koordinator.koordlet.view import Topic
+from koordinator.koordlet.writing.update_plan import Update
 
 CORE_SCHED_SYSCTL = "kernel/sched_core"
 IDENTITY_SYSCTL = "kernel/sched_group_identity_enabled"

@@ -15,7 +15,7 @@ from koordinator.koordlet.hooks.contexts import ClassContext, Response
 from koordinator.koordlet.hooks.hook import REASON
 from koordinator.koordlet.hooks.registry import Level, Registry
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.update_plan import Update
+from koordinator.koordlet.writing.update_plan import Update
 
 
 class IdleGroups:

@@ -32,7 +32,7 @@ from koordinator.koordlet.hooks.registry import ALL, Answer, Deliver, Entry, Lev
 from koordinator.koordlet.metrics import status_of
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.update_plan import Outcome, Result, Update
+from koordinator.koordlet.writing.update_plan import Outcome, Result, Update
 
 log = logging.getLogger(__name__)
 

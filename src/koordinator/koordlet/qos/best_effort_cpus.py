@@ -17,8 +17,8 @@ from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.errors import ContentError
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.restore_log import Record
-from koordinator.koordlet.update_plan import Outcome, Result, Update
+from koordinator.koordlet.writing.restore_log import Record
+from koordinator.koordlet.writing.update_plan import Outcome, Result, Update
 
 SUBSYSTEM = "cpuset"
 RETRY_S = 10.0

@@ -15,7 +15,7 @@ from koordinator.host.errors import UnsupportedError
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import blkio, blkio_plan
 from koordinator.koordlet.qos.blkio_plan import DiskPlan, Disks
-from koordinator.koordlet.update_plan import Outcome, Result, Update
+from koordinator.koordlet.writing.update_plan import Outcome, Result, Update
 
 log = logging.getLogger(__name__)
 

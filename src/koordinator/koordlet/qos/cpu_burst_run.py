@@ -22,8 +22,8 @@ from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import cpu_burst, token_bucket
 from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, ContainerQuota, NodeState, PoolPod
 from koordinator.koordlet.qos.token_bucket import TokenBucket
-from koordinator.koordlet.update_plan import Outcome, Update
 from koordinator.koordlet.view import Topic
+from koordinator.koordlet.writing.update_plan import Outcome, Update
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from koordinator.koordlet.qos.best_effort_cpus import BestEffortCPUs, TreeCPUs
 from koordinator.koordlet.qos.cpu_facts import CPUFacts, PodFacts
 from koordinator.koordlet.qos.cpu_suppress import CPUUsage, Mode, SuppressAmount
 from koordinator.koordlet.qos.service_usage import ServiceUsage
-from koordinator.koordlet.update_plan import Outcome, Update
 from koordinator.koordlet.view import Topic
+from koordinator.koordlet.writing.update_plan import Outcome, Update
 
 log = logging.getLogger(__name__)
 

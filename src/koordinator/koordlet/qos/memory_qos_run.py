@@ -14,7 +14,7 @@ from koordinator.host.cgroup_knobs import Knob
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import memory_qos
 from koordinator.koordlet.qos.memory_qos import MemoryPlan, Texts
-from koordinator.koordlet.update_plan import Outcome, Update
+from koordinator.koordlet.writing.update_plan import Outcome, Update
 
 REASON = "UpdateCgroups"
 """As the audit log has it."""

@@ -13,11 +13,11 @@ from koordinator.api.slo_qos import ResourceQOS, ResourceQOSStrategy
 from koordinator.host import schemata
 from koordinator.host.errors import ContentError
 from koordinator.host.files import Problem
-from koordinator.koordlet import restoring
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import resctrl
 from koordinator.koordlet.qos.resctrl import GROUPS, ResctrlCPU
+from koordinator.koordlet.writing import restoring
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import logging
 from koordinator.api import resources
 from koordinator.api.slo import SystemStrategy
 from koordinator.host.errors import ContentError
-from koordinator.koordlet import restoring
 from koordinator.koordlet.parts import Shared
 from koordinator.koordlet.qos import allocatable, system_config
+from koordinator.koordlet.writing import restoring
 
 log = logging.getLogger(__name__)
 

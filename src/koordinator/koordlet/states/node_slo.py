@@ -15,8 +15,8 @@ from koordinator.api.meta import Object, Resource
 from koordinator.api.references import ObjectReference
 from koordinator.api.slo import NodeSLO, NodeSLOSpec
 from koordinator.cluster.informer import Informer
-from koordinator.koordlet import node_slo
 from koordinator.koordlet.parts import Shared
+from koordinator.koordlet.states import node_slo_defaults
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class NodeSLOState:
         self._stay()
         try:
             spec = decode.from_builtins(found.spec if found.spec is not None else {}, NodeSLOSpec)
-            merged = node_slo.with_defaults(spec)
+            merged = node_slo_defaults.with_defaults(spec)
         except msgspec.ValidationError as error:
             self._refuse(str(error))
             return
@@ -99,7 +99,7 @@ class NodeSLOState:
 
     def _end(self) -> None:
         self._ending = None
-        self._use(node_slo.with_defaults(NodeSLOSpec()))
+        self._use(node_slo_defaults.with_defaults(NodeSLOSpec()))
 
     def _stay(self) -> None:
         if self._ending is not None:

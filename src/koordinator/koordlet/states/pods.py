@@ -20,8 +20,8 @@ from koordinator.host.kubelet import KubeletError
 from koordinator.koordlet import node_pods
 from koordinator.koordlet.node_pods import PodRecord
 from koordinator.koordlet.parts import Kubelet, Shared
-from koordinator.koordlet.pleg import Lifecycle, PodEvent, PodLifecycle
 from koordinator.koordlet.states import driver, pod_resources
+from koordinator.koordlet.states.pleg import Lifecycle, PodEvent, PodLifecycle
 from koordinator.koordlet.view import Topic
 
 log = logging.getLogger(__name__)

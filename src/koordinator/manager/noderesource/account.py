@@ -18,7 +18,7 @@ from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.api.quantity import RawQuantity
 from koordinator.api.resource_list import Amounts
-from koordinator.manager.noderesource import amplification
+from koordinator.manager.config import amplification
 from koordinator.manager.noderesource.batch import AMOUNT_MAX, MILLI
 
 log = logging.getLogger(__name__)

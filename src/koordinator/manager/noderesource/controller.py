@@ -13,6 +13,7 @@ from koordinator.api.core import Node
 from koordinator.cluster.backoff import Backoff, BackoffPolicy
 from koordinator.cluster.supervise import Guard, supervise
 from koordinator.cluster.workqueue import RetryPolicy, WorkQueue
+from koordinator.manager.config.slo_configs import Part
 from koordinator.manager.metrics import FAILED, SUCCEEDED
 from koordinator.manager.noderesource import decide, plugins, reasons, zones
 from koordinator.manager.noderesource import target as targets
@@ -24,7 +25,6 @@ from koordinator.manager.noderesource.strategies import Strategies
 from koordinator.manager.noderesource.target import NodeTarget
 from koordinator.manager.noderesource.writer import Wish, Writer
 from koordinator.manager.parts import Shared
-from koordinator.manager.slo_configs import Part
 
 ROUND_NODES_MAX = 256  # nodes decided in one go; bounds the pause of the event loop to some 10 ms
 GATHER_S = 0.1

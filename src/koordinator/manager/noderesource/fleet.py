@@ -14,7 +14,8 @@ from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quantity import QuantityError
 from koordinator.clock import Clock
 from koordinator.cluster.informer import InformerFactory
-from koordinator.manager.noderesource import account, cpu_normalization, rows
+from koordinator.manager.config import cpu_normalization
+from koordinator.manager.noderesource import account, rows
 from koordinator.manager.noderesource.account import PodFacts
 from koordinator.manager.noderesource.rows import NO_READING, NodeRow, ReadMetric
 

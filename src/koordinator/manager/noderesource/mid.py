@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from koordinator.api import slo_config
 from koordinator.api.slo_config import ColocationStrategy
+from koordinator.manager.config.overlay import overlay
 from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, distinct, scale, scale_units
-from koordinator.manager.overlay import overlay
 
 Mask = npt.NDArray[np.bool_]
 

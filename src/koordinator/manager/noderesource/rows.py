@@ -14,7 +14,7 @@ from koordinator.api.errors import ProtocolError
 from koordinator.api.node_metric import NodeMetric, NodeMetricStatus
 from koordinator.api.node_topology import NodeResourceTopology
 from koordinator.api.quantity import QuantityError
-from koordinator.manager.colocation_config import NodeStrategy
+from koordinator.manager.config.colocation_config import NodeStrategy
 from koordinator.manager.noderesource import account, demand, device, lending, zones
 from koordinator.manager.noderesource.account import EMPTY_REPORT, Amount, NodeFacts, PodFacts, Report
 from koordinator.manager.noderesource.decide import Withdrawal

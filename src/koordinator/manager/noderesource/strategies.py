@@ -7,9 +7,9 @@ kind, and per node one look at its labels.
 from collections.abc import Callable
 
 from koordinator.api.core import Node
-from koordinator.manager import colocation_config
-from koordinator.manager.colocation_config import ColocationState, NodeStrategy, StrategyTable
-from koordinator.manager.node_entries import REMEMBERED_MAX, Signature
+from koordinator.manager.config import colocation_config
+from koordinator.manager.config.colocation_config import ColocationState, NodeStrategy, StrategyTable
+from koordinator.manager.config.node_entries import REMEMBERED_MAX, Signature
 
 
 class Strategies:

@@ -6,8 +6,8 @@ import msgspec
 
 from koordinator.api.core import ConfigMap, Node
 from koordinator.api.decode import from_builtins
-from koordinator.manager import config_validation
-from koordinator.manager.config_validation import ValidationOptions
+from koordinator.manager.config import validation
+from koordinator.manager.config.validation import ValidationOptions
 from koordinator.manager.parts import Shared
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
 
@@ -41,7 +41,7 @@ class ConfigMapValidatingHandler:
         except msgspec.ValidationError as error:
             return denied(f"ConfigMap {self._key[0]}/{self._key[1]}: {error}")
         nodes = {node.metadata.name: node.metadata.labels for node in self._nodes.objects.values()}
-        found = config_validation.validate_config_map(old, new, nodes, self._options)
+        found = validation.validate_config_map(old, new, nodes, self._options)
         return ALLOWED if found.allowed else denied(found.text)
 
 

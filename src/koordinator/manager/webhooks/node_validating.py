@@ -11,10 +11,10 @@ import msgspec
 from koordinator.api.core import Node
 from koordinator.api.decode import from_builtins
 from koordinator.api.meta import ObjectMeta
-from koordinator.manager import annotation_checks
-from koordinator.manager.config_validation import ALLOWED as ALLOWED_LABELS
-from koordinator.manager.config_validation import NodeRules
+from koordinator.manager.config.validation import ALLOWED as ALLOWED_LABELS
+from koordinator.manager.config.validation import NodeRules
 from koordinator.manager.parts import Shared
+from koordinator.manager.webhooks import annotation_checks
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied
 
 log = logging.getLogger(__name__)

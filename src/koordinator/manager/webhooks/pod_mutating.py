@@ -8,9 +8,9 @@ import msgspec
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.quantity import QuantityError
-from koordinator.manager import colocation_profile, extended_resources
-from koordinator.manager.colocation_profile import ProfileError
 from koordinator.manager.parts import Shared
+from koordinator.manager.profiles import colocation_profile, extended_resources
+from koordinator.manager.profiles.colocation_profile import ProfileError
 from koordinator.manager.webhooks import pod_injecting, pod_rules, table
 from koordinator.manager.webhooks.pod_quotas import PodQuotas
 from koordinator.manager.webhooks.profile_cache import ProfileCache

@@ -11,10 +11,9 @@ from koordinator.api import quantity, unready
 from koordinator.api.core import Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.feature_gates import FeatureGates
-from koordinator.manager import annotation_checks
 from koordinator.manager.parts import Shared
 from koordinator.manager.quota.pods import PodVerdict
-from koordinator.manager.webhooks import pod_label_rules, pod_mutating, pod_rules, table
+from koordinator.manager.webhooks import annotation_checks, pod_label_rules, pod_mutating, pod_rules, table
 from koordinator.manager.webhooks.label_rules_source import LabelRulesSource
 from koordinator.manager.webhooks.profile_changes import ProfileChanges
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied

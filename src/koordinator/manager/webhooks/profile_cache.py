@@ -8,9 +8,9 @@ import msgspec
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace
 from koordinator.api.scheduling import PriorityClass
-from koordinator.manager import profile_matching
 from koordinator.manager.parts import Shared
-from koordinator.manager.profile_matching import CompiledProfile, Profiles
+from koordinator.manager.profiles import profile_matching
+from koordinator.manager.profiles.profile_matching import CompiledProfile, Profiles
 from koordinator.manager.webhooks.recent_lookup import RecentLookup
 
 log = logging.getLogger(__name__)

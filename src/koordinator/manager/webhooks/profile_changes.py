@@ -9,9 +9,9 @@ it says, on a pod that it is for, before the pod has a node. Without this the tw
 from koordinator.api import labels
 from koordinator.api.config_group import ClusterColocationProfile
 from koordinator.api.core import Namespace, Pod
-from koordinator.manager import profile_matching, profile_pending
-from koordinator.manager.colocation_profile import ProfileError
 from koordinator.manager.parts import Shared
+from koordinator.manager.profiles import profile_matching, profile_pending
+from koordinator.manager.profiles.colocation_profile import ProfileError
 
 FIXED = (labels.QOS_CLASS, labels.PRIORITY, labels.PRIORITY_CLASS)
 

@@ -11,10 +11,10 @@ import msgspec
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.reservation import Reservation
-from koordinator.manager import colocation_profile, pod_patch
-from koordinator.manager.colocation_profile import Draw, FindPriorityClass, ProfileError
 from koordinator.manager.parts import Shared
-from koordinator.manager.profile_matching import CompiledProfile
+from koordinator.manager.profiles import colocation_profile, pod_patch
+from koordinator.manager.profiles.colocation_profile import Draw, FindPriorityClass, ProfileError
+from koordinator.manager.profiles.profile_matching import CompiledProfile
 from koordinator.manager.webhooks import pod_mutating, table
 from koordinator.manager.webhooks.profile_cache import ProfileCache
 from koordinator.manager.webhooks.review import ALLOWED, AdmissionRequest, Verdict, denied

@@ -6,8 +6,8 @@ from koordinator.api import labels
 from koordinator.api.core import Node
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import ResourceAmplificationConfig
-from koordinator.manager.node_entries import first_match
-from koordinator.manager.noderesource import amplification
+from koordinator.manager.config import amplification
+from koordinator.manager.config.node_entries import first_match
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget, Note
 

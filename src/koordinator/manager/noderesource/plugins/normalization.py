@@ -7,8 +7,8 @@ from koordinator.api import labels, node_labels
 from koordinator.api.annotations.topology import CPUBasicInfo
 from koordinator.api.errors import ProtocolError
 from koordinator.api.slo_config import CPUNormalizationConfig
-from koordinator.manager.node_entries import first_match
-from koordinator.manager.noderesource import cpu_normalization
+from koordinator.manager.config import cpu_normalization
+from koordinator.manager.config.node_entries import first_match
 from koordinator.manager.noderesource.rows import NodeRow
 from koordinator.manager.noderesource.target import NodeTarget, Note
 

@@ -1,0 +1,337 @@
+"""All writes to the host go through here: in order, only where needed, verified, recorded, or only told.
+
+`update_plan` decides which files are written with what. Here they are read, written and read again; what the kernel
+refuses because the groups have changed meanwhile is planned anew; what remains is a reason in the result, and the next
+round of the strategy is the next try. Nothing here waits, so updates of strategies never mix.
+Source: behaviour/koordlet-act 3.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Container, Iterable, Sequence
+
+from koordinator.api import cpuset
+from koordinator.clock import Clock
+from koordinator.host import cgroup_knobs
+from koordinator.host.cgroup_knobs import Knob
+from koordinator.host.cgroups import Cgroups
+from koordinator.host.errors import UnsupportedError
+from koordinator.host.files import Failure, Problem
+from koordinator.koordlet.audit import AuditLog
+from koordinator.koordlet.writing import idle_shares, restoring, update_plan
+from koordinator.koordlet.writing.file_writer import CGROUP_UPDATE, OTHER_UPDATE, FileWriter, PlannedWrite
+from koordinator.koordlet.writing.restore_log import Record, RestoreLog
+from koordinator.koordlet.writing.restoring import Restored
+from koordinator.koordlet.writing.update_plan import (
+    Cache,
+    CacheEntry,
+    Contents,
+    Outcome,
+    Result,
+    Update,
+    UpdatePlan,
+)
+
+log = logging.getLogger(__name__)
+
+TRIES_MAX = 3
+"""The first and two with fresh contents; children that come and go meanwhile make the kernel refuse."""
+_WARNINGS_MAX = 4_096
+_SHADOW_MAX = 65_536
+_FAILED = frozenset((Outcome.FAILED, Outcome.NOT_HELD))
+
+_Plan = Callable[[Sequence[Sequence[Update]], Contents, int, Cache, float], UpdatePlan]
+_Key = tuple[str, Knob]
+
+
+class Executor(FileWriter):
+    """The one writer of an agent: groups in order, and other files as `FileWriter` does it."""
+
+    def __init__(
+        self,
+        cgroups: Cgroups,
+        clock: Clock,
+        audit: AuditLog,
+        records: RestoreLog,
+        *,
+        force_update_s: float = update_plan.FORCE_UPDATE_S,
+        on_dry_run: Callable[[PlannedWrite], None] | None = None,
+        on_update: Callable[[str, bool, float], None] | None = None,
+    ) -> None:
+        super().__init__(cgroups.files, clock, audit, records, on_dry_run=on_dry_run, on_update=on_update)
+        self._cgroups = cgroups
+        self._force_update_s = force_update_s
+        self._cache: dict[str, CacheEntry] = {}
+        self._warned: dict[_Key, str] = {}
+        """Problems that were logged, so that each is said once and not every second."""
+
+    # Updates of groups
+
+    def update(self, updates: Sequence[Update], *, owner: str, cacheable: bool = True) -> list[Result]:
+        """Give groups exact values, in the order given; one result per group and knob."""
+        return self._run([updates], update_plan.plan_exact, owner, cacheable)
+
+    def update_leveled(self, levels: Sequence[Sequence[Update]], *, owner: str) -> list[Result]:
+        """Give groups of several levels their values, top level first: parents are never narrower than children."""
+        return self._run(levels, update_plan.plan_leveled, owner, True)
+
+    def expire(self) -> None:
+        """Forget what nobody asked for in a while, and records of groups that are gone; once a minute, say."""
+        self._cache = update_plan.unexpired(self._cache, self._clock.now())
+        if len(self._shadow) > _SHADOW_MAX:
+            self._shadow.clear()  # each change is told once more
+        gone = [
+            record.key
+            for record in self._records.all()
+            if self._files.identity(record.path) != record.identity
+        ]
+        self._records.drop(gone)
+
+    def forget(self, group: str) -> None:
+        """A group has ended: drop what is known of it, since another may take its name."""
+        directories = ("/" + group + "/", group + "/")
+        for path in [
+            path for path in self._cache if path.startswith(directories[1]) or directories[0] in path
+        ]:
+            del self._cache[path]
+        for key in [key for key in self._warned if key[0] == group or key[0].startswith(directories[1])]:
+            del self._warned[key]
+        self._cgroups.forget(group)
+
+    # Putting back
+
+    def owners(self) -> list[str]:
+        """Who has changed something that could be put back; also from before a restart."""
+        return sorted({owner for record in self._records.all() for owner in record.owners})
+
+    def changed_by(self, owner: str) -> list[Record]:
+        """What an owner has changed, with what was there before."""
+        return self._records.of_owner(owner)
+
+    def adopt(self, knob: Knob, group: str, before: str, *, owner: str) -> None:
+        """Say that a group has its present value because of a change that the owner made above it.
+
+        A group made below a changed one starts with the changed value: nobody wrote it, yet it has to be put back to
+        `before`. A group that has a record already keeps it.
+        """
+        path = self._cgroups.path(knob, group)
+        content, identity = self._files.read(path), self._files.identity(path)
+        old = self._records.get(path)
+        if self._on_dry_run is not None or content is None or identity is None:
+            return
+        if old is None or old.identity != identity:
+            text = content.rstrip("\n")
+            self._records.note(Record(path, path, (owner,), before, text, identity, group, knob))
+
+    def restore(
+        self, owner: str, reason: str = "restored", *, keys: Container[str] | None = None
+    ) -> list[Restored]:
+        """Put back what an owner changed, where it still says what was written and nobody else needs it.
+
+        `keys` are those of the records to be put back, all of the owner's without.
+        """
+        restored: list[Restored] = []
+        leveled: list[Record] = []
+        for record in self._records.of_owner(owner):
+            if keys is not None and record.key not in keys:
+                continue
+            outcome = self._obstacle(record, owner)
+            if outcome is not None:
+                if self._on_dry_run is None:
+                    self._records.leave(record.key, owner)
+                restored.append(Restored(record, outcome))
+            elif restoring.is_leveled(record, self._cgroups.version):
+                leveled.append(record)
+            else:
+                restored.append(self._put_back(record, owner, reason))
+        return restored + self._put_back_leveled(leveled, owner, reason)
+
+    def _obstacle(self, record: Record, owner: str) -> Outcome | None:
+        """Why a record is not put back; None when it is."""
+        content = self._content(record.path)
+        if content is None or self._files.identity(record.path) != record.identity:
+            return Outcome.MISSING
+        if record.owners != (owner,):
+            return Outcome.SHARED
+        return None if restoring.is_ours(record, content) else Outcome.FOREIGN
+
+    def _put_back(self, record: Record, owner: str, reason: str) -> Restored:
+        content = self._content(record.path) or ""
+        is_no_longer_idle = record.knob == Knob.CPU_IDLE and record.before == "0"
+        if restoring.says(record, content, record.before):
+            self._settled(record)
+            if is_no_longer_idle:
+                self._give_shares_back(record.group, owner)
+            return Restored(record, Outcome.UNCHANGED)
+        if self._on_dry_run is not None:
+            self._would_write(record.path, content, record.before, owner, reason)
+            return Restored(record, Outcome.WOULD_WRITE)
+        kind = CGROUP_UPDATE if record.knob else OTHER_UPDATE
+        problem = self._timed(kind, functools.partial(self._files.write, record.path, record.before))
+        if problem is not None and problem.failure is Failure.FULL and restoring.means_all_cpus(record):
+            problem = self._give_all_cpus(record)
+        if problem is not None:
+            return Restored(record, Outcome.FAILED, str(problem))
+        self._audited(record.path, record.before, owner, reason)
+        self._settled(record)
+        if is_no_longer_idle:
+            self._give_shares_back(record.group, owner)
+        return Restored(record, Outcome.WRITTEN)
+
+    def _give_all_cpus(self, record: Record) -> Problem | None:
+        """On v2 an empty list means all CPUs of the parent, but not every kernel takes it where processes run."""
+        cpus = self._cgroups.cpus(os.path.dirname(record.group)) or frozenset()
+        return self._files.write(record.path, cpuset.text_of(cpus))
+
+    def _put_back_leveled(self, records: Sequence[Record], owner: str, reason: str) -> list[Restored]:
+        of_key = {_key(restoring.update_of(record, reason)): record for record in records}
+        levels = restoring.levels(records, reason)
+        results = self._run(levels, update_plan.plan_leveled, owner, True, records=False)
+        restored = [Restored(of_key[_key(each.update)], each.outcome, each.problem) for each in results]
+        for each in restored:
+            if each.outcome not in _FAILED:
+                self._settled(each.record)
+        return restored
+
+    def _settled(self, record: Record) -> None:
+        if self._on_dry_run is None:
+            self._records.drop([record.key])
+        if record.knob:
+            relative = cgroup_knobs.path(Knob(record.knob), self._cgroups.version, record.group)
+            self._cache.pop(relative, None)
+
+    # One run
+
+    def _run(
+        self,
+        levels: Sequence[Sequence[Update]],
+        plan_of: _Plan,
+        owner: str,
+        cacheable: bool,
+        *,
+        records: bool = True,
+    ) -> list[Result]:
+        now_s = self._clock.now()
+        known = update_plan.aged(self._cache, self._force_update_s) if cacheable and records else {}
+        results: dict[_Key, Result] = {}
+        pending = levels
+        for _ in range(TRIES_MAX):
+            plan = plan_of(
+                pending, self._contents(pending, known, now_s), self._cgroups.version, known, now_s
+            )
+            refused = self._carry_out(plan, owner, records)
+            for result in plan.results:
+                results[_key(result.update)] = refused.get(_key(result.update), (result, False))[0]
+                if result.update.knob is Knob.CPU_IDLE and result.update.value == "0":
+                    self._give_shares_back(result.update.group, owner)
+            self._remember(plan, refused, cacheable, now_s)
+            again = {key for key, (_, is_worth_it) in refused.items() if is_worth_it}
+            if not again:
+                break
+            pending = [[update for update in level if _key(update) in again] for level in pending]
+        return self._reported(results.values(), owner)
+
+    def _contents(self, levels: Sequence[Sequence[Update]], known: Cache, now_s: float) -> dict[str, str]:
+        """What the files say that the plan will ask for, by path relative to the cgroup root."""
+        contents: dict[str, str] = {}
+        for level in levels:
+            for update in level:
+                try:
+                    relative = cgroup_knobs.path(update.knob, self._cgroups.version, update.group)
+                except UnsupportedError:
+                    continue
+                if relative in contents or update_plan.is_fresh(known, relative, update.value, now_s):
+                    continue
+                text = self._shadow.get(self._cgroups.absolute(relative))
+                if text is None:
+                    text = self._cgroups.read(update.knob, update.group)
+                if text is not None:
+                    contents[relative] = text
+        return contents
+
+    def _carry_out(self, plan: UpdatePlan, owner: str, records: bool) -> dict[_Key, tuple[Result, bool]]:
+        """Write; what went wrong, and whether another try may help."""
+        refused: dict[_Key, tuple[Result, bool]] = {}
+        last: dict[_Key, tuple[str, str]] = {}
+        for write in plan.writes:
+            update = write.update
+            path = self._cgroups.absolute(write.path)
+            if self._on_dry_run is not None:
+                before = self._content(path) or ""
+                self._would_write(path, before, write.text, owner, update.reason)
+                refused[_key(update)] = Result(update, Outcome.WOULD_WRITE), False
+                continue
+            if records:
+                self._note(update, path, write.text, owner)
+            if update.knob is Knob.CPU_IDLE and write.text == "1":
+                idle_shares.keep(self._cgroups, self._records, update.group, owner)
+            problem = self._timed(CGROUP_UPDATE, functools.partial(self._files.write, path, write.text))
+            if problem is None:
+                last[_key(update)] = path, write.text
+                refused.pop(_key(update), None)
+                self._audited(path, write.text, owner, update.reason)
+            else:
+                refused[_key(update)] = update_plan.refusal(update, problem)
+        for key, (path, text) in last.items():
+            if key not in refused and (found := self._verified(key[1], path, text)) is not None:
+                update = next(write.update for write in plan.writes if _key(write.update) == key)
+                refused[key] = Result(update, found[0], found[1]), False
+        return refused
+
+    def _verified(self, knob: Knob, path: str, text: str) -> tuple[Outcome, str] | None:
+        """What is wrong after a write; None when the file says what was written."""
+        content = self._files.read(path)
+        if content is None:
+            return Outcome.MISSING, str(self._files.why(path))
+        if update_plan.holds(knob, content, text) or restoring.is_write_only(knob):
+            return None
+        return Outcome.NOT_HELD, f"{path}: wrote {text[:80]!r}, reads {content.strip()[:80]!r}"
+
+    def _note(self, update: Update, path: str, text: str, owner: str) -> None:
+        """Write ahead what the file says now."""
+        if restoring.is_write_only(update.knob):
+            return
+        content, identity = self._files.read(path), self._files.identity(path)
+        if content is not None and identity is not None:
+            self._keep(restoring.record(update, path, owner, content, text, identity), content)
+
+    def _give_shares_back(self, group: str, owner: str) -> None:
+        if self._on_dry_run is None and (back := idle_shares.give_back(self._cgroups, self._records, group)):
+            self._audited(*back, owner, "no longer idle")
+
+    def _remember(
+        self, plan: UpdatePlan, refused: dict[_Key, tuple[Result, bool]], cacheable: bool, now_s: float
+    ) -> None:
+        """Cache what holds; what was written uncached or went wrong is not known any more."""
+        failed = {
+            cgroup_knobs.path(knob, self._cgroups.version, group)
+            for (group, knob), (result, _) in refused.items()
+            if result.outcome is not Outcome.WOULD_WRITE
+        }
+        for path, value in plan.cached.items():
+            if cacheable and path not in failed:
+                self._cache[path] = CacheEntry(value, now_s)
+            else:
+                self._cache.pop(path, None)
+
+    def _reported(self, results: Iterable[Result], owner: str) -> list[Result]:
+        reported = list(results)
+        for result in reported:
+            self._warn(result, owner)
+        return reported
+
+    def _warn(self, result: Result, owner: str) -> None:
+        key = _key(result.update)
+        if result.outcome not in _FAILED:
+            self._warned.pop(key, None)
+        elif self._warned.get(key) != result.problem:
+            if len(self._warned) >= _WARNINGS_MAX:
+                self._warned.clear()
+            self._warned[key] = result.problem
+            facts = {"owner": owner, "outcome": result.outcome.name, "problem": result.problem}
+            log.warning("group not updated", extra=facts)
+
+
+def _key(update: Update) -> _Key:
+    return update.group, update.knob

@@ -1,0 +1,178 @@
+"""Policies of other packages in the ConfigMap and in NodeSLOs: what an add-on is, and which are installed.
+
+A package offers an add-on as an entry point of the group `ENTRY_POINTS` that leads to a `NodeSLOAddon` or a
+`ColocationAddon` (docs/node-policies.md). One that cannot be used costs a warning, never the manager.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from koordinator.api.affinity import LabelSelector
+from koordinator.api.annotations.codec import Annotation, Payload
+from koordinator.api.core import Node
+from koordinator.manager.config.node_entries import EntryTable
+
+log = logging.getLogger(__name__)
+
+ENTRY_POINTS = "koordinator.manager.addons"
+
+
+@runtime_checkable
+class NodeSLOAddon(Protocol):
+    """Puts a policy under `spec.extensions` of NodeSLOs."""
+
+    @property
+    def name(self) -> str:
+        """Its key there."""
+
+    def parse(self, data: Mapping[str, str]) -> Any:
+        """What the ConfigMap's `data` configures ({} without a ConfigMap), merged as far as possible.
+
+        Raises: ProtocolError when it is malformed; what was parsed last stays in force, and an event tells.
+        """
+
+    def of_node(self, config: Any, node: Node) -> Any:
+        """The policy of a node as JSON, None for none; `config` as `parse` gave it. Pure and quick.
+
+        Raises: ProtocolError when it cannot be told; what the NodeSLO says then stays.
+        """
+
+
+class ColocationAddon(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of `extensions` in `colocation-config`: its default, and what is wrong with a value, in words."""
+
+    name: str
+    default: Any = None
+    """None: unset."""
+    problems: Callable[[Any], list[str]] = lambda _: []
+
+
+class Addons(msgspec.Struct, frozen=True):
+    """All that are installed."""
+
+    node_slo: tuple[NodeSLOAddon, ...] = ()
+    colocation: tuple[ColocationAddon, ...] = ()
+
+
+NONE = Addons()
+
+
+def installed() -> Addons:
+    """The add-ons of all installed packages."""
+    return read_entries(metadata.entry_points(group=ENTRY_POINTS))
+
+
+def read_entries(entries: Iterable[metadata.EntryPoint]) -> Addons:
+    """The add-ons that entry points lead to, by name; of two with one name neither is used."""
+    node_slo: dict[str, list[NodeSLOAddon]] = {}
+    colocation: dict[str, list[ColocationAddon]] = {}
+    for entry in entries:
+        try:
+            found = entry.load()
+        except Exception as error:  # a stranger's module may raise anything while it is imported
+            log.warning("add-on not usable", extra={"addon": entry.name, "error": repr(error)})
+            continue
+        if isinstance(found, ColocationAddon):
+            colocation.setdefault(found.name, []).append(found)
+        elif isinstance(found, NodeSLOAddon):
+            node_slo.setdefault(found.name, []).append(found)
+        else:
+            log.warning("add-on not usable", extra={"addon": entry.name, "error": f"{entry.value} is none"})
+    return Addons(_single(node_slo), _single(colocation))
+
+
+def _single(found: Mapping[str, list[Any]]) -> tuple[Any, ...]:
+    for name, several in found.items():
+        if len(several) > 1:
+            log.warning("add-on not usable", extra={"addon": name, "error": "several packages offer it"})
+    return tuple(several[0] for _, several in sorted(found.items()) if len(several) == 1)
+
+
+class _LayeredConfig(Payload, frozen=True, kw_only=True):
+    cluster_strategy: dict[str, Any] = {}
+    node_strategies: list[dict[str, Any]] = []
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A node strategy, laid over the cluster's."""
+
+    name: str
+    node_selector: LabelSelector | None
+    strategy: dict[str, Any]
+
+
+class _Profile(Payload, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class LayeredPolicy:
+    """A parsed configuration: the cluster's strategy, and entries for some nodes."""
+
+    def __init__(self, cluster: dict[str, Any], entries: list[_Entry]) -> None:
+        self.cluster = cluster
+        self._entries = entries
+        self._table = EntryTable(entries)
+
+    def of(self, node: Node) -> dict[str, Any]:
+        """The first matching entry, else the cluster's strategy."""
+        entry = self._table.first(node.metadata.labels)
+        return self.cluster if entry is None else entry.strategy
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LayeredPolicy) and (
+            (self.cluster, self._entries) == (other.cluster, other._entries)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class LayeredAddon:
+    """An add-on configured as the built-in keys are: `clusterStrategy`, and `nodeStrategies` by selector.
+
+    `key` is that of the ConfigMap, `name` that of the extension. Strategies are JSON objects of any content;
+    an entry's members count over the cluster's, which count over `default`. The first entry that matches a
+    node counts. Without the key nodes have no such extension.
+    """
+
+    def __init__(self, name: str, key: str, default: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.key = key
+        self._default = dict(default or {})
+        self._codec = Annotation(key, _LayeredConfig)
+        self._profiles = Annotation(f"{key}: nodeStrategies", _Profile)
+
+    def parse(self, data: Mapping[str, str]) -> LayeredPolicy | None:
+        """Raises: ProtocolError."""
+        text = data.get(self.key)
+        if text is None:
+            return None
+        parsed = self._codec.decode(text, "ConfigMap")
+        cluster = laid_over(self._default, parsed.cluster_strategy)
+        return LayeredPolicy(cluster, [self._entry(cluster, body) for body in parsed.node_strategies])
+
+    def of_node(self, config: LayeredPolicy | None, node: Node) -> dict[str, Any] | None:
+        """None without the key."""
+        return None if config is None else config.of(node)
+
+    def _entry(self, cluster: Mapping[str, Any], body: Mapping[str, Any]) -> _Entry:
+        profile = self._profiles.decode(msgspec.json.encode(body).decode(), "ConfigMap")
+        own = {name: value for name, value in body.items() if name not in ("name", "nodeSelector")}
+        return _Entry(profile.name, profile.node_selector, laid_over(cluster, own))
+
+
+def laid_over(base: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with what `upper` says; objects are merged member by member, null counts as absent."""
+    result = dict(base)
+    for name, value in upper.items():
+        if value is None:
+            continue
+        have = result.get(name)
+        if isinstance(have, Mapping) and isinstance(value, Mapping):
+            value = laid_over(have, value)
+        result[name] = value
+    return result

@@ -1,0 +1,156 @@
+"""CPU normalization: how much faster a node's CPUs are than the cluster's measure (behaviour/manager 8).
+
+On clusters of mixed CPU generations this makes "1 CPU" mean the same work everywhere. Pure: what a node's
+annotation `cpu-normalization-ratio` should say, and when that is worth a write.
+"""
+
+from collections.abc import Callable, Mapping
+
+from koordinator.api import labels, node_labels, scalars, slo_config
+from koordinator.api.annotations import topology
+from koordinator.api.annotations.topology import CPUBasicInfo
+from koordinator.api.errors import ProtocolError
+from koordinator.api.slo_config import CPUNormalizationConfig, CPUNormalizationStrategy, RatioModel
+from koordinator.manager.config import ratio_config
+from koordinator.manager.config.node_entries import first_match
+from koordinator.manager.config.ratio_config import SyncOutcome
+
+RATIO_MIN, RATIO_MAX = 1.0, 5.0
+NO_NORMALIZATION = 1.0
+REASON_UNREADABLE = "CPUNormalizationCfgUnmarshalFailed"
+
+DEFAULT_CONFIG = CPUNormalizationConfig(enable=False)
+
+_KEY = slo_config.CPU_NORMALIZATION.key
+
+
+def sync(old: CPUNormalizationConfig, data: Mapping[str, str] | None) -> SyncOutcome[CPUNormalizationConfig]:
+    """The next configuration from the ConfigMap's data (None: there is no ConfigMap)."""
+    return ratio_config.sync(slo_config.CPU_NORMALIZATION, DEFAULT_CONFIG, old, data)
+
+
+def node_ratio(
+    config: CPUNormalizationConfig,
+    node: str,
+    node_labels_: Mapping[str, str],
+    topology_annotations: Mapping[str, str] | None,
+) -> float:
+    """What the annotation of a node should say.
+
+    `config` as `sync` gives it; `topology_annotations` are those of the node's NodeResourceTopology, None
+    without one.
+
+    Raises: ProtocolError when the ratio cannot be told; the annotation then stays as it is.
+    """
+    strategy = first_match(config.node_configs, node_labels_) or config
+    return ratio_of(strategy, node, node_labels_, lambda: _basic_info(node, topology_annotations))
+
+
+def ratio_of(
+    strategy: CPUNormalizationStrategy,
+    node: str,
+    node_labels_: Mapping[str, str],
+    cpu: Callable[[], CPUBasicInfo],
+) -> float:
+    """The same by the strategy that counts for the node, asking `cpu` only when the ratio depends on it.
+
+    Raises: ProtocolError, also that of `cpu`.
+    """
+    obj = f"Node {node}"
+    switched = node_labels.is_cpu_normalization_enabled(node_labels_, obj)
+    if not (strategy.enable if switched is None else switched):
+        return NO_NORMALIZATION
+    return checked(strategy_ratio(strategy, cpu(), obj), obj)
+
+
+def _basic_info(node: str, annotations: Mapping[str, str] | None) -> CPUBasicInfo:
+    obj = f"NodeResourceTopology {node}"
+    if annotations is None:
+        raise ProtocolError(obj, labels.NODE_CPU_BASIC_INFO, "the object does not exist (yet)")
+    info = topology.CPU_BASIC_INFO.read(annotations, obj)
+    if info is None:
+        raise ProtocolError(obj, labels.NODE_CPU_BASIC_INFO, "the node agent has not reported it (yet)")
+    return info
+
+
+def strategy_ratio(strategy: CPUNormalizationStrategy, info: CPUBasicInfo, obj: str = "") -> float:
+    """The ratio of the CPU's model, else the default one; not yet checked.
+
+    Raises: ProtocolError when there is neither.
+    """
+    ratio = model_ratio(strategy.ratio_model, info)
+    if ratio is None:
+        ratio = strategy.default_ratio
+    if ratio is None:
+        reason = f"no ratio for CPU model {info.cpu_model!r} ({_features(info)}) and no defaultRatio"
+        raise ProtocolError(obj, _KEY, reason)
+    return ratio
+
+
+def model_ratio(models: Mapping[str, RatioModel], info: CPUBasicInfo) -> float | None:
+    """The ratio of exactly this model with these features, None when the table does not say."""
+    model = models.get(info.cpu_model)
+    if model is None:
+        return None
+    match info.hyper_thread_enabled, info.turbo_enabled:
+        case True, True:
+            return model.hyper_thread_turbo_enabled_ratio
+        case True, False:
+            return model.hyper_thread_enabled_ratio
+        case False, True:
+            return model.turbo_enabled_ratio
+    return model.base_ratio
+
+
+def checked(ratio: float, obj: str = "") -> float:
+    """The ratio itself. Raises: ProtocolError when it is out of bounds."""
+    if not RATIO_MIN <= ratio <= RATIO_MAX:
+        raise ProtocolError(obj, _KEY, f"ratio {ratio:g} is not within {RATIO_MIN:g} to {RATIO_MAX:g}")
+    return ratio
+
+
+def needs_sync(old: str | None, new: str | None) -> bool:
+    """Whether the annotation's text must be written: it came, went, is malformed or really different."""
+    wanted = _positive(new)
+    if new is not None and wanted is None:
+        return False
+    if old is None or wanted is None:
+        return (old is None) != (new is None)
+    have = _positive(old)
+    return have is None or node_labels.is_cpu_normalization_ratio_different(have, wanted)
+
+
+def has_other_cpu(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Whether a topology's annotations tell of another CPU, so that the node must be looked at again.
+
+    A text that became malformed tells nothing new.
+    """
+    try:
+        after = topology.CPU_BASIC_INFO.read(new)
+    except ProtocolError:
+        return False
+    try:
+        before = topology.CPU_BASIC_INFO.read(old)
+    except ProtocolError:
+        return True
+    if before is None or after is None:
+        return before is not after
+    return _identity(before) != _identity(after)
+
+
+def _identity(info: CPUBasicInfo) -> tuple[str, bool, bool]:
+    return info.cpu_model, info.hyper_thread_enabled, info.turbo_enabled
+
+
+def _features(info: CPUBasicInfo) -> str:
+    threads = "with" if info.hyper_thread_enabled else "without"
+    turbo = "with" if info.turbo_enabled else "without"
+    return f"{threads} hyper-threads, {turbo} turbo"
+
+
+def _positive(text: str | None) -> float | None:
+    try:
+        number = scalars.parse_float(text or "")
+    except scalars.ScalarError:
+        return None
+    return number if number > 0 else None

@@ -1,0 +1,258 @@
+"""Whether a new `slo-controller-config`, or new labels of a node, may be accepted (behaviour/manager 13).
+
+Pure. Refusals name the key, the member and the rule; their text has the form that tools of the reference
+parse: `___{"reason":...,"message":...}___`.
+"""
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from koordinator.api import slo_config
+from koordinator.api.annotations.codec import Annotation
+from koordinator.api.errors import ProtocolError
+from koordinator.api.slo_config import (
+    ColocationConfig,
+    CPUNormalizationConfig,
+    HostApplicationConfig,
+    ResourceAmplificationConfig,
+    ResourceQOSConfig,
+    SystemConfig,
+)
+from koordinator.manager.config import validation_network as network
+from koordinator.manager.config import validation_rules as rules
+from koordinator.manager.config import validation_selectors as selectors
+from koordinator.manager.config.node_entries import EntryTable, NodeEntry
+from koordinator.manager.config.validation_selectors import NodeLabels, Overlap
+
+Data = Mapping[str, str]
+
+_FLAT = (ColocationConfig, HostApplicationConfig, CPUNormalizationConfig, ResourceAmplificationConfig)
+"""Keys whose cluster strategy stands at the top level, with entries in `nodeConfigs`."""
+
+
+class Reason(enum.StrEnum):
+    """Why something is refused, as users of the reference know it (its spelling included)."""
+
+    NONE = ""
+    PARSE = "ParseConfigFail"
+    PARAMETER = "ConfigParamInvalid"
+    OVERLAP = "NodeStrategiesOverlap"
+    CONFLICT = "ExistNodeConfict"
+
+
+class ConfigVerdict(msgspec.Struct, frozen=True):
+    """Whether the change may be accepted; `message` is for people, or JSON for the last two reasons."""
+
+    reason: Reason = Reason.NONE
+    message: str = ""
+
+    @property
+    def allowed(self) -> bool:
+        """Nothing was found."""
+        return self.reason is Reason.NONE
+
+    @property
+    def text(self) -> str:
+        """What the API server shows. Tools parse it: the message is text or, for the last two reasons, an object."""
+        is_object = self.reason in (Reason.OVERLAP, Reason.CONFLICT)
+        message = msgspec.Raw(self.message.encode()) if is_object else self.message
+        body = msgspec.json.encode({"reason": self.reason.value, "message": message}).decode()
+        return f"___{body}___"
+
+
+ALLOWED = ConfigVerdict()
+
+
+class ValidationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`names_needed` is flag `--node-strategy-name-need-check`.
+
+    `as_reference` also refuses what only the reference refuses: `resource-qos-config` without
+    `system-config`, and bandwidths that it adds up wrongly. It lets pass what the reference does not look at.
+    """
+
+    names_needed: bool = False
+    as_reference: bool = False
+
+
+class _Section(msgspec.Struct, frozen=True):
+    """A checked key: how it is decoded, what rule each of its layers obeys.
+
+    `is_exclusive`: every entry needs a selector, and no two may match the same node.
+    """
+
+    codec: Annotation[Any]
+    rule: Callable[[Any], list[str]]
+    is_exclusive: bool = True
+
+
+_SECTIONS = (
+    _Section(slo_config.COLOCATION, rules.colocation),
+    _Section(slo_config.RESOURCE_THRESHOLD, rules.threshold),
+    _Section(slo_config.RESOURCE_QOS, rules.qos),
+    _Section(slo_config.SYSTEM, rules.system),
+    _Section(slo_config.CPU_BURST, rules.burst),
+)
+"""In the order in which they are checked."""
+_MORE_SECTIONS = (
+    _Section(slo_config.HOST_APPLICATION, rules.host_applications, is_exclusive=False),
+    _Section(slo_config.CPU_NORMALIZATION, rules.normalization, is_exclusive=False),
+    _Section(slo_config.RESOURCE_AMPLIFICATION, rules.amplification, is_exclusive=False),
+)
+"""The reference lets these pass unseen. Their entries may overlap, since configurations that do work there."""
+_BY_KEY = {section.codec.key: section for section in (*_SECTIONS, *_MORE_SECTIONS)}
+
+
+def validate_config_map(old: Data, new: Data, nodes: NodeLabels, options: ValidationOptions) -> ConfigVerdict:
+    """The first objection to a created or updated ConfigMap; `old` is {} for a new one.
+
+    Only keys that changed and are not empty are looked at. Entries of most keys must not overlap, neither by
+    their selectors nor on any of `nodes`.
+    """
+    parsed: list[tuple[str, Sequence[NodeEntry]]] = []
+    for section in _SECTIONS if options.as_reference else _BY_KEY.values():
+        key = section.codec.key
+        text = new.get(key, "")
+        if text == "" or text == old.get(key, ""):
+            continue
+        try:
+            config = section.codec.decode(text)
+            system = _system_config(key, new, options)
+        except ProtocolError as error:
+            return ConfigVerdict(Reason.PARSE, str(error))
+        if not (verdict := _check(section, config, system, options)).allowed:
+            return verdict
+        if section.is_exclusive:
+            parsed.append((key, _entries(config)))
+    if not options.as_reference and not (verdict := _bandwidth(old, new)).allowed:
+        return verdict
+    return _first_conflict(parsed, nodes)
+
+
+def _bandwidth(old: Data, new: Data) -> ConfigVerdict:
+    """Whether a changed `system-config` leaves room for what an unchanged `resource-qos-config` asks for."""
+    system_key, qos_key = slo_config.SYSTEM.key, slo_config.RESOURCE_QOS.key
+    text, qos_text = new.get(system_key, ""), new.get(qos_key, "")
+    if text in ("", old.get(system_key, "")) or qos_text == "" or qos_text != old.get(qos_key, ""):
+        return ALLOWED
+    try:
+        qos = slo_config.RESOURCE_QOS.decode(qos_text)
+    except ProtocolError:
+        return ALLOWED  # it was so before
+    before = network.problems(qos, _decoded_system(old))
+    problems = [each for each in network.problems(qos, slo_config.SYSTEM.decode(text)) if each not in before]
+    if problems:
+        return ConfigVerdict(Reason.PARAMETER, f"{system_key}: {qos_key}: {'; '.join(problems)}")
+    return ALLOWED
+
+
+def _decoded_system(data: Data) -> SystemConfig:
+    try:
+        return slo_config.SYSTEM.decode(data.get(slo_config.SYSTEM.key, "") or "{}")
+    except ProtocolError:
+        return SystemConfig()
+
+
+def _system_config(key: str, data: Data, options: ValidationOptions) -> SystemConfig:
+    """The `system-config` next to `resource-qos-config`, whose bandwidths must fit it.
+
+    Raises: ProtocolError when it is malformed or, as the reference wants it, absent.
+    """
+    text = data.get(slo_config.SYSTEM.key, "")
+    if key != slo_config.RESOURCE_QOS.key or (text == "" and not options.as_reference):
+        return SystemConfig()
+    return slo_config.SYSTEM.decode(text)
+
+
+def _check(section: _Section, config: Any, system: SystemConfig, options: ValidationOptions) -> ConfigVerdict:
+    key, path, entries = section.codec.key, _entries_path(config), _entries(config)
+    problems = selectors.selector_problems(path, entries, may_be_empty=not section.is_exclusive)
+    problems = problems or content_problems(key, config, system, as_reference=options.as_reference)
+    if not problems and options.names_needed and section.is_exclusive:
+        problems = selectors.name_problems(path, entries)
+    if problems:
+        return ConfigVerdict(Reason.PARAMETER, f"{key}: {'; '.join(problems)}")
+    if section.is_exclusive and (found := selectors.overlap(entries)):
+        return ConfigVerdict(Reason.OVERLAP, _overlap_message(key, found))
+    return ALLOWED
+
+
+def content_problems(key: str, config: Any, system: SystemConfig, *, as_reference: bool = False) -> list[str]:
+    """What is wrong with the values of a key's decoded `config`, in words; empty when they are valid."""
+    problems = [
+        f"{path}.{problem}" if path else problem
+        for path, layer in _layers(config)
+        for problem in _BY_KEY[key].rule(layer)
+    ]
+    if isinstance(config, ResourceQOSConfig):
+        problems += network.problems(config, system, as_reference=as_reference)
+    return problems
+
+
+def validate_node_labels(
+    data: Data, node: str, old: Mapping[str, str], new: Mapping[str, str]
+) -> ConfigVerdict:
+    """Whether a node may change its labels: no configuration may then have several entries for it."""
+    return ALLOWED if old == new else NodeRules(data).check(node, new)
+
+
+class NodeRules:
+    """What the entries of a ConfigMap's `data` ask of the labels of nodes.
+
+    Keys that cannot be understood are skipped.
+    """
+
+    def __init__(self, data: Data) -> None:
+        self._tables: list[tuple[str, EntryTable[NodeEntry]]] = []
+        for section in _SECTIONS:
+            try:
+                if text := data.get(section.codec.key, ""):
+                    entries = _entries(section.codec.decode(text))
+                    self._tables.append((section.codec.key, EntryTable(entries)))
+            except ProtocolError:
+                continue
+
+    def check(self, node: str, node_labels: Mapping[str, str]) -> ConfigVerdict:
+        """Refused when several entries of one key match."""
+        for key, table in self._tables:
+            names = tuple(entry.name for entry in table.matching(node_labels))
+            if len(names) > 1:
+                return ConfigVerdict(Reason.CONFLICT, _overlap_message(key, Overlap(names, node)))
+        return ALLOWED
+
+
+def _first_conflict(parsed: Sequence[tuple[str, Sequence[NodeEntry]]], nodes: NodeLabels) -> ConfigVerdict:
+    for key, entries in parsed:
+        if found := selectors.conflict(entries, nodes):
+            return ConfigVerdict(Reason.CONFLICT, _overlap_message(key, found))
+    return ALLOWED
+
+
+def _overlap_message(key: str, found: Overlap) -> str:
+    body: dict[str, Any] = {"config": key, "strategies": list(found.entries)}
+    if found.node:
+        body["exampleNodes"] = [found.node]
+    return msgspec.json.encode(body).decode()
+
+
+def _layers(config: Any) -> Iterator[tuple[str, Any]]:
+    """The cluster's strategy and each entry, with where it stands."""
+    if isinstance(config, _FLAT):
+        yield "", config
+    elif config.cluster_strategy is not None:
+        yield "clusterStrategy", config.cluster_strategy
+    for index, entry in enumerate(_entries(config)):
+        yield f"{_entries_path(config)}[{index}]", entry
+
+
+def _entries(config: Any) -> Sequence[NodeEntry]:
+    found: Sequence[NodeEntry] = getattr(
+        config, "node_configs" if isinstance(config, _FLAT) else "node_strategies"
+    )
+    return found
+
+
+def _entries_path(config: Any) -> str:
+    return "nodeConfigs" if isinstance(config, _FLAT) else "nodeStrategies"

@@ -1,0 +1,208 @@
+"""What ClusterColocationProfiles make of a pod at creation (behaviour/manager 14.2, 14.3): pure, JSON in, JSON out.
+
+Pods stay JSON here, since the answer to admission must keep every field that we do not know. What is not
+changed is shared with the input, so that finding out what changed costs what changed, not what there is.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from koordinator.api import decode, labels, priority, qos
+from koordinator.api.core import Pod
+from koordinator.api.errors import KoordinatorError
+from koordinator.api.qos import QoSClass
+from koordinator.api.scheduling import PriorityClass
+from koordinator.cluster.errors import ApiError
+from koordinator.manager.profiles import extended_resources, pod_patch
+from koordinator.manager.profiles.profile_matching import PROBABILITY_ALWAYS, CompiledProfile
+
+Draw = Callable[[], int]
+"""A random whole number in [0, 100)."""
+
+FindPriorityClass = Callable[[str], PriorityClass | None]
+
+
+class ProfileError(KoordinatorError):
+    """A profile cannot be applied, so the pod is refused: which profile, which field, why."""
+
+    def __init__(self, profile: str, field: str, reason: str) -> None:
+        super().__init__(f"ClusterColocationProfile {profile}: {field}: {reason}")
+        self.profile, self.field, self.reason = profile, field, reason
+
+
+class ProfileOutcome(msgspec.Struct, frozen=True):
+    """The pod after all profiles, the names of those really applied, in order, and what users should know."""
+
+    pod: dict[str, Any]
+    applied: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def mutate(
+    pod: dict[str, Any],
+    matching: Iterable[CompiledProfile],
+    *,
+    priority_class: FindPriorityClass,
+    draw: Draw,
+    skip_resources: bool = False,
+    as_reference: bool = False,
+) -> ProfileOutcome:
+    """The pod as the profiles that it matches want it, in their order; `pod` itself stays as it was.
+
+    `skip_resources` is the feature gate ColocationProfileSkipMutatingResources; `as_reference` lets P percent
+    apply to P+1 of 100 draws.
+
+    Raises: ProfileError when a profile is broken or names an unknown PriorityClass; QuantityError for an
+    amount that is none; msgspec.ValidationError when the result is no pod.
+    """
+    draft: _Draft | None = None
+    applied = []
+    skips = skip_resources
+    matched = False
+    for profile in matching:
+        matched = True
+        skips = skips or profile.skips_resources
+        if not is_drawn(profile, draw, as_reference=as_reference):
+            continue
+        draft = draft or _Draft(pod, pod_patch.POD)
+        draft.apply(profile, priority_class)
+        applied.append(profile.name)
+    if draft is not None:
+        pod = draft.result()
+    if not matched or skips:
+        return ProfileOutcome(pod, tuple(applied))
+    translated = extended_resources.translate_pod(pod, priority_class_of(pod))
+    return ProfileOutcome(translated.pod, tuple(applied), translated.warnings)
+
+
+def priority_class_of(pod: dict[str, Any]) -> priority.PriorityClass:
+    """`priority.default` of a pod in JSON, which is decoded only when labels and number do not tell.
+
+    Raises: msgspec.ValidationError when it is no pod.
+    """
+    own = (pod.get("metadata") or {}).get("labels") or {}
+    label = own.get(labels.PRIORITY_CLASS)
+    number = (pod.get("spec") or {}).get("priority")
+    known = priority.of_name(label) if label is not None else priority.of_number(number)
+    if known:
+        return known
+    if qos_class := qos.of_labels(own):
+        return priority.PriorityClass.BATCH if qos_class is QoSClass.BE else priority.PriorityClass.PROD
+    return priority.default(decode.from_builtins(pod, Pod))
+
+
+def is_drawn(profile: CompiledProfile, draw: Draw, *, as_reference: bool = False) -> bool:
+    """Whether the profile applies this time, by its probability. Raises: ProfileError when it is broken."""
+    if profile.broken is not None:
+        raise ProfileError(profile.name, profile.broken.field, profile.broken.reason)
+    percent = profile.percent
+    if percent == 0 or percent == PROBABILITY_ALWAYS:
+        return percent == PROBABILITY_ALWAYS
+    return draw() <= percent if as_reference else draw() < percent
+
+
+def apply_profile(
+    obj: dict[str, Any],
+    profile: CompiledProfile,
+    priority_class: FindPriorityClass | None,
+    shape: pod_patch.PodShape = pod_patch.POD,
+) -> dict[str, Any]:
+    """The object with one profile applied, resources excepted; it itself stays as it was.
+
+    `priority_class` None leaves scheduler and priority alone: those of a pod that exists already, and those
+    of an object that is no pod.
+
+    Raises: ProfileError.
+    """
+    draft = _Draft(obj, shape)
+    draft.apply(profile, priority_class)
+    return draft.result()
+
+
+class _Draft:
+    """An object while profiles are applied to it: what they change is copied once, all else is shared."""
+
+    __slots__ = ("_annotations", "_labels", "_obj", "_shape", "_spec")
+
+    def __init__(self, obj: dict[str, Any], shape: pod_patch.PodShape) -> None:
+        self._shape = shape
+        self._take(obj)
+
+    def _take(self, obj: dict[str, Any]) -> None:
+        metadata = obj.get("metadata") or {}
+        self._obj = obj
+        self._labels: dict[str, str] = dict(metadata.get("labels") or {})
+        self._annotations: dict[str, str] = dict(metadata.get("annotations") or {})
+        self._spec: dict[str, Any] | None = None  # copied when it is first changed
+
+    def apply(self, profile: CompiledProfile, priority_class: FindPriorityClass | None) -> None:
+        """Raises: ProfileError."""
+        spec = profile.source.spec
+        own = self._labels
+        own.update(spec.labels)
+        self._annotations.update(spec.annotations)
+        _map_keys(own, profile.label_keys)
+        _map_keys(self._annotations, profile.annotation_keys)
+        for key, suffix in spec.label_suffixes.items():
+            if key in own:
+                own[key] = (own[key] or "") + suffix
+        if spec.qos_class:
+            own[labels.QOS_CLASS] = spec.qos_class
+        if spec.koordinator_priority is not None:
+            own[labels.PRIORITY] = str(spec.koordinator_priority)
+        if priority_class is not None:
+            if spec.scheduler_name:
+                self._own_spec()["schedulerName"] = spec.scheduler_name
+            if spec.priority_class_name:
+                _set_priority(self._own_spec(), profile, priority_class)
+        if spec.patch:
+            self._patch(profile)
+
+    def _patch(self, profile: CompiledProfile) -> None:
+        patch = profile.source.spec.patch
+        if profile.has_plain_patch:
+            self._take(pod_patch.merge_plain(self.result(), patch))
+            return
+        try:
+            self._take(pod_patch.merge(self.result(), patch, self._shape))
+        except ApiError as error:
+            raise ProfileError(profile.name, "spec.patch", str(error)) from error
+
+    def _own_spec(self) -> dict[str, Any]:
+        if self._spec is None:
+            self._spec = dict(self._obj.get("spec") or {})
+        return self._spec
+
+    def result(self) -> dict[str, Any]:
+        """The object as it is now; the draft is not used after it but for a patch."""
+        metadata = dict(self._obj.get("metadata") or {})
+        if self._labels:
+            metadata["labels"] = self._labels
+        if self._annotations:
+            metadata["annotations"] = self._annotations
+        result = {**self._obj, "metadata": metadata}
+        if self._spec is not None:
+            result["spec"] = self._spec
+        return result
+
+
+def _map_keys(values: dict[str, str], pairs: tuple[tuple[str, str], ...]) -> None:
+    for source, target in pairs:
+        values[target] = values.get(source) or ""
+
+
+def _set_priority(
+    pod_spec: dict[str, Any], profile: CompiledProfile, priority_class: FindPriorityClass
+) -> None:
+    name = profile.source.spec.priority_class_name
+    found = priority_class(name)
+    if found is None:
+        reason = f'no PriorityClass "{name}" exists; create it first'
+        raise ProfileError(profile.name, "spec.priorityClassName", reason)
+    pod_spec["priorityClassName"] = name
+    pod_spec["priority"] = found.value
+    pod_spec.pop("preemptionPolicy", None)
+    if found.preemption_policy:
+        pod_spec["preemptionPolicy"] = found.preemption_policy

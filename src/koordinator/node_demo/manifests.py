@@ -1,0 +1,117 @@
+"""What a user would apply: the configuration of co-location, the service, and batch in two ways."""
+
+import json
+from typing import Any
+
+from koordinator.api import labels
+from koordinator.api.priority import PriorityClass
+from koordinator.api.qos import QoSClass
+from koordinator.node_demo.disk import LIMIT_BPS, LIMIT_IOPS, Disk
+from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, Mode
+
+NAMESPACE = "default"
+SERVICE = "service"
+BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
+BATCH_REQUEST_MILLI = 50
+"""What a managed batch pod must be lent to be placed; it may use more (its limit is that of the machine)."""
+REPORT_S, AVERAGE_S = 30, 60
+"""How often the node agent reports, and what it averages over: the shortest times that it accepts."""
+_MIB = 2**20
+_SERVICE_MEMORY_MIB = 256
+_SUPPRESS_PERCENT = 95
+"""Up to this use of the machine batch is not confined to fewer CPUs."""
+_SCHEDULER = "koord-scheduler"
+_NO_IMAGE = "none"  # the process node runs commands of this machine
+_ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not listed has no threshold
+
+
+def configuration(disk: Disk | None) -> dict[str, str]:
+    """The data of ConfigMap `slo-controller-config`: lend all that is left, and protect services."""
+    colocation = {
+        "enable": True,
+        "metricReportIntervalSeconds": REPORT_S,
+        "metricAggregateDurationSeconds": AVERAGE_S,
+        "cpuReclaimThresholdPercent": 100,
+        "memoryReclaimThresholdPercent": 80,
+    }
+    threshold = {
+        "enable": True,
+        "cpuSuppressPolicy": "cpuset",
+        "cpuSuppressThresholdPercent": _SUPPRESS_PERCENT,
+    }
+    best_effort: dict[str, Any] = {
+        "cpuQOS": {"enable": True, "groupIdentity": -1},
+        "memoryQOS": {"enable": True},
+    }
+    if disk is not None:
+        limits = {
+            "readBPS": LIMIT_BPS,
+            "writeBPS": LIMIT_BPS,
+            "readIOPS": LIMIT_IOPS,
+            "writeIOPS": LIMIT_IOPS,
+        }
+        best_effort["blkioQOS"] = {
+            "enable": True,
+            "blocks": [{"name": disk.name, "type": "device", "ioCfg": limits}],
+        }
+    qos = {
+        "policies": {"cpuPolicy": "groupIdentity"},
+        "lsClass": {
+            "cpuQOS": {"enable": True, "groupIdentity": 2},
+            "memoryQOS": {"enable": True, "lowLimitPercent": 100},
+        },
+        "beClass": best_effort,
+    }
+    return {
+        "colocation-config": json.dumps(colocation),
+        "resource-threshold-config": json.dumps({"clusterStrategy": threshold}),
+        "resource-qos-config": json.dumps({"clusterStrategy": qos}),
+    }
+
+
+def node_annotations() -> dict[str, str]:
+    """This node is meant to be full: the scheduler does not turn batch away for it."""
+    return {labels.USAGE_THRESHOLDS: _ANY_CPU_USE}
+
+
+def service(command: list[str]) -> dict[str, Any]:
+    """The latency-sensitive service: a burstable pod of class LS."""
+    requests = {"cpu": f"{SERVICE_REQUEST_MILLI}m", "memory": f"{_SERVICE_MEMORY_MIB}Mi"}
+    return _pod(
+        SERVICE, PriorityClass.PROD, {labels.QOS_CLASS: QoSClass.LS.value}, command, {"requests": requests}
+    )
+
+
+def batch(mode: Mode, number: int, command: list[str], cpus: int, memory_mib: int) -> dict[str, Any]:
+    """A batch pod: managed it is best-effort and asks for what is lent, unmanaged it is a pod like any other."""
+    name = f"batch-{mode}-{number}"
+    if mode is Mode.UNMANAGED:
+        requests = {"cpu": f"{SERVICE_REQUEST_MILLI // BATCH_PODS}m", "memory": f"{memory_mib}Mi"}
+        return _pod(name, PriorityClass.PROD, {}, command, {"requests": requests})
+    resources = {
+        "requests": {BATCH_CPU: str(BATCH_REQUEST_MILLI), BATCH_MEMORY: str(memory_mib * _MIB)},
+        "limits": {BATCH_CPU: str(1_000 * cpus), BATCH_MEMORY: str(2 * memory_mib * _MIB)},
+    }
+    return _pod(name, PriorityClass.BATCH, {labels.QOS_CLASS: QoSClass.BE.value}, command, resources)
+
+
+def _pod(
+    name: str,
+    priority: PriorityClass,
+    pod_labels: dict[str, str],
+    command: list[str],
+    resources: dict[str, dict[str, str]],
+) -> dict[str, Any]:
+    container = {"name": "main", "image": _NO_IMAGE, "command": command, "resources": resources}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name, **pod_labels}},
+        "spec": {
+            "schedulerName": _SCHEDULER,
+            "priorityClassName": priority.value,
+            "terminationGracePeriodSeconds": 1,
+            "restartPolicy": "Never",
+            "containers": [container],
+        },
+    }

@@ -1,0 +1,117 @@
+"""One measurement after the other: set the stage, send the load, read what happened."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from koordinator.host.cgroup_knobs import V1
+from koordinator.host.cgroups import Cgroups
+from koordinator.node_demo import latency, observe, plan
+from koordinator.node_demo.commands import Commands
+from koordinator.node_demo.errors import DemoError
+from koordinator.node_demo.latency import Latency, Records
+from koordinator.node_demo.observe import Moment, Use
+from koordinator.node_demo.plan import SETTLE_S, WARM_UP_S, Hog, Mode, Run
+from koordinator.node_demo.stage import Setting, Stage
+
+_START_S_MAX, _START_PAUSE_S = 60.0, 0.1
+_STRAGGLERS_S = 30.0  # start and end of the load generator, generously
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one run brought."""
+
+    run: Run
+    window_s: float
+    latency: Latency
+    use: Use
+    records: Records
+    evidence: dict[str, str]
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Requests of one run."""
+
+    rate_per_s: float
+    disk_every: int
+    seconds: float
+
+
+class Meter:
+    """Measures runs on a stage."""
+
+    def __init__(self, stage: Stage, cgroups: Cgroups, commands: Commands) -> None:
+        self._stage = stage
+        self._cgroups = cgroups
+        self._commands = commands
+
+    async def pilot(self) -> float:
+        """CPU seconds of one request, all that the service spends on it included. Raises: DemoError."""
+        cpus = self._commands.cpus
+        rate = plan.rate_per_s(plan.PILOT_LOAD_PERCENT, cpus, plan.REQUEST_CPU_MS / 1_000)
+        setting = await self._stage.enter(Mode.ALONE, Hog.CPU)
+        await _answers(setting.port)
+        _, use = await self._send(setting, Load(rate, 0, plan.PILOT_S))
+        return use.service_ratio * cpus / rate
+
+    async def run(self, run: Run, seconds: float, request_cpu_s: float) -> Measured:
+        """One measurement. Raises: DemoError."""
+        scenario = run.scenario
+        rate = plan.rate_per_s(scenario.load_percent, self._commands.cpus, request_cpu_s)
+        setting = await self._stage.enter(run.mode, scenario.hog)
+        await asyncio.sleep(SETTLE_S)
+        records, use = await self._send(setting, Load(rate, scenario.disk_every, seconds))
+        return Measured(run, seconds, latency.summarise(records, seconds), use, records, setting.evidence)
+
+    async def _send(self, setting: Setting, load: Load) -> tuple[Records, Use]:
+        out = self._commands.work_dir / "latencies"
+        command = self._commands.loadgen(load.rate_per_s, WARM_UP_S, load.seconds, load.disk_every, out)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        self._leave_groups(process.pid)
+        try:
+            await asyncio.sleep(WARM_UP_S)
+            before = self._look(setting)
+            await asyncio.sleep(load.seconds)
+            after = self._look(setting)
+            text, problem = await asyncio.wait_for(process.communicate(), _STRAGGLERS_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        if process.returncode != 0:
+            raise DemoError(f"{Path(command[0]).name} failed: {problem.decode(errors='replace').strip()}")
+        told = msgspec.json.decode(text, type=_Told)
+        generator_s = told.cpu_seconds * load.seconds / (load.seconds + WARM_UP_S)
+        return latency.read(out), observe.use(before, after, self._commands.cpus, generator_s)
+
+    def _look(self, setting: Setting) -> Moment:
+        return observe.look(
+            self._cgroups, setting.service_group, setting.batch_groups, setting.counters, setting.agents
+        )
+
+    def _leave_groups(self, pid: int) -> None:
+        """Real-time classes need run time of their own, which on v1 only the root group has."""
+        if self._cgroups.version == V1:
+            self._cgroups.files.write(f"{self._cgroups.directory('', 'cpu')}/cgroup.procs", str(pid))
+
+
+async def _answers(port: int) -> None:
+    """Wait until the service listens: it makes its file on the disk first. Raises: DemoError."""
+    for _ in range(int(_START_S_MAX / _START_PAUSE_S)):
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return
+        await asyncio.sleep(_START_PAUSE_S)
+    raise DemoError(f"the service does not listen on port {port} after {_START_S_MAX:.0f} s")
+
+
+class _Told(msgspec.Struct, rename="camel"):
+    """What a load generator prints."""
+
+    requests: int
+    answered: int
+    cpu_seconds: float

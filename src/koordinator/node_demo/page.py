@@ -1,0 +1,147 @@
+"""The report: one HTML file that needs no network."""
+
+import html
+
+import numpy as np
+import plotly.graph_objects as go
+
+from koordinator.node_demo import results, texts, verdicts
+from koordinator.node_demo.measure import Measured
+from koordinator.node_demo.plan import Mode, Scenario, alone_like
+from koordinator.node_demo.results import Row
+from koordinator.node_demo.show import Shown
+from koordinator.report.figures import div
+from koordinator.report.figures import figure as new_figure
+from koordinator.report.page import body, page, table
+
+# Okabe and Ito's palette: distinguishable with any colour vision, and in print.
+_COLOURS = {Mode.ALONE: "#7F7F7F", Mode.UNMANAGED: "#D55E00", Mode.MANAGED: "#0072B2"}
+_SERVICE, _BATCH, _REST, _UNUSED = "#0072B2", "#E69F00", "#CC79A7", "#D9D9D9"
+_POINTS = 400  # of a curve; more cannot be seen
+_TAIL = 4  # decades of a distribution's tail: up to 99.99 %
+_BIN_S = 0.25
+_NS_PER_MS, _NS_PER_S = 1e6, 1e9
+
+
+_STYLE = """
+  .kept { color: #009E73; } .missed { color: #D55E00; }
+  .warning { border-left: 4px solid #E69F00; padding-left: 1rem; }
+"""
+
+
+def render(shown: Shown, rows: list[Row]) -> str:
+    """The whole page as HTML text, plotting library included."""
+    found = results.disturbances(shown.measured)
+    text = body(
+        __package__,
+        facts=html.escape(_facts(shown)),
+        warnings="".join(
+            f'<p class="warning">The machine was not quiet. {html.escape(t)}</p>' for t in found
+        ),
+        verdicts="\n".join(_verdict(each) for each in verdicts.verdicts(rows)),
+        scenarios="\n".join(_scenario(each, shown, rows) for each in sorted({row.scenario for row in rows})),
+        evidence=_evidence(shown),
+        method=html.escape(texts.METHOD),
+    )
+    return page("A service and batch on one machine", text, style=_STYLE)
+
+
+def _facts(shown: Shown) -> str:
+    window_s = shown.measured[0].window_s
+    return (
+        f"{shown.cpus} CPUs, Linux {shown.kernel}; one request costs {shown.request_cpu_ms:.2f} ms of CPU time; "
+        f"{len(shown.measured)} measurements of {window_s:g} s."
+    )
+
+
+def _verdict(verdict: verdicts.Verdict) -> str:
+    word = "kept" if verdict.is_kept else "missed"
+    return f'<li><b class="{word}">{word}</b> {html.escape(verdict.text)}: {html.escape(verdict.found)}</li>'
+
+
+def _scenario(scenario: Scenario, shown: Shown, rows: list[Row]) -> str:
+    own = [row for row in rows if row.scenario == scenario]
+    lines = table(list(texts.HEADER), [list(texts.cells(row)) for row in own])
+    return (
+        f"<h2>{html.escape(str(scenario))}</h2>{lines}"
+        f"{div(_tails(scenario, shown.measured))}{div(_over_time(scenario, shown.measured))}{div(_cpus(own))}"
+    )
+
+
+def _evidence(shown: Shown) -> str:
+    lines = texts.held(shown.measured, shown.written)
+    return (
+        "<ul>"
+        + "".join(f"<li><code>{html.escape(line[len('held') :].strip())}</code></li>" for line in lines)
+        + "</ul>"
+    )
+
+
+def _runs(scenario: Scenario, mode: Mode, measured: list[Measured]) -> list[Measured]:
+    wanted = alone_like(scenario) if mode is Mode.ALONE else scenario
+    return [each for each in measured if each.run.mode is mode and each.run.scenario == wanted]
+
+
+def _tails(scenario: Scenario, measured: list[Measured]) -> go.Figure:
+    """Latency by percentile, of all requests of all runs; the axis gives each further nine the same room."""
+    figure = new_figure("latency, ms", "percentile")
+    for mode in Mode:
+        runs = _runs(scenario, mode, measured)
+        if not runs:
+            continue
+        waited = np.sort(np.abs(np.concatenate([each.records.latency_ns for each in runs]))) / _NS_PER_MS
+        nines = np.linspace(0, min(_TAIL, np.log10(waited.size)), _POINTS)
+        ranks = np.minimum(np.ceil((1 - 10.0**-nines) * waited.size).astype(np.int64), waited.size - 1)
+        figure.add_scatter(
+            x=nines, y=waited[ranks], name=texts.MODES[mode], mode="lines",
+            line={"color": _COLOURS[mode], "width": 2.5},
+        )  # fmt: skip
+    figure.update_yaxes(type="log")
+    figure.update_xaxes(tickvals=[0, 0.301, 1, 2, 3, 4], ticktext=["0", "50", "90", "99", "99.9", "99.99"])
+    return figure
+
+
+def _over_time(scenario: Scenario, measured: list[Measured]) -> go.Figure:
+    """The slowest one percent in each quarter of a second, run after run."""
+    figure = new_figure(
+        "p99 of ¼ s, ms", "seconds of the measurement; the runs of a mode one after the other"
+    )
+    for mode in Mode:
+        times, values, offset_s = [], [], 0.0
+        for each in _runs(scenario, mode, measured):
+            bins = (each.records.due_ns / _NS_PER_S / _BIN_S).astype(np.int64)
+            waited = np.abs(each.records.latency_ns) / _NS_PER_MS
+            for number in range(int(bins.max()) + 1):
+                inside = waited[bins == number]
+                if inside.size:
+                    times.append(offset_s + number * _BIN_S)
+                    values.append(float(np.percentile(inside, 99)))
+            offset_s += each.window_s
+        if values:
+            figure.add_scatter(
+                x=times, y=values, name=texts.MODES[mode], mode="lines", line={"color": _COLOURS[mode]}
+            )
+    figure.update_yaxes(type="log")
+    return figure
+
+
+def _cpus(rows: list[Row]) -> go.Figure:
+    """Who used the CPUs."""
+    figure = new_figure("% of all CPUs", "")
+    names = [texts.MODES[row.mode] for row in rows]
+    service = [100 * row.service_ratio for row in rows]
+    batch = [100 * row.batch_ratio for row in rows]
+    total = [100 * row.total_ratio for row in rows]
+    rest = [max(t - s - b, 0.0) for t, s, b in zip(total, service, batch, strict=True)]
+    unused = [max(100 - t, 0.0) for t in total]
+    for values, name, colour in (
+        (service, "service", _SERVICE),
+        (batch, "batch", _BATCH),
+        (rest, "client, agent, others", _REST),
+        (unused, "unused", _UNUSED),
+    ):
+        figure.add_bar(y=names, x=values, name=name, orientation="h", marker={"color": colour})
+    figure.update_layout(barmode="stack", height=240)
+    figure.update_xaxes(title="% of all CPUs", range=[0, 100])
+    figure.update_yaxes(title="", autorange="reversed")
+    return figure

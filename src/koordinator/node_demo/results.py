@@ -1,0 +1,146 @@
+"""What the measurements amount to: medians of repeated runs, each compared with the service alone."""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import msgspec
+
+from koordinator.node_demo.measure import Measured
+from koordinator.node_demo.plan import DISK_BLOCK_KIB, Hog, Mode, Scenario, alone_like
+
+_UNITS = {Hog.CPU: ("units", 1.0), Hog.MEMORY: ("GiB", 1 / 1024), Hog.DISK: ("MiB", DISK_BLOCK_KIB / 1024)}
+
+# When the machine does other things meanwhile, figures of single runs mean little.
+OTHER_RATIO_MAX = 0.05
+STEAL_RATIO_MAX = 0.02
+SENT_LATE_MS_MAX = 0.5
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Medians of one scenario and mode. Ratios of CPU are of all CPUs of the machine."""
+
+    scenario: Scenario
+    mode: Mode
+    runs: int
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    p99_min_ms: float
+    p99_max_ms: float
+    p99_to_alone: float
+    answered_ratio: float
+    total_ratio: float
+    service_ratio: float
+    batch_ratio: float
+    batch_of_left: float
+    agent_ratio: float
+    work_per_s: float
+
+    @property
+    def work(self) -> str:
+        """What batch did per second; a unit of CPU work is that of one request."""
+        if self.mode is Mode.ALONE:
+            return ""
+        unit, factor = _UNITS[self.scenario.hog]
+        return f"{self.work_per_s * factor:,.0f} {unit}"
+
+
+def summarise(measured: Sequence[Measured]) -> list[Row]:
+    """One row per scenario and mode, in the order of scenarios, then modes."""
+    scenarios = sorted({each.run.scenario for each in measured if each.run.mode is not Mode.ALONE})
+    rows = []
+    for scenario in scenarios or sorted({each.run.scenario for each in measured}):
+        alone = _of(measured, alone_like(scenario), Mode.ALONE)
+        for mode in Mode:
+            runs = alone if mode is Mode.ALONE else _of(measured, scenario, mode)
+            if runs:
+                rows.append(_row(scenario, mode, runs, alone))
+    return rows
+
+
+def disturbances(measured: Sequence[Measured]) -> list[str]:
+    """What other than the demonstration went on, one sentence each; empty on a quiet machine."""
+    found = []
+    for name, value, limit in _DISTURBANCES:
+        disturbed = [value(each) for each in measured if value(each) > limit]
+        if disturbed:
+            found.append(
+                name.format(count=len(disturbed), all=len(measured), worst=max(disturbed), limit=limit)
+            )
+    return found
+
+
+_DISTURBANCES: tuple[tuple[str, Callable[[Measured], float], float], ...] = (
+    (
+        "In {count} of {all} runs other processes used more than {limit:.0%} of the CPUs (up to {worst:.0%}).",
+        lambda each: each.use.other_ratio,
+        OTHER_RATIO_MAX,
+    ),
+    (
+        "In {count} of {all} runs the hypervisor took more than {limit:.0%} of the CPUs away (up to {worst:.0%}).",
+        lambda each: each.use.steal_ratio,
+        STEAL_RATIO_MAX,
+    ),
+    (
+        "In {count} of {all} runs 1 % of the requests were sent more than {limit:g} ms late (up to {worst:.1f} ms): "
+        "something kept even real-time processes waiting.",
+        lambda each: each.latency.sent_late_p99_ms,
+        SENT_LATE_MS_MAX,
+    ),
+)
+
+
+def _of(measured: Sequence[Measured], scenario: Scenario, mode: Mode) -> list[Measured]:
+    return [each for each in measured if each.run.scenario == scenario and each.run.mode is mode]
+
+
+def _row(scenario: Scenario, mode: Mode, runs: list[Measured], alone: list[Measured]) -> Row:
+    p99s = [each.latency.p99_ms for each in runs]
+    alone_p99 = median(each.latency.p99_ms for each in alone) if alone else median(p99s)
+    alone_service = median(each.use.service_ratio for each in alone) if alone else 0.0
+    return Row(
+        scenario=scenario,
+        mode=mode,
+        runs=len(runs),
+        p50_ms=median(each.latency.p50_ms for each in runs),
+        p99_ms=median(p99s),
+        p999_ms=median(each.latency.p999_ms for each in runs),
+        p99_min_ms=min(p99s),
+        p99_max_ms=max(p99s),
+        p99_to_alone=median(p99s) / alone_p99,
+        answered_ratio=median(_answered_ratio(each) for each in runs),
+        total_ratio=median(each.use.total_ratio for each in runs),
+        service_ratio=median(each.use.service_ratio for each in runs),
+        batch_ratio=median(each.use.batch_ratio for each in runs),
+        batch_of_left=median(batch_of_left(each, alone_service) for each in runs),
+        agent_ratio=median(each.use.agent_ratio for each in runs),
+        work_per_s=median(each.use.work_per_s for each in runs),
+    )
+
+
+def batch_of_left(measured: Measured, alone_service_ratio: float) -> float:
+    """CPU time of batch relative to what the service, when alone, leaves of this machine.
+
+    What others use (the client that stands for another machine, processes that are not ours) is not there to be
+    left; what the agent uses is. Above 1, batch took from the service.
+    """
+    use = measured.use
+    left = 1.0 - alone_service_ratio - use.client_ratio - use.other_ratio
+    return use.batch_ratio / left if left > 0 else 0.0
+
+
+def _answered_ratio(measured: Measured) -> float:
+    return min(measured.latency.answered_per_s * measured.window_s / measured.latency.requests, 1.0)
+
+
+def plain(measured: Sequence[Measured]) -> list[dict[str, object]]:
+    """Each run in figures, without its single requests."""
+    return [
+        {
+            "run": each.run,
+            "latency": each.latency,
+            "use": each.use,
+            "evidence": each.evidence,
+        }
+        for each in measured
+    ]

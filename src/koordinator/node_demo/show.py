@@ -1,0 +1,103 @@
+"""The whole demonstration: prepare, measure, tidy up."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from koordinator.host import cgroups
+from koordinator.host.cgroups import Cgroups
+from koordinator.host.files import Files
+from koordinator.host.roots import HostRoots
+from koordinator.node_demo import build, commands, disk, plan
+from koordinator.node_demo.build import Programs
+from koordinator.node_demo.by_hand import ByHand
+from koordinator.node_demo.colocated import OnACluster
+from koordinator.node_demo.commands import Commands
+from koordinator.node_demo.disk import Disk
+from koordinator.node_demo.errors import DemoError
+from koordinator.node_demo.measure import Measured, Meter
+from koordinator.node_demo.plan import Hog, Run, Scenario
+from koordinator.node_demo.stage import Stage, Written
+
+_FILES_KEPT_OPEN = 64
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """All that can fail before anything is started."""
+
+    programs: Programs
+    disk_dir: Path
+    disk: Disk | None
+    planned: list[Run]
+    seconds: float
+    by_hand: bool
+    """Without a cluster and an agent."""
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What was measured, and on what."""
+
+    measured: list[Measured]
+    cpus: int
+    request_cpu_ms: float
+    kernel: str
+    written: list[Written]
+    """What the agent wrote, by its own audit log."""
+
+
+def prepare(
+    scenarios: list[Scenario],
+    repeats: int,
+    seconds: float,
+    disk_dir: Path | None = None,
+    by_hand: bool = False,
+) -> Prepared:
+    """Raises: DemoError, which says what is missing and how to get it."""
+    if os.geteuid() != 0:
+        raise DemoError("groups of processes can only be made by root: sudo make demo-node")
+    programs = build.build(build.cache_dir())
+    folder = disk_dir if disk_dir is not None else build.cache_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    device = disk.disk_of(folder)
+    if device is None and any(each.hog is Hog.DISK for each in scenarios):
+        raise DemoError(
+            f"{folder} is not on a single disk, so batch cannot be kept from it: name a folder that is with "
+            "--disk-dir, or leave the disk hog out with --hogs cpu --hogs memory"
+        )
+    return Prepared(programs, folder, device, plan.runs(scenarios, repeats), seconds, by_hand)
+
+
+async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> Shown:
+    """Measure everything; `on_progress` hears of each run before it starts. Raises: DemoError."""
+    files = Files(_FILES_KEPT_OPEN)
+    groups = Cgroups(files, cgroups.detect(files, HostRoots.below("")))
+    with tempfile.TemporaryDirectory(prefix="koordinator-demo-") as scratch:
+        made = Commands(
+            programs=prepared.programs,
+            loops=commands.loops_per_request(prepared.programs),
+            port=commands.free_port(),
+            cpus=commands.cpu_count(),
+            work_dir=Path(scratch),
+            disk_dir=prepared.disk_dir,
+        )
+        stage: Stage
+        if prepared.by_hand:
+            stage = ByHand(groups, made, prepared.disk)
+        else:
+            stage = OnACluster(groups, made, prepared.disk)
+        try:
+            await stage.open()
+            meter = Meter(stage, groups, made)
+            request_cpu_s = await meter.pilot()
+            measured = []
+            for number, run in enumerate(prepared.planned):
+                on_progress(number, run)
+                measured.append(await meter.run(run, prepared.seconds, request_cpu_s))
+        finally:
+            await stage.close()
+            files.close()
+        written = stage.written()
+    return Shown(measured, made.cpus, request_cpu_s * 1_000, os.uname().release, written)

@@ -1,0 +1,44 @@
+"""Where the service and batch run: what a measurement needs to know of it."""
+
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from koordinator.node_demo.plan import Hog, Mode
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A stage that is set for a mode."""
+
+    port: int
+    service_group: str
+    batch_groups: list[str]
+    counters: list[Path]
+    agents: list[int]
+    evidence: dict[str, str]
+    """Values of knobs that matter, by their file."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A file that the agent wrote, by its own audit log."""
+
+    path: str
+    message: str
+    reason: str
+
+
+class Stage(Protocol):
+    """Keeps the service running and changes what is beside it."""
+
+    async def open(self) -> None:
+        """Start the service."""
+
+    async def enter(self, mode: Mode, hog: Hog) -> Setting:
+        """Have the batch pods of a mode running, and nothing else."""
+
+    async def close(self) -> None:
+        """End everything and leave the machine as it was."""
+
+    def written(self) -> list[Written]:
+        """What the agent wrote, after `close`."""

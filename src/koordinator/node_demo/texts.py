@@ -1,0 +1,67 @@
+"""What a mode and a scenario are called, and the cells of the table: for the terminal and the page alike."""
+
+import re
+from collections.abc import Sequence
+
+from koordinator.node_demo.measure import Measured
+from koordinator.node_demo.plan import Mode
+from koordinator.node_demo.results import Row
+from koordinator.node_demo.stage import Written
+
+_IDS = re.compile(r"(?<=/pod)[0-9a-f-]{36}|(?<=/)[0-9a-f]{64}|(?<=koordinator-demo-)[0-9]+")
+
+MODES = {Mode.ALONE: "alone", Mode.UNMANAGED: "unmanaged", Mode.MANAGED: "managed"}
+HEADER = ("", "p50", "p99", "p99.9", "× alone", "CPUs", "service", "batch", "of left", "work/s")
+COLUMNS = (
+    "p50, p99, p99.9: latency in milliseconds. × alone: p99 relative to the service alone. "
+    "CPUs, service, batch: share of all CPU time of the machine. "
+    "of left: CPU time of batch relative to what the service leaves when it is alone. work/s: what batch did."
+)
+METHOD = (
+    "Requests arrive at a constant rate, whatever became of earlier ones, and latency counts from the moment a request "
+    "was due. The load generator runs in a real-time class (SCHED_FIFO) outside of the pods: it stands for a client on "
+    "another machine. Unmanaged batch runs as ordinary pods that request as much CPU as the service does. "
+    "Figures are medians of interleaved runs; requests that were never answered count with what they had waited."
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A line of the table, as `HEADER` names the columns."""
+    is_alone = row.mode is Mode.ALONE
+    return (
+        MODES[row.mode],
+        _ms(row.p50_ms),
+        _ms(row.p99_ms),
+        _ms(row.p999_ms),
+        "" if is_alone else _ratio(row.p99_to_alone),
+        f"{row.total_ratio:.0%}",
+        f"{row.service_ratio:.0%}",
+        "" if is_alone else f"{row.batch_ratio:.0%}",
+        "" if is_alone else f"{row.batch_of_left:.0%}",
+        row.work,
+    )
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def held(measured: Sequence[Measured], written: Sequence[Written]) -> list[str]:
+    """What managed groups held while they were measured, each file once, and whether the agent had written it."""
+    by_agent = {(each.path, each.message.rpartition(" to ")[2]): each.reason for each in reversed(written)}
+    found: dict[str, str] = {}
+    for each in measured:
+        for path, value in each.evidence.items():
+            reason = by_agent.get((path, value))
+            who = f", written by koordlet ({reason})" if reason is not None else ""
+            found.setdefault(_generic(path), f"held   {_generic(path)} = {value}{who}")
+    return list(found.values())
+
+
+def _generic(path: str) -> str:
+    """The path without what differs between runs and pods."""
+    return _IDS.sub("…", path)

@@ -1,0 +1,206 @@
+"""The ConfigMap's webhook: which values, selectors and combinations it refuses, and in which words."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordinator.api import defaults, slo_config
+from koordinator.api.affinity import LabelSelector, LabelSelectorRequirement
+from koordinator.manager.config import validation, validation_rules
+from koordinator.manager.config import validation_selectors as selectors
+from koordinator.manager.config.validation import Reason, ValidationOptions
+
+OPTIONS = ValidationOptions()
+
+
+def validate(
+    new: dict[str, Any], *, old: dict[str, Any] | None = None, nodes: dict[str, dict[str, str]] | None = None
+) -> validation.ConfigVerdict:
+    before, after = (
+        {key.replace("_", "-"): v if isinstance(v, str) else json.dumps(v) for key, v in data.items()}
+        for data in (old or {}, new)
+    )
+    return validation.validate_config_map(before, after, nodes or {}, OPTIONS)
+
+
+def entry(name: str, **match: str) -> dict[str, Any]:
+    return {"name": name, "nodeSelector": {"matchLabels": match}}
+
+
+def test_the_config_map_that_is_shipped_is_accepted() -> None:
+    assert validate(defaults.slo_config()["data"]).allowed
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        pytest.param(
+            {"colocation_config": {"nodeConfigs": [{**entry("a", x="1"), "resourceDiffThreshold": 2}]}},
+            "nodeConfigs[0].resourceDiffThreshold must be above 0 and at most 1, not 2",
+            id="a node entry is named by its place",
+        ),
+        pytest.param(
+            {"resource_threshold_config": {"clusterStrategy": {"memoryEvictThresholdPercent": 70}}},
+            "clusterStrategy.memoryEvictThresholdPercent needs memoryEvictLowerPercent next to it",
+            id="half a pair",
+        ),
+        pytest.param(
+            {
+                "resource_threshold_config": {
+                    "clusterStrategy": {"cpuEvictThresholdPercent": 60, "cpuEvictLowerPercent": 60}
+                }
+            },
+            "cpuEvictThresholdPercent must be above cpuEvictLowerPercent",
+            id="a pair that is no range",
+        ),
+        pytest.param(
+            {"resource_qos_config": {"clusterStrategy": {"beClass": {"memoryQOS": {"wmarkMinAdj": 51}}}}},
+            "clusterStrategy.beClass.memoryQOS.wmarkMinAdj must be at least -25 and at most 50, not 51",
+            id="the path goes down to the member",
+        ),
+        pytest.param(
+            {"cpu_burst_config": {"nodeStrategies": [{"name": "a"}]}},
+            "nodeStrategies[0].nodeSelector is missing or empty",
+            id="an entry without selector",
+        ),
+    ],
+)
+def test_a_bad_value_is_named_with_its_key_member_and_rule(data: dict[str, Any], said: str) -> None:
+    verdict = validate(data)
+
+    (key,) = data
+    assert verdict.reason is Reason.PARAMETER
+    assert verdict.message.startswith(f"{key.replace('_', '-')}: ") and said in verdict.message
+    assert verdict.text.startswith('___{"reason":"ConfigParamInvalid","message":')
+
+
+NUMBERS = [
+    field.name
+    for field in msgspec.structs.fields(slo_config.ColocationStrategy)
+    if field.name.endswith(("_percent", "_seconds", "_minutes", "_threshold"))
+]
+
+
+@given(values=st.dictionaries(st.sampled_from(NUMBERS), st.integers(-1, 101)))
+def test_the_controller_takes_what_the_webhook_accepts(values: dict[str, int]) -> None:
+    strategy = slo_config.ColocationStrategy(**values)  # type: ignore[arg-type]
+
+    if not validation_rules.colocation(strategy):
+        assert slo_config.colocation_problems(strategy) == []
+
+
+def test_only_changed_keys_are_checked() -> None:
+    broken = {"colocation_config": "{", "cpu_burst_config": {"clusterStrategy": {}}}
+
+    assert validate(broken, old={"colocation_config": "{"}).allowed
+    assert validate(broken).reason is Reason.PARSE
+
+
+def test_overlapping_entries_are_told_with_a_node_that_matches_both() -> None:
+    entries = {"cpu_burst_config": {"nodeStrategies": [entry("a", x="1"), entry("b", y="1")]}}
+
+    verdict = validate(entries, nodes={"n2": {"x": "1", "y": "1"}, "n1": {"x": "1"}})
+
+    assert verdict.reason is Reason.CONFLICT
+    assert json.loads(verdict.message) == {
+        "config": "cpu-burst-config",
+        "strategies": ["a", "b"],
+        "exampleNodes": ["n2"],
+    }
+    assert json.loads(verdict.text.strip("_")) == {
+        "reason": "ExistNodeConfict",
+        "message": json.loads(verdict.message),
+    }, "an object within the object, as tools parse it"
+    assert validate(entries, nodes={"n1": {"x": "1"}}).allowed
+
+
+def test_the_refusal_of_overlapping_selectors_names_no_nodes() -> None:
+    entries = {"cpu_burst_config": {"nodeStrategies": [entry("a", x="1"), entry("b", x="1")]}}
+
+    assert json.loads(validate(entries).text.strip("_")) == {
+        "reason": "NodeStrategiesOverlap",
+        "message": {"config": "cpu-burst-config", "strategies": ["a", "b"]},
+    }
+
+
+def test_a_selector_with_countless_combinations_is_answered_in_bounded_time() -> None:
+    expressions = [
+        LabelSelectorRequirement(key=f"k{n}", operator="In", values=[str(v) for v in range(n)])
+        for n in (97, 101, 103, 107, 109)
+    ]
+    many = slo_config.NodeCPUBurst(name="a", node_selector=LabelSelector(match_expressions=expressions))
+    other = slo_config.NodeCPUBurst(name="b", node_selector=LabelSelector(match_labels={"x": "1"}))
+
+    assert not selectors.overlap([many, other])
+
+
+LABELS = st.dictionaries(st.sampled_from("xyz"), st.sampled_from("12"), max_size=3)
+ENTRIES = st.lists(LABELS, min_size=1, max_size=4)
+
+
+@given(entries=ENTRIES, nodes=st.lists(LABELS, max_size=4))
+def test_a_conflict_is_exactly_a_node_with_two_entries(
+    entries: list[dict[str, str]], nodes: list[dict[str, str]]
+) -> None:
+    given_entries = [
+        slo_config.NodeCPUBurst(name=str(index), node_selector=LabelSelector(match_labels=match))
+        for index, match in enumerate(entries)
+    ]
+    named = {f"n{index}": own for index, own in enumerate(nodes)}
+
+    found = selectors.conflict(given_entries, named)
+
+    matches = [sum(match.items() <= own.items() for match in entries) for own in nodes]
+    assert bool(found) is any(count > 1 for count in matches)
+
+
+@given(entries=ENTRIES)
+def test_entries_that_overlap_do_so_in_any_order(entries: list[dict[str, str]]) -> None:
+    given_entries = [
+        slo_config.NodeCPUBurst(name=str(index), node_selector=LabelSelector(match_labels=match))
+        for index, match in enumerate(entries)
+    ]
+
+    assert bool(selectors.overlap(given_entries)) is bool(selectors.overlap(given_entries[::-1]))
+
+
+def network(*requests: Any, total: str | None = None) -> list[str]:
+    classes = ("lsrClass", "lsClass", "beClass")
+    qos = {
+        name: {"networkQOS": {"ingressRequest": request}}
+        for name, request in zip(classes, requests, strict=False)
+    }
+    system = {} if total is None else {"clusterStrategy": {"totalNetworkBandwidth": total}}
+    return validation.content_problems(
+        "resource-qos-config",
+        slo_config.RESOURCE_QOS.decode(json.dumps({"clusterStrategy": qos})),
+        slo_config.SYSTEM.decode(json.dumps(system)),
+    )
+
+
+def test_bandwidths_in_quantities_must_fit_the_node_and_those_in_percent_a_hundred() -> None:
+    assert network("50M", "40M", total="100M") == []
+    assert network("60M", "50M", total="100M") != []
+    assert network("60M", "50M") == []  # nobody knows the total
+    assert network(60, 40, total="1M") == []
+    assert network(60, 41) != []
+    assert network(60, "1M") == [
+        "clusterStrategy: bandwidth requests must be all percentages or all quantities"
+    ]
+
+
+def test_a_node_may_take_labels_that_match_one_entry_only() -> None:
+    entries = json.dumps({"nodeStrategies": [entry("a", x="1"), entry("b", y="1")]})
+    data = {"cpu-burst-config": entries, "colocation-config": "{"}
+
+    def labelled(old: dict[str, str], new: dict[str, str]) -> Reason:
+        return validation.validate_node_labels(data, "n1", old, new).reason
+
+    both = {"x": "1", "y": "1"}
+    assert labelled({}, {"x": "1"}) is Reason.NONE
+    assert labelled({"x": "1"}, both) is Reason.CONFLICT
+    assert labelled(both, both) is Reason.NONE

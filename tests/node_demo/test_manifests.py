@@ -1,0 +1,76 @@
+"""What the demonstration applies."""
+
+import json
+
+import msgspec
+
+from koordinator.api import defaults, slo_config
+from koordinator.api.core import Node, Pod
+from koordinator.api.meta import ObjectMeta
+from koordinator.api.qos import KubeQoS
+from koordinator.local.processes import amounts
+from koordinator.manager.config import colocation_config, node_slo_spec
+from koordinator.node_demo import manifests
+from koordinator.node_demo.disk import LIMIT_BPS, Disk
+from koordinator.node_demo.plan import BATCH_PODS, SERVICE_REQUEST_MILLI, Mode
+
+DISK = Disk("/dev/vda", "254:0")
+
+
+def pod(body: dict[str, object]) -> Pod:
+    return msgspec.convert(body, Pod)
+
+
+def test_the_configuration_is_one_that_the_manager_understands() -> None:
+    data = manifests.configuration(DISK)
+
+    assert node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, data).problems == {}
+    state = colocation_config.sync(colocation_config.ColocationState(), data).state
+    assert state.available and not state.error
+
+
+def test_best_effort_pods_yield_and_their_disk_is_limited() -> None:
+    config = node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, manifests.configuration(DISK)).config
+
+    spec = node_slo_spec.wanted_spec(config, Node(metadata=ObjectMeta(name="n")))
+
+    assert spec.resource_qos_strategy is not None
+    best_effort = spec.resource_qos_strategy.be_class
+    assert best_effort is not None and best_effort.cpu_qos is not None and best_effort.blkio_qos is not None
+    assert best_effort.cpu_qos.group_identity == -1
+    [block] = best_effort.blkio_qos.blocks
+    assert (block.name, block.io_cfg.write_bps) == ("/dev/vda", LIMIT_BPS)
+
+
+def test_without_a_disk_none_is_limited() -> None:
+    qos = json.loads(manifests.configuration(None)[slo_config.RESOURCE_QOS.key])
+
+    assert "blkioQOS" not in qos["clusterStrategy"]["beClass"]
+
+
+def test_the_configuration_replaces_the_default_one() -> None:
+    assert manifests.configuration(None).keys() >= defaults.slo_config()["data"].keys()
+
+
+def test_the_service_is_a_burstable_pod_that_requests_its_cpu() -> None:
+    service = pod(manifests.service(["/bin/service"]))
+
+    assert amounts.kube(service) is KubeQoS.BURSTABLE
+    assert service.metadata.labels["koordinator.sh/qosClass"] == "LS"
+    assert amounts.cpu_request_milli(service) == SERVICE_REQUEST_MILLI
+
+
+def test_unmanaged_batch_requests_together_what_the_service_does() -> None:
+    pods = [pod(manifests.batch(Mode.UNMANAGED, n, ["hog"], 2, 64)) for n in range(BATCH_PODS)]
+
+    assert all(amounts.kube(each) is KubeQoS.BURSTABLE for each in pods)
+    assert sum(map(amounts.cpu_request_milli, pods)) == SERVICE_REQUEST_MILLI
+
+
+def test_managed_batch_is_best_effort_and_may_use_the_whole_machine() -> None:
+    batch = pod(manifests.batch(Mode.MANAGED, 0, ["hog"], 2, 64))
+
+    assert amounts.kube(batch) is KubeQoS.BEST_EFFORT
+    assert batch.metadata.labels["koordinator.sh/qosClass"] == "BE"
+    assert batch.spec.priority_class_name == "koord-batch"
+    assert batch.spec.containers[0].resources.limits[manifests.BATCH_CPU] == "2000"

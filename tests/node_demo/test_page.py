@@ -1,0 +1,20 @@
+"""The report of the demonstration."""
+
+from koordinator.node_demo import page, results
+from koordinator.node_demo.plan import Mode
+from koordinator.node_demo.show import Shown
+from tests.node_demo.measurements import measured
+
+
+def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_was_quiet() -> None:
+    runs = [measured(), measured(Mode.UNMANAGED, p99_ms=30.0), measured(Mode.MANAGED, other_ratio=0.2)]
+    shown = Shown(runs, cpus=2, request_cpu_ms=1.1, kernel="6.18", written=[])
+
+    text = page.render(shown, results.summarise(runs))
+
+    assert "40 % load, cpu hog" in text
+    assert "<td>10.00</td>" in text
+    assert "missed" in text
+    assert "not quiet" in text
+    assert "besteffort/cpu.idle" in text
+    assert "$" + "{" not in text.split("<script>")[0]

@@ -1,0 +1,41 @@
+"""What is measured, and in which order."""
+
+import pytest
+
+from koordinator.node_demo import plan
+from koordinator.node_demo.plan import Hog, Mode, Scenario
+
+SCENARIOS = [Scenario(40, Hog.CPU), Scenario(40, Hog.DISK), Scenario(40, Hog.MEMORY), Scenario(60, Hog.CPU)]
+
+
+def test_the_rate_makes_the_service_use_its_share_of_all_cpus() -> None:
+    assert plan.rate_per_s(40, cpus=2, request_cpu_s=0.001) == pytest.approx(800)
+
+
+def test_every_scenario_is_measured_unmanaged_and_managed_in_every_repetition() -> None:
+    runs = plan.runs(SCENARIOS, repeats=3)
+
+    for mode in (Mode.UNMANAGED, Mode.MANAGED):
+        found = [(run.scenario, run.repeat) for run in runs if run.mode is mode]
+        assert sorted(found) == sorted((scenario, n) for scenario in SCENARIOS for n in range(3))
+
+
+def test_being_alone_is_measured_once_for_scenarios_with_the_same_requests() -> None:
+    runs = plan.runs(SCENARIOS, repeats=1)
+
+    alone = [run.scenario for run in runs if run.mode is Mode.ALONE]
+    assert alone == [Scenario(40, Hog.CPU), Scenario(40, Hog.DISK), Scenario(60, Hog.CPU)]
+
+
+def test_repetitions_are_interleaved_so_that_drift_meets_all_modes() -> None:
+    runs = plan.runs([Scenario(40, Hog.CPU)], repeats=2)
+
+    assert [run.mode for run in runs] == [*Mode, *Mode]
+
+
+def test_only_requests_beside_a_disk_hog_read_from_the_disk() -> None:
+    assert [each.disk_every > 0 for each in SCENARIOS] == [False, True, False, False]
+
+
+def test_the_whole_demonstration_takes_about_six_minutes() -> None:
+    assert plan.expected_s(plan.runs(SCENARIOS, repeats=3), seconds=5) < 6.1 * 60
