@@ -52,6 +52,17 @@ def test_the_configuration_replaces_the_default_one() -> None:
     assert manifests.configuration(None).keys() >= defaults.slo_config()["data"].keys()
 
 
+def test_by_default_services_are_protected_as_by_an_installation_that_nobody_has_configured() -> None:
+    found, installed = (
+        node_slo_spec.wanted_spec(
+            node_slo_spec.sync(node_slo_spec.DEFAULT_CONFIG, data).config, Node(metadata=ObjectMeta(name="n"))
+        )
+        for data in (manifests.configuration(DISK, Mode.DEFAULT), defaults.slo_config()["data"])
+    )
+
+    assert found == installed
+
+
 def test_the_service_is_a_burstable_pod_that_requests_its_cpu() -> None:
     service = pod(manifests.service(["/bin/service"]))
 

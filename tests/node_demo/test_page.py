@@ -8,7 +8,16 @@ from tests.node_demo.measurements import measured
 
 def test_the_page_says_what_was_promised_what_came_out_and_whether_the_machine_was_quiet() -> None:
     runs = [measured(), measured(Mode.UNMANAGED, p99_ms=30.0), measured(Mode.MANAGED, other_ratio=0.2)]
-    shown = Shown(runs, cpus=2, request_cpu_ms=1.1, kernel="6.18", written=[])
+    shown = Shown(
+        runs,
+        cpus=2,
+        request_cpu_ms=1.1,
+        kernel="6.18",
+        machine="Test",
+        cgroup_version=1,
+        began_s=0.0,
+        written=[],
+    )
 
     text = page.render(shown, results.summarise(runs))
 

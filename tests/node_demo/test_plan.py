@@ -3,7 +3,7 @@
 import pytest
 
 from koordinator.node_demo import plan
-from koordinator.node_demo.plan import Hog, Mode, Scenario
+from koordinator.node_demo.plan import MODES, Hog, Mode, Scenario
 
 SCENARIOS = [Scenario(40, Hog.CPU), Scenario(40, Hog.DISK), Scenario(40, Hog.MEMORY), Scenario(60, Hog.CPU)]
 
@@ -30,7 +30,13 @@ def test_being_alone_is_measured_once_for_scenarios_with_the_same_requests() -> 
 def test_repetitions_are_interleaved_so_that_drift_meets_all_modes() -> None:
     runs = plan.runs([Scenario(40, Hog.CPU)], repeats=2)
 
-    assert [run.mode for run in runs] == [*Mode, *Mode]
+    assert [run.mode for run in runs] == [*MODES, *MODES]
+
+
+def test_only_the_modes_that_were_asked_for_are_measured() -> None:
+    runs = plan.runs(SCENARIOS, repeats=1, modes=(Mode.ALONE, Mode.DEFAULT))
+
+    assert {run.mode for run in runs} == {Mode.ALONE, Mode.DEFAULT}
 
 
 def test_only_requests_beside_a_disk_hog_read_from_the_disk() -> None:

@@ -21,6 +21,7 @@ SECONDS_MIN, SECONDS_MAX = 1.0, 600.0
 REPEATS_MAX = 100
 _LOADS = (40, 60)
 _HOGS = ("cpu", "memory", "disk")
+_MODES = ("alone", "unmanaged", "default", "managed")
 
 
 @click.command(context_settings=options.HELP)
@@ -41,6 +42,15 @@ _HOGS = ("cpu", "memory", "disk")
     show_default=True,
     help="What batch is hungry for. May be given several times. CPU hogs are measured at every load, the others "
     "at the lowest.",
+)
+@click.option(
+    "--modes",
+    type=click.Choice(_MODES),
+    multiple=True,
+    default=("alone", "unmanaged", "managed"),
+    show_default=True,
+    help="What is compared: the service alone, beside ordinary pods, beside best-effort pods under the policies of a "
+    "plain installation, or under those of this demonstration. May be given several times.",
 )
 @click.option(
     "--seconds",
@@ -73,6 +83,7 @@ _HOGS = ("cpu", "memory", "disk")
 def demo_node(
     loads: tuple[int, ...],
     hogs: tuple[str, ...],
+    modes: tuple[str, ...],
     seconds: float,
     repeats: int,
     report: Path,
@@ -96,7 +107,7 @@ def demo_node(
     """
     from rich.console import Console
 
-    from koordinator.node_demo import page, results, show, verdicts
+    from koordinator.node_demo import page, plan, results, show, verdicts
     from koordinator.node_demo import quiet as quietness
 
     for path in (report, json_path):
@@ -104,7 +115,8 @@ def demo_node(
             raise click.BadParameter(f"{path}: the folder {path.parent} does not exist")
     logs.set_up(logging.ERROR)
     notes = Console(stderr=True)
-    prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand)
+    chosen = [mode for mode in plan.Mode if mode in modes]
+    prepared = show.prepare(_scenarios(loads, hogs), repeats, seconds, disk_dir, by_hand, chosen)
     if not busy:
         quietness.check()
     shown = _show(prepared, notes, quiet)
@@ -112,9 +124,14 @@ def demo_node(
     _tell(Console(), rows, shown)
     report.write_text(page.render(shown, rows), encoding="utf-8")
     if json_path is not None:
-        document = {"rows": rows, "verdicts": verdicts.verdicts(rows), "runs": results.plain(shown.measured)}
         import msgspec
 
+        document = {
+            "circumstances": show.circumstances(shown),
+            "rows": rows,
+            "verdicts": verdicts.verdicts(rows),
+            "runs": results.plain(shown.measured),
+        }
         json_path.write_text(json.dumps(msgspec.to_builtins(document), indent=1) + "\n", encoding="utf-8")
     if not quiet:
         notes.print(f"The report is in {report}: open it in a browser.", highlight=False)

@@ -18,6 +18,7 @@ from koordinator.cluster.memory import MemoryCluster
 from koordinator.host import cgroup_layout
 from koordinator.host.cgroup_knobs import V1, Knob
 from koordinator.host.cgroup_layout import Driver
+from koordinator.host.cgroup_units import shares_of_milli
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.errors import HostError
 from koordinator.local.apiserver import tls
@@ -107,7 +108,9 @@ class OnACluster:
         for name in self._batch:
             await self._delete(name)
         self._batch = []
-        if mode is Mode.MANAGED:
+        if mode.has_agent:
+            config = {"data": manifests.configuration(self._disk, mode)}
+            await self._api.patch(ConfigMap, SLO_CONFIG_NAME, config, SYSTEM_NAMESPACE)
             await self._agent.start()
             await self._until("batch resources on the node", self._lends)
         else:
@@ -120,6 +123,8 @@ class OnACluster:
             groups.append(await self._apply(body))
             counters.append(self._commands.counters(hog, number))
             self._batch.append(body["metadata"]["name"])
+        if mode is Mode.DEFAULT:
+            await self._until("the node agent to weigh best-effort pods", lambda: self._is_weighed(groups))
         if mode is Mode.MANAGED:
             await self._until("the node agent to make best-effort pods yield", self._is_protected)
             if hog is Hog.DISK and self._limits_disks():
@@ -131,7 +136,7 @@ class OnACluster:
             batch_groups=groups,
             counters=counters,
             agents=[] if pid is None else [pid],
-            evidence=self._evidence(groups) if mode is Mode.MANAGED else {},
+            evidence=self._evidence(groups) if mode.has_agent else {},
         )
 
     async def close(self) -> None:
@@ -225,6 +230,14 @@ class OnACluster:
             return ""
         value = self._cgroups.number(Knob.CPU_IDLE, _BEST_EFFORT)
         return "" if value == 1 else f"cpu.idle of {_BEST_EFFORT} is {value}"
+
+    async def _is_weighed(self, groups: list[str]) -> str:
+        """Batch pods weigh what they were lent, and no policy of another mode is left."""
+        if self._cgroups.number(Knob.CPU_IDLE, _BEST_EFFORT) == 1:
+            return f"cpu.idle of {_BEST_EFFORT} is still 1"
+        wanted = shares_of_milli(manifests.BATCH_REQUEST_MILLI)
+        values = [self._cgroups.number(Knob.CPU_SHARES, group) for group in groups]
+        return "" if all(value == wanted for value in values) else f"cpu.shares are {values}, not {wanted}"
 
     def _limits_disks(self) -> bool:
         return self._disk is not None and self._cgroups.version == V1

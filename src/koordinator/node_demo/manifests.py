@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from koordinator.api import labels
+from koordinator.api import defaults, labels
 from koordinator.api.priority import PriorityClass
 from koordinator.api.qos import QoSClass
 from koordinator.node_demo.disk import LIMIT_BPS, LIMIT_IOPS, Disk
@@ -21,12 +21,17 @@ _SERVICE_MEMORY_MIB = 256
 _SUPPRESS_PERCENT = 95
 """Up to this use of the machine batch is not confined to fewer CPUs."""
 _SCHEDULER = "koord-scheduler"
+_COLOCATION, _QOS = "colocation-config", "resource-qos-config"
 _NO_IMAGE = "none"  # the process node runs commands of this machine
 _ANY_CPU_USE = json.dumps({"usageThresholds": {"memory": 95}})  # what is not listed has no threshold
 
 
-def configuration(disk: Disk | None) -> dict[str, str]:
-    """The data of ConfigMap `slo-controller-config`: lend all that is left, and protect services."""
+def configuration(disk: Disk | None, mode: Mode = Mode.MANAGED) -> dict[str, str]:
+    """The data of ConfigMap `slo-controller-config`: lend all that is left, and protect services.
+
+    In mode `DEFAULT` services are protected as an installation does that nobody has configured. What is lent is the
+    same in both, so that batch finds a place at any load.
+    """
     colocation = {
         "enable": True,
         "metricReportIntervalSeconds": REPORT_S,
@@ -34,6 +39,9 @@ def configuration(disk: Disk | None) -> dict[str, str]:
         "cpuReclaimThresholdPercent": 100,
         "memoryReclaimThresholdPercent": 80,
     }
+    if mode is Mode.DEFAULT:
+        installed: dict[str, str] = defaults.slo_config()["data"]
+        return {**installed, _COLOCATION: json.dumps(colocation), _QOS: "{}"}
     threshold = {
         "enable": True,
         "cpuSuppressPolicy": "cpuset",
@@ -63,9 +71,9 @@ def configuration(disk: Disk | None) -> dict[str, str]:
         "beClass": best_effort,
     }
     return {
-        "colocation-config": json.dumps(colocation),
+        _COLOCATION: json.dumps(colocation),
         "resource-threshold-config": json.dumps({"clusterStrategy": threshold}),
-        "resource-qos-config": json.dumps({"clusterStrategy": qos}),
+        _QOS: json.dumps({"clusterStrategy": qos}),
     }
 
 

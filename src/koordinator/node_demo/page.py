@@ -15,7 +15,12 @@ from koordinator.report.figures import figure as new_figure
 from koordinator.report.page import body, page, table
 
 # Okabe and Ito's palette: distinguishable with any colour vision, and in print.
-_COLOURS = {Mode.ALONE: "#7F7F7F", Mode.UNMANAGED: "#D55E00", Mode.MANAGED: "#0072B2"}
+_COLOURS = {
+    Mode.ALONE: "#7F7F7F",
+    Mode.UNMANAGED: "#D55E00",
+    Mode.DEFAULT: "#009E73",
+    Mode.MANAGED: "#0072B2",
+}
 _SERVICE, _BATCH, _REST, _UNUSED = "#0072B2", "#E69F00", "#CC79A7", "#D9D9D9"
 _POINTS = 400  # of a curve; more cannot be seen
 _TAIL = 4  # decades of a distribution's tail: up to 99.99 %

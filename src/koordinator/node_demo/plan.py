@@ -1,6 +1,7 @@
 """What is measured, in which order, and how long it takes."""
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -29,7 +30,18 @@ class Mode(enum.StrEnum):
 
     ALONE = "alone"
     UNMANAGED = "unmanaged"
+    DEFAULT = "default"
+    """Managed by the policies of an installation in which nobody changed anything."""
     MANAGED = "managed"
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether batch runs as best-effort pods that the node agent looks after."""
+        return self in (Mode.DEFAULT, Mode.MANAGED)
+
+
+MODES = (Mode.ALONE, Mode.UNMANAGED, Mode.MANAGED)
+"""What is compared unless somebody asks for other modes."""
 
 
 class Hog(enum.StrEnum):
@@ -68,14 +80,14 @@ def rate_per_s(load_percent: float, cpus: int, request_cpu_s: float) -> float:
     return load_percent / 100 * cpus / request_cpu_s
 
 
-def runs(scenarios: list[Scenario], repeats: int) -> list[Run]:
+def runs(scenarios: list[Scenario], repeats: int, modes: Sequence[Mode] = MODES) -> list[Run]:
     """All measurements, interleaved: whatever changes on the machine meanwhile meets all modes alike.
 
     Being alone is measured once for all scenarios whose requests are the same (`alone_like`).
     """
     planned = []
     for repeat in range(repeats):
-        for mode in Mode:
+        for mode in modes:
             for scenario in scenarios:
                 run = Run(alone_like(scenario) if mode is Mode.ALONE else scenario, mode, repeat)
                 if run not in planned:

@@ -133,6 +133,18 @@ def _answered_ratio(measured: Measured) -> float:
     return min(measured.latency.answered_per_s * measured.window_s / measured.latency.requests, 1.0)
 
 
+class Circumstances(msgspec.Struct, frozen=True, rename="camel"):
+    """When and on what figures were measured, and what else went on meanwhile (empty on a quiet machine)."""
+
+    measured_at: str
+    kernel: str
+    machine: str
+    cpus: int
+    cgroup_version: int
+    seconds: float
+    disturbances: list[str]
+
+
 def plain(measured: Sequence[Measured]) -> list[dict[str, object]]:
     """Each run in figures, without its single requests."""
     return [

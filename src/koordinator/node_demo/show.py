@@ -2,16 +2,17 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from koordinator.clock import SystemClock, rfc3339
 from koordinator.host import cgroups
 from koordinator.host.cgroups import Cgroups
 from koordinator.host.files import Files
 from koordinator.host.roots import HostRoots
-from koordinator.node_demo import build, commands, disk, plan
+from koordinator.node_demo import build, commands, disk, plan, results
 from koordinator.node_demo.build import Programs
 from koordinator.node_demo.by_hand import ByHand
 from koordinator.node_demo.colocated import OnACluster
@@ -19,7 +20,8 @@ from koordinator.node_demo.commands import Commands
 from koordinator.node_demo.disk import Disk
 from koordinator.node_demo.errors import DemoError
 from koordinator.node_demo.measure import Measured, Meter
-from koordinator.node_demo.plan import Hog, Run, Scenario
+from koordinator.node_demo.plan import MODES, Hog, Mode, Run, Scenario
+from koordinator.node_demo.results import Circumstances
 from koordinator.node_demo.stage import Stage, Written
 
 _FILES_KEPT_OPEN = 64
@@ -44,6 +46,11 @@ class Shown(msgspec.Struct, frozen=True):
     cpus: int
     request_cpu_ms: float
     kernel: str
+    machine: str
+    """The model of its CPUs."""
+    cgroup_version: int
+    began_s: float
+    """Unix seconds."""
     written: list[Written]
     """What the agent wrote, by its own audit log."""
 
@@ -54,6 +61,7 @@ def prepare(
     seconds: float,
     disk_dir: Path | None = None,
     by_hand: bool = False,
+    modes: Sequence[Mode] = MODES,
 ) -> Prepared:
     """Raises: DemoError, which says what is missing and how to get it."""
     if os.geteuid() != 0:
@@ -67,11 +75,17 @@ def prepare(
             f"{folder} is not on a single disk, so batch cannot be kept from it: name a folder that is with "
             "--disk-dir, or leave the disk hog out with --hogs cpu --hogs memory"
         )
-    return Prepared(programs, folder, device, plan.runs(scenarios, repeats), seconds, by_hand)
+    if by_hand and Mode.DEFAULT in modes:
+        raise DemoError(
+            "what the node agent does by default cannot be measured without it: leave --by-hand away"
+        )
+    return Prepared(programs, folder, device, plan.runs(scenarios, repeats, modes), seconds, by_hand)
 
 
 async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> Shown:
     """Measure everything; `on_progress` hears of each run before it starts. Raises: DemoError."""
+    clock = SystemClock()
+    began_s = clock.now()
     files = Files(_FILES_KEPT_OPEN)
     groups = Cgroups(files, cgroups.detect(files, HostRoots.below("")))
     with tempfile.TemporaryDirectory(prefix="koordinator-demo-") as scratch:
@@ -100,4 +114,32 @@ async def show(prepared: Prepared, on_progress: Callable[[int, Run], None]) -> S
             await stage.close()
             files.close()
         written = stage.written()
-    return Shown(measured, made.cpus, request_cpu_s * 1_000, os.uname().release, written)
+    return Shown(
+        measured=measured,
+        cpus=made.cpus,
+        request_cpu_ms=request_cpu_s * 1_000,
+        kernel=os.uname().release,
+        machine=_cpu_model(),
+        cgroup_version=groups.version,
+        began_s=began_s,
+        written=written,
+    )
+
+
+def circumstances(shown: Shown) -> Circumstances:
+    """What a reader of the figures must know."""
+    return Circumstances(
+        measured_at=rfc3339(shown.began_s),
+        kernel=shown.kernel,
+        machine=shown.machine,
+        cpus=shown.cpus,
+        cgroup_version=shown.cgroup_version,
+        seconds=shown.measured[0].window_s,
+        disturbances=results.disturbances(shown.measured),
+    )
+
+
+def _cpu_model() -> str:
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    found = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
+    return next(found, os.uname().machine)

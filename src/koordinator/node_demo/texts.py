@@ -10,7 +10,12 @@ from koordinator.node_demo.stage import Written
 
 _IDS = re.compile(r"(?<=/pod)[0-9a-f-]{36}|(?<=/)[0-9a-f]{64}|(?<=koordinator-demo-)[0-9]+")
 
-MODES = {Mode.ALONE: "alone", Mode.UNMANAGED: "unmanaged", Mode.MANAGED: "managed"}
+MODES = {
+    Mode.ALONE: "alone",
+    Mode.UNMANAGED: "unmanaged",
+    Mode.DEFAULT: "by default",
+    Mode.MANAGED: "managed",
+}
 HEADER = ("", "p50", "p99", "p99.9", "× alone", "CPUs", "service", "batch", "of left", "work/s")
 COLUMNS = (
     "p50, p99, p99.9: latency in milliseconds. × alone: p99 relative to the service alone. "
