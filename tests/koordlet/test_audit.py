@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from koordinator.clock import FixedClock
-from koordinator.koordlet import audit, audit_http
+from koordinator.koordlet import audit, http
 from koordinator.koordlet.audit import AuditLog
 from koordinator.koordlet.audit_query import AuditQuery, QueryError
 
@@ -161,7 +161,7 @@ def test_a_disk_that_fails_costs_events_but_no_exception(tmp_path: Path) -> None
 
 async def test_events_are_served_as_lines_and_as_json(tmp_path: Path) -> None:
     application = web.Application()
-    application.add_routes([audit_http.route(query_of(filled(str(tmp_path), 3)))])
+    application.router.add_get("/events", http.audit_events(query_of(filled(str(tmp_path), 3))))
     async with TestClient(TestServer(application)) as client:
         lines = await client.get("/events?size=2")
         text = await lines.text()

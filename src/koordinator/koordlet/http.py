@@ -1,17 +1,19 @@
-"""What the agent serves over HTTP: metrics, the audit log, health. Source: behaviour/koordlet-observe 2.5."""
+"""What the agent serves over HTTP: metrics, the audit log, health. Source: behaviour/koordlet-observe 2.5, 13."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
 from aiohttp import web
 
 from koordinator import prometheus
-from koordinator.koordlet import audit_http
-from koordinator.koordlet.audit_query import AuditQuery
+from koordinator.koordlet.audit_query import AuditQuery, QueryError
 from koordinator.prometheus import Registry
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Troubles = Callable[[], Mapping[str, str]]
 """What is not as it should be, by name."""
+
+_TOKEN_HEADER = "Next-Page-Token"
 
 
 def application(
@@ -29,8 +31,25 @@ def application(
     app.router.add_get("/healthz", _healthy)
     app.router.add_get("/readyz", _ready(troubles))
     if events is not None:
-        app.add_routes([audit_http.route(events)])
+        app.router.add_get("/events", audit_events(events))
     return app
+
+
+def audit_events(query: AuditQuery) -> Handler:
+    """Answer `GET /events` with pages of events: one JSON line each, or all as JSON when asked for."""
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            page = query.page(request.query.get("size", ""), request.query.get("pageToken", ""))
+        except QueryError as error:
+            return web.Response(status=error.status, text=str(error))
+        if "application/json" in request.headers.get("Accept", ""):
+            return web.Response(body=msgspec.json.encode(page), content_type="application/json")
+        lines = b"".join(msgspec.json.encode(event) + b"\n" for event in page.events)
+        headers = {_TOKEN_HEADER: page.next_page_token} if page.next_page_token else {}
+        return web.Response(body=lines, content_type="text/plain", headers=headers)
+
+    return handle
 
 
 def _metrics(*registries: Registry) -> Handler:

@@ -12,10 +12,11 @@ from koordinator.api.qos import QoSClass
 from koordinator.api.slo_qos import CPUQOS, QOSPolicies, ResourceQOS, ResourceQOSStrategy
 from koordinator.host import cgroup_knobs
 from koordinator.host.cgroup_knobs import V1, Knob
-from koordinator.koordlet.hooks import batch_resource, cpu_normalization, cpuset_allocator, group_identity
+from koordinator.koordlet.hooks import batch_resource, cpuset_allocator, group_identity
 from koordinator.koordlet.hooks.batch_resource import BatchRule
 from koordinator.koordlet.hooks.cpuset_allocator import CPUSetReason, SharedPools
 from koordinator.koordlet.hooks.group_identity import Kernel
+from koordinator.koordlet.qos import cpu_normalization
 
 CLASSES = st.builds(
     lambda enable, identity: ResourceQOS(cpu_qos=CPUQOS(enable=enable, group_identity=identity)),

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
+from koordinator.manager.config.policies import CalculatePolicy, ReclaimPolicy
 from koordinator.manager.noderesource import account, batch, decide, demand
 from koordinator.manager.noderesource.account import NANO_PER_MILLI, NodeFacts, PodFacts, Report
-from koordinator.manager.noderesource.batch import BatchInputs, CalculatePolicy, ReclaimPolicy
+from koordinator.manager.noderesource.batch import BatchInputs
 
 milli = st.integers(0, 200_000)
 amounts = st.tuples(milli, milli)

@@ -11,8 +11,9 @@ from koordinator.api.core import Node, Pod
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationStrategy
+from koordinator.manager.config.policies import MidPolicy, mid_policy
 from koordinator.manager.noderesource import account, decide, demand, mid
-from koordinator.manager.noderesource.mid import MidInputs, MidPolicy
+from koordinator.manager.noderesource.mid import MidInputs
 
 CAPACITY_MAX = 2**40
 ROW = st.tuples(st.integers(0, CAPACITY_MAX), st.integers(0, CAPACITY_MAX))
@@ -139,8 +140,8 @@ def test_service_request(priority: int, phase: str, counts: bool) -> None:
 
 
 def test_what_a_strategy_leaves_open_is_the_default() -> None:
-    assert mid.mid_policy(ColocationStrategy(mid_unallocated_percent=7)) == MidPolicy(unallocated_percent=7)
-    assert mid.mid_policy(ColocationStrategy(mid_reclaim_mode="static")).is_static
+    assert mid_policy(ColocationStrategy(mid_unallocated_percent=7)) == MidPolicy(unallocated_percent=7)
+    assert mid_policy(ColocationStrategy(mid_reclaim_mode="static")).is_static
 
 
 def _node() -> Node:

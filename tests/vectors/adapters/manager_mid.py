@@ -11,7 +11,8 @@ from koordinator.api.node_metric import NodeMetricStatus
 from koordinator.api.slo_config import ColocationConfig, ColocationStrategy
 from koordinator.manager.config import colocation_config
 from koordinator.manager.config.colocation_config import NodeStrategy
-from koordinator.manager.noderesource import account, decide, demand, mid
+from koordinator.manager.config.policies import mid_policy
+from koordinator.manager.noderesource import account, decide, demand
 from koordinator.manager.noderesource.decide import Withdrawal
 from tests.vectors.adapters.manager_batch import pods_of
 
@@ -31,7 +32,7 @@ def noderesource_mid(case: dict[str, Any]) -> Any:
 def _mid(case: dict[str, Any], node: Node, strategy: ColocationStrategy, config: ColocationConfig) -> Any:
     if _withdrawal(case, _wanted(config, strategy)) is not Withdrawal.NONE:
         return {"reset": True}
-    (row,) = decide.mid_amounts([_inputs(case, node)], [mid.mid_policy(strategy)])
+    (row,) = decide.mid_amounts([_inputs(case, node)], [mid_policy(strategy)])
     cpu_milli, memory = row.tolist()
     return {"midCPU": cpu_milli, "midMemory": account.whole(memory)}
 

@@ -15,8 +15,7 @@ from koordinator.api.quantity import ResourceList
 from koordinator.api.slo import ResourceThresholdStrategy
 from koordinator.host import cgroup_units
 from koordinator.host.cgroup_units import UNLIMITED
-from koordinator.koordlet.hooks import cpu_normalization
-from koordinator.koordlet.qos import cpu_suppress
+from koordinator.koordlet.qos import cpu_normalization, cpu_suppress
 
 
 class BatchLimits(msgspec.Struct, frozen=True):

@@ -14,12 +14,11 @@ from koordinator.api.node_labels import NO_RATIO
 from koordinator.api.qos import QoSClass
 from koordinator.api.slo import CPUBurstStrategy
 from koordinator.host.cgroup_knobs import Knob
-from koordinator.koordlet.hooks import cpu_normalization
 from koordinator.koordlet.hooks.contexts import ContainerContext, PodContext, Response
 from koordinator.koordlet.hooks.hook import Hook, Rule
 from koordinator.koordlet.hooks.registry import Level, Registry, by_pod_qos
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.qos import cpu_burst
+from koordinator.koordlet.qos import cpu_burst, cpu_normalization
 from koordinator.koordlet.view import NodeView, Topic
 
 _SHARING = (QoSClass.LS, QoSClass.NONE)

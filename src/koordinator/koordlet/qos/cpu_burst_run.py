@@ -16,10 +16,9 @@ from koordinator.host import cgroup_units
 from koordinator.host.cgroup_knobs import Knob
 from koordinator.host.errors import ContentError
 from koordinator.koordlet import metric_kinds as kinds
-from koordinator.koordlet.hooks import cpu_normalization
 from koordinator.koordlet.node_pods import ContainerRecord, PodRecord
 from koordinator.koordlet.parts import Shared
-from koordinator.koordlet.qos import cpu_burst, token_bucket
+from koordinator.koordlet.qos import cpu_burst, cpu_normalization, token_bucket
 from koordinator.koordlet.qos.cpu_burst import QUOTA_POLICIES, ContainerQuota, NodeState, PoolPod
 from koordinator.koordlet.qos.token_bucket import TokenBucket
 from koordinator.koordlet.view import Topic

@@ -8,8 +8,8 @@ from koordinator import clock
 from koordinator.api.meta import Resource
 from koordinator.cluster import errors
 from koordinator.cluster.backend import DeleteOptions, Record, WriteOptions
-from koordinator.local import eviction, service_account_tokens
-from koordinator.local.registry import binding, metadata, refusals
+from koordinator.local import service_account_tokens
+from koordinator.local.registry import binding, eviction, metadata, refusals
 from koordinator.local.registry.kinds import Kind
 from koordinator.local.registry.writing import Writer
 from koordinator.local.schema import errors as fields

@@ -12,8 +12,7 @@ from koordinator.api.slo_config import ColocationConfig, ColocationStrategy, Nod
 from koordinator.manager.config.addons import ColocationAddon
 from koordinator.manager.config.node_entries import REMEMBERED_MAX, EntryTable, Signature, first_match
 from koordinator.manager.config.overlay import overlay
-from koordinator.manager.noderesource.batch import CalculatePolicy, ReclaimPolicy
-from koordinator.manager.noderesource.mid import MidPolicy, mid_policy
+from koordinator.manager.config.policies import CalculatePolicy, MidPolicy, ReclaimPolicy, mid_policy
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,14 @@ whole fleet whose nodes follow different policies. A row is a pair (cpu, memory)
 and milli-bytes, which holds every amount that the API can carry to that precision in int64.
 """
 
-import enum
 from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from koordinator.manager.config.policies import CalculatePolicy, ReclaimPolicy
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -25,33 +26,6 @@ AMOUNT_MAX = 2**59
 _SCALED_MAX = float(2**61)
 _PERCENT_MAX = 10**6
 _NO_CAP = -1
-
-
-class CalculatePolicy(enum.IntEnum):
-    """What stands for the high-priority pods in the formula."""
-
-    USAGE = 0
-    REQUEST = 1  # memory only; for CPU it means USAGE, as in the reference
-    MAX_USAGE_REQUEST = 2
-
-    @classmethod
-    def parse(cls, text: str) -> "CalculatePolicy":
-        """Unknown text means usage."""
-        return {"request": cls.REQUEST, "maxUsageRequest": cls.MAX_USAGE_REQUEST}.get(text, cls.USAGE)
-
-
-class ReclaimPolicy(msgspec.Struct, frozen=True):
-    """The part of a colocation strategy that the formula needs. Percent values may exceed 100.
-
-    The caps are percent of capacity; None means no cap.
-    """
-
-    cpu_percent: int = 60
-    memory_percent: int = 65
-    cpu_policy: CalculatePolicy = CalculatePolicy.USAGE
-    memory_policy: CalculatePolicy = CalculatePolicy.USAGE
-    cpu_cap_percent: int | None = None
-    memory_cap_percent: int | None = None
 
 
 class ReclaimColumns(msgspec.Struct, frozen=True):

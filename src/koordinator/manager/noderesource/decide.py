@@ -7,6 +7,7 @@ from itertools import islice
 import msgspec
 import numpy as np
 
+from koordinator.manager.config.policies import MidPolicy, ReclaimPolicy
 from koordinator.manager.noderesource import batch, mid
 from koordinator.manager.noderesource.account import (
     NANO_PER_MILLI,
@@ -17,9 +18,8 @@ from koordinator.manager.noderesource.account import (
     Report,
     rounded_down,
 )
-from koordinator.manager.noderesource.batch import I64, ReclaimPolicy
+from koordinator.manager.noderesource.batch import I64
 from koordinator.manager.noderesource.demand import Demand, ZoneDemand
-from koordinator.manager.noderesource.mid import MidPolicy
 
 
 class Withdrawal(enum.Enum):

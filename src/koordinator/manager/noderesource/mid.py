@@ -9,26 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koordinator.api import slo_config
-from koordinator.api.slo_config import ColocationStrategy
-from koordinator.manager.config.overlay import overlay
+from koordinator.manager.config.policies import MidPolicy
 from koordinator.manager.noderesource.batch import CPU, I64, MEMORY, MILLI, distinct, scale, scale_units
 
 Mask = npt.NDArray[np.bool_]
 
 PERCENT_MAX = 10**6  # far beyond the cap, which is 100 at most; keeps absurd settings out of arithmetic
-
-
-class MidPolicy(msgspec.Struct, frozen=True):
-    """The part of a colocation strategy that the formula needs; percent of capacity unless said otherwise."""
-
-    is_static: bool = False
-    cpu_cap_percent: int = 100
-    memory_cap_percent: int = 100
-    unallocated_percent: int = 0
-    """Part of what no service has requested that is lent on top."""
-    static_cpu_percent: int = 0
-    static_memory_percent: int = 0
 
 
 class MidColumns(msgspec.Struct, frozen=True):
@@ -52,23 +38,6 @@ class MidInputs(msgspec.Struct, frozen=True):
     reclaimable: I64  # predicted by the node agent; may be negative
     has_usage: Mask  # both cpu and memory of `node_usage` were reported
     has_report: Mask  # anything was reported: without, nobody knows what is unallocated
-
-
-def mid_policy(strategy: ColocationStrategy) -> MidPolicy:
-    """The policy of a strategy; what it does not set is taken from the defaults."""
-    full = overlay(slo_config.DEFAULT_COLOCATION_STRATEGY, strategy)
-    assert full.mid_cpu_threshold_percent is not None and full.mid_memory_threshold_percent is not None
-    assert full.mid_unallocated_percent is not None
-    assert full.mid_static_cpu_reserved_percent is not None
-    assert full.mid_static_memory_reserved_percent is not None
-    return MidPolicy(
-        is_static=full.mid_reclaim_mode == slo_config.MID_RECLAIM_STATIC,
-        cpu_cap_percent=full.mid_cpu_threshold_percent,
-        memory_cap_percent=full.mid_memory_threshold_percent,
-        unallocated_percent=full.mid_unallocated_percent,
-        static_cpu_percent=full.mid_static_cpu_reserved_percent,
-        static_memory_percent=full.mid_static_memory_reserved_percent,
-    )
 
 
 def columns(policies: Sequence[MidPolicy]) -> MidColumns:
