@@ -379,7 +379,7 @@ def read_args(profiles: Sequence[ProfileConfig], registry: Mapping[str, PluginTy
 
 def _built(
     name: str,
-    args: Mapping[str, Any],
+    args: dict[str, Any],
     registry: Mapping[str, PluginType],
     build: Build,
     shared: dict[SharedKey, Plugin[Any]],
@@ -387,8 +387,8 @@ def _built(
 ) -> Plugin[Any]:
     plugin_type = registry[name]
     own = args.get(name)
-    if own is None:
-        own = decode_args(name, {}, plugin_type.args)
+    if own is None:  # Defaults are decoded once, not once for each extension point.
+        own = args[name] = decode_args(name, {}, plugin_type.args)
     key = (name, msgspec.json.encode(own), profile_name if plugin_type.per_profile else "")
     if key not in shared:
         shared[key] = build(plugin_type, own)

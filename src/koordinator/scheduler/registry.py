@@ -5,6 +5,7 @@ that cannot be used costs a warning, and stops the scheduler only when the confi
 """
 
 import difflib
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
@@ -49,7 +50,13 @@ def why_missing(name: str, registry: Mapping[str, PluginType], known: Iterable[s
 
 def installed(built_in: Mapping[str, PluginType]) -> Registry:
     """The plugins of this package and those of all installed packages."""
-    return read_entries(built_in, metadata.entry_points(group=ENTRY_POINTS))
+    return read_entries(built_in, _offered())
+
+
+@functools.cache
+def _offered() -> metadata.EntryPoints:
+    """Read once: it looks into all folders that Python imports from."""
+    return metadata.entry_points(group=ENTRY_POINTS)
 
 
 def read_entries(built_in: Mapping[str, PluginType], entries: Iterable[metadata.EntryPoint]) -> Registry:

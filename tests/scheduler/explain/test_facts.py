@@ -1,6 +1,9 @@
 """The figures behind a plugin's answer for one node."""
 
+import json
 from typing import Any
+
+import pytest
 
 from koordinator.api.decode import from_builtins
 from koordinator.api.node_metric import NodeMetric
@@ -231,6 +234,30 @@ def test_numa_nodes_are_told_with_what_is_left_and_what_to_free() -> None:
     assert found[1] == "NUMA node 0: 2 cores, 15 GiB of memory left; CPUs 0-7 not bound"
     assert free.change == "free 1 core on NUMA node 0 of n"
     assert bench.ask(bench.of(machines.pod("web", cpu="2"))).verdict is Verdict.SCHEDULABLE
+
+
+@pytest.mark.parametrize(
+    ("bound", "order"), [("0-12", ["1 on any", "2 on zones"]), ("0-14", ["2 on zones", "3 on any"])]
+)
+def test_the_node_that_lacks_the_smaller_part_is_told_first(bound: str, order: list[str]) -> None:
+    bench = Bench().node("any", cpu="16")
+    bench.node("zones", cpu="16", labels={"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"})
+    held = {"any": bound, "zones": "0-5,8-13"}
+    for number, (name, cpus) in enumerate(held.items()):
+        feed(bench, from_builtins(machines.report(name), NodeResourceTopology))
+        body = machines.pod(f"held-{number}", cpu="1", nodeName=name)
+        status = {"cpuset": cpus}
+        body["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"] = json.dumps(status)
+        bench.engine.table.assign(bench.of(body), name)
+
+    answer = bench.ask(bench.of(machines.pod("web", cpu="4", qos="LSR")))
+
+    texts = {
+        "1 on any": "free 1 CPUs that are bound to pods on any",
+        "2 on zones": "free 2 CPUs that are bound to pods on NUMA node 0 of zones",
+        "3 on any": "free 3 CPUs that are bound to pods on any",
+    }
+    assert [each.change for each in remedies(answer, "room")] == [texts[each] for each in order]
 
 
 def claim(name: str, volume: str) -> PersistentVolumeClaim:
