@@ -60,7 +60,7 @@ endif
 test-abuse: $(STAMP) ## damaged requests, kills, bombs, churn, in some 40 minutes (REQUESTS=, KILLS=, CHURN_MINUTES=, WATCHES=)
 	$(BIN)/python -m pytest -m abuse -s tests/abuse
 
-test-mutation: $(STAMP) ## random faults in decision modules, which their tests must find (MUTANTS=100)
+test-mutation: $(STAMP) ## random faults in decision modules, which their tests must find; records first what tests run (MUTANTS=100)
 	$(BIN)/python -m tests.mutation --count $(MUTANTS)
 
 lint: $(STAMP) ## format, style, types, import directions

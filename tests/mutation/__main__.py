@@ -1,26 +1,25 @@
-"""`python -m tests.mutation`: put random faults into decision modules, one at a time, and run their tests.
+"""`python -m tests.mutation`: put random faults into decision modules, one at a time, and run the tests of their lines.
 
-Each worker has a copy of the project of its own. A fault is found when a test fails, does not end in time, or cannot
-even be collected. What survives is listed with its line: close it by a test, or see that it changes nothing.
+A fault is found when a test fails, does not end in time, or cannot even be collected. What survives is listed with its
+line: close it by a test, or make the place go away. Which test runs which line is recorded the first time
+(`--record` does it again, after many changes of tests).
 """
 
-import concurrent.futures
-import os
-import queue
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import hypothesis
 import msgspec
+import pytest
 
-from tests.mutation.choice import ROOT, Imports, Tests
+from tests.mutation.footprint import ROOT, Footprint, folder
 from tests.mutation.mutants import Mutant, mutants
+from tests.mutation.warm import OPTIONS, UNFIT, Loop, Result
 
 DECISIONS = (
     "api/*.py",
@@ -45,54 +44,58 @@ DECISIONS = (
 """Modules that decide, below src/koordinator."""
 
 
-class Result(msgspec.Struct, frozen=True):
-    """What became of a mutant; `by` is the test that noticed, empty for one that survived."""
-
-    mutant: Mutant
-    by: str
-    seconds: float
-
-
 @click.command()
 @click.option(
     "--count", default=100, show_default=True, help="Mutants, drawn evenly over the modules' places."
 )
 @click.option("--seed", default=0, show_default=True, help="Equal seeds draw equal mutants.")
-@click.option("--jobs", default=2, show_default=True, help="Mutants tried at the same time.")
+@click.option("--skip", default=0, show_default=True, help="Leave out so many of them at the beginning.")
 @click.option(
     "--only", "patterns", multiple=True, help="Modules below src/koordinator instead of all that decide."
 )
 @click.option(
-    "--timeout", "timeout_s", default=180.0, show_default=True, help="Seconds for the tests of a mutant."
+    "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for the tests of a mutant."
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all results to this file.")
+@click.option("--record", is_flag=True, help="Record anew which test runs which line: a run of all tests.")
+@click.option("--jobs", default=2, show_default=True, help="Test files that are recorded at the same time.")
 def main(
-    count: int, seed: int, jobs: int, patterns: tuple[str, ...], timeout_s: float, json_path: Path | None
+    count: int,
+    seed: int,
+    skip: int,
+    patterns: tuple[str, ...],
+    timeout_s: float,
+    json_path: Path | None,
+    record: bool,
+    jobs: int,
 ) -> None:
     """Say how many faults the tests notice, and which they do not."""
-    rng = random.Random(seed)
-    chosen = drawn(patterns or DECISIONS, count, rng)
-    imports = Imports()
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        free: queue.Queue[Path] = queue.Queue()
-        for number in range(jobs):
-            free.put(_copy(Path(folder) / str(number)))
+    if record or not (folder() / "source.json").exists():
+        recorded(jobs)
+    chosen = drawn(patterns or DECISIONS, count, random.Random(seed))[skip:]
+    results: list[Result] = []
 
-        def tried(mutant: Mutant) -> Result:
-            copy = free.get()
-            try:
-                return attempt(mutant, imports.tests_of(_module(mutant.path)), copy, timeout_s)
-            finally:
-                free.put(copy)
+    def tell(result: Result) -> None:
+        results.append(result)
+        _tell(skip + len(results), skip + len(chosen), result)
+        if json_path is not None:
+            json_path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
 
-        results = []
-        with concurrent.futures.ThreadPoolExecutor(jobs) as workers:
-            for result in workers.map(tried, chosen):
-                results.append(result)
-                _tell(len(results), len(chosen), result)
+    hypothesis.settings.register_profile("mutation", database=None, deadline=None)
+    hypothesis.settings.load_profile("mutation")
+    loop = Loop(chosen, Footprint(folder()), timeout_s, tell)
+    pytest.main([*OPTIONS, "-m", "not slow", str(ROOT / "tests")], [loop])
     _summary(results)
-    if json_path is not None:
-        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+
+
+def recorded(jobs: int) -> None:
+    """Record which test runs which line."""
+    click.echo(f"recording which test runs which line into {folder()} (about twice as long as `make test`)")
+    ignored = [f"--ignore=tests/{name}" for name in UNFIT]
+    command = ["-p", "tests.mutation.footprint", "-n", str(jobs), "--dist", "loadfile", "-m", "not slow"]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *command, *ignored, "--timeout=400", "tests"], cwd=ROOT, check=False
+    )
 
 
 def drawn(patterns: tuple[str, ...], count: int, rng: random.Random) -> list[Mutant]:
@@ -106,76 +109,15 @@ def drawn(patterns: tuple[str, ...], count: int, rng: random.Random) -> list[Mut
     return rng.sample(every, min(count, len(every)))
 
 
-def attempt(mutant: Mutant, tests: Tests, copy: Path, timeout_s: float) -> Result:
-    """Run the tests on the mutant, nearest first, until one notices."""
-    began_s = time.monotonic()
-    path = copy / mutant.path
-    source = path.read_text("utf-8")
-    path.write_text(mutant.applied(source), "utf-8")
-    commands: list[tuple[str, list[str]]] = []
-    if tests.areas:
-        areas = [part for area in tests.areas for part in ("-a", area)]
-        commands.append(("vectors", ["-m", "tests.vectors", "tests/vectors/cases", "-q", *areas]))
-    if tests.files:
-        options = [
-            "-x",
-            "-q",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not kernel and not slow",
-            "--timeout=60",
-        ]
-        commands.append(("", ["-m", "pytest", *options, *tests.files]))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    by = ""
-    try:
-        for name, command in commands:
-            try:
-                done = subprocess.run(
-                    [sys.executable, *command],
-                    cwd=copy, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                by = "no end in time"
-                break
-            if done.returncode not in (0, 5):  # 5: no test is left
-                by = name or _first_failure(done.stdout)
-                break
-    finally:
-        path.write_text(source, "utf-8")
-    return Result(mutant, by, time.monotonic() - began_s)
-
-
-def _first_failure(output: str) -> str:
-    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return failed[0].split(" - ")[0].partition(" ")[2] if failed else "pytest"
-
-
-def _copy(to: Path) -> Path:
-    ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "build", "*.egg-info")
-    shutil.copytree(ROOT, to, ignore=ignored, symlinks=True)
-    return to
-
-
-def _module(path: str) -> str:
-    return ".".join(Path(path).relative_to("src").with_suffix("").parts).removesuffix(".__init__")
-
-
 def _tell(number: int, count: int, result: Result) -> None:
     verdict = "found" if result.by else click.style("SURVIVED", fg="red")
     click.echo(
         f"{number}/{count} {verdict} {result.mutant.path}:{result.mutant.line} {result.mutant.about} "
-        f"-> {' '.join(result.mutant.text.split())[:70]} [{result.by}] {result.seconds:.0f} s"
+        f"-> {' '.join(result.mutant.text.split())[:70]} [{result.by}] {result.tests} tests, {result.seconds:.0f} s"
     )
 
 
-def _summary(results: list[Result]) -> None:
+def _summary(results: Sequence[Result]) -> None:
     rooms = Counter(_room(each) for each in results)
     found = Counter(_room(each) for each in results if each.by)
     click.echo("")

@@ -57,7 +57,8 @@ def mutants(path: str, source: str) -> list[Mutant]:
     for node, changed, about in _changes(tree):
         assert node.end_lineno is not None and node.end_col_offset is not None
         start, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
-        found.add(Mutant(path, node.lineno, start, end, f"({ast.unparse(changed)})", about))
+        rest = "\n" * (node.end_lineno - node.lineno)  # All that follows stays on its line.
+        found.add(Mutant(path, node.lineno, start, end, f"({ast.unparse(changed)}{rest})", about))
     return sorted(found)
 
 
@@ -79,7 +80,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr, str]]:
             yield node, ast.BinOp(node.left, _OTHER[type(node.op)](), node.right), "arithmetic"
         elif isinstance(node, ast.IfExp):
             yield node, ast.IfExp(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse), "choice"
-        elif isinstance(node, ast.Constant) and type(node.value) in (bool, int, float):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
             changed = (not node.value) if isinstance(node.value, bool) else node.value + 1
             yield node, ast.Constant(changed), "constant"
         elif (
@@ -112,6 +113,7 @@ def _with_children(node: ast.AST) -> Iterator[ast.expr]:
         return
     if isinstance(node, ast.expr):
         yield node
+    if isinstance(node, ast.expr | ast.comprehension | ast.keyword):
         for child in ast.iter_child_nodes(node):
             yield from _with_children(child)
         return

@@ -1,0 +1,121 @@
+"""Which test runs which line, and how long it takes: recorded once, with `pytest -p tests.mutation.footprint`.
+
+Each worker of a parallel run writes a part of its own. Lines that the code has gained since the recording are taken for
+the nearest line before them that was there; new tests are unknown until the next recording.
+"""
+
+import difflib
+import functools
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "koordinator"
+
+
+def folder() -> Path:
+    """Where the recording is kept, outside the tree."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "koordinator" / "mutation"
+
+
+class Footprint:
+    """The recording, asked for one line at a time."""
+
+    def __init__(self, parts: Path) -> None:
+        self._parts = [coverage.CoverageData(str(path)) for path in sorted(parts.glob("lines.*"))]
+        for part in self._parts:
+            part.read()
+        self._then = msgspec.json.decode((parts / "source.json").read_bytes(), type=dict[str, str])
+        self._seconds: dict[str, float] = {}
+        for path in sorted(parts.glob("seconds.*")):
+            self._seconds |= msgspec.json.decode(path.read_bytes(), type=dict[str, float])
+
+    def tests(self, path: str, line: int) -> list[str]:
+        """Tests that run a line of a file below the root, the quickest first.
+
+        Then those of the same files that run another line of it: what runs once for several tests is recorded
+        with the first of them.
+        """
+        by_line = self._of_file(path)
+        old = self._line_then(path, line)
+        near = by_line.get(old, set())
+        if (
+            not near
+        ):  # A line of a statement is known by its first line, one that only imports run by the file.
+            near = next((by_line[n] for n in range(old, max(old - 8, 0), -1) if by_line.get(n)), set())
+        everywhere = set().union(*by_line.values()) if by_line else set()
+        if not near:
+            near = everywhere
+        files = {test.partition("::")[0] for test in near}
+        beside = {test for test in everywhere - near if test.partition("::")[0] in files}
+        return [*sorted(near, key=self.seconds), *sorted(beside, key=self.seconds)]
+
+    def seconds(self, test: str) -> float:
+        return self._seconds.get(test, 0.0)
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019 (one object for the whole run)
+    def _of_file(self, path: str) -> dict[int, set[str]]:
+        found: dict[int, set[str]] = defaultdict(set)
+        for part in self._parts:
+            for line, tests in part.contexts_by_lineno(str(ROOT / path)).items():
+                found[line].update(test for test in tests if test in self._seconds)
+        return found
+
+    def _line_then(self, path: str, line: int) -> int:
+        then, now = self._then.get(path, ""), (ROOT / path).read_text("utf-8")
+        if then == now:
+            return line
+        matcher = difflib.SequenceMatcher(None, then.splitlines(), now.splitlines(), autojunk=False)
+        old = 1
+        for a, b, size in matcher.get_matching_blocks():
+            if b < line and size:
+                old = a + min(line - b, size)
+        return old
+
+
+class Recorder:
+    """Traces the lines of the project while tests run. A failed test has no time, and so is never chosen."""
+
+    def __init__(self, to: Path, worker: str) -> None:
+        self._to, self._worker = to, worker
+        self._seconds: dict[str, float] = {}
+        self._coverage = coverage.Coverage(
+            data_file=str(to / f"lines.{worker}"), source=[str(SOURCE)], config_file=False
+        )
+        self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._coverage.switch_context(item.nodeid)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.passed:
+            self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        else:
+            self._seconds.pop(report.nodeid, None)
+
+    def pytest_unconfigure(self) -> None:
+        self._coverage.stop()
+        self._coverage.save()
+        (self._to / f"seconds.{self._worker}").write_bytes(msgspec.json.encode(self._seconds))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    to = folder()
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        to.mkdir(parents=True, exist_ok=True)
+        for path in to.iterdir():
+            path.unlink()
+        sources = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in SOURCE.rglob("*.py")}
+        (to / "source.json").write_bytes(msgspec.json.encode(sources))
+    if worker is not None or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(Recorder(to, worker or "only"), "footprint-recorder")
