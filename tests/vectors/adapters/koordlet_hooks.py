@@ -14,7 +14,6 @@ from koordinator.api.slo_qos import ResourceQOSStrategy
 from koordinator.koordlet.hooks import (
     batch_resource,
     core_sched,
-    cpu_normalization,
     cpuset_allocator,
     gpu,
     group_identity,
@@ -24,6 +23,7 @@ from koordinator.koordlet.hooks import (
 from koordinator.koordlet.hooks.batch_resource import BatchLimits, BatchRule
 from koordinator.koordlet.hooks.cpuset_allocator import SharedPools
 from koordinator.koordlet.hooks.group_identity import Kernel
+from koordinator.koordlet.qos import cpu_normalization
 
 
 def errors_alike(expected: Any, actual: Any) -> bool:
